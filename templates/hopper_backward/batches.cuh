@@ -11,7 +11,6 @@
 namespace flashjit {
 
 constexpr BatchesLayout kBatches = batches_layout(config);
-constexpr int kBatchTiles = kBatchesTileQ / kTileQ;  // of queries, one after the other
 
 struct BatchesMemory {
   u32 base;
@@ -23,7 +22,7 @@ struct BatchesMemory {
   __device__ u32 terms(u32 stage) const { return base + kBatches.terms_offset + stage * row_terms_room(config); }
   // What the score reads, of each warpgroup: it is the same for all batch indices.
   __device__ u32 inputs(u32 warpgroup, u32 place) const {
-    return base + kBatches.inputs_offset + (warpgroup * kBatches.input_places + place) * tile_inputs_bytes(config);
+    return base + kBatches.inputs_offset + (warpgroup * kBatchesPlaces + place) * tile_inputs_bytes(config);
   }
 
   __device__ u32 barrier(u32 index) const { return base + kBatches.barrier_offset + index * 8; }
@@ -32,7 +31,7 @@ struct BatchesMemory {
   __device__ u32 q_full(u32 stage) const { return barrier(2 * kBatchesStages + stage); }
   __device__ u32 q_empty(u32 stage) const { return barrier(3 * kBatchesStages + stage); }
   __device__ u32 inputs_full(u32 warpgroup, u32 place) const {
-    return barrier(4 * kBatchesStages + 2 * (warpgroup * kBatches.input_places + place));
+    return barrier(4 * kBatchesStages + 2 * (warpgroup * kBatchesPlaces + place));
   }
   __device__ u32 inputs_empty(u32 warpgroup, u32 place) const { return inputs_full(warpgroup, place) + 8; }
 };
@@ -40,18 +39,17 @@ struct BatchesMemory {
 // Blocks of a cluster have neighbouring tiles of keys, and share what comes of the queries.
 __device__ inline int rank_of_keys() { return static_cast<int>(blockIdx.x % kBatchesCluster); }
 
-// Of a head, so many query tiles from this one on, and a tile of keys.
+// Of a head, a query tile and a tile of keys.
 struct ScoreTile {
   int head, query_tile, k_lo;
   __device__ ScoreTile(const KernelParams& params, int number) {
     // Kept around the loop, they would take registers.
     const int of_keys = static_cast<int>(recompute(key_tiles(params)) + kBatchesCluster - 1) / kBatchesCluster,
-              of_queries = (static_cast<int>(recompute(params.q_len)) + kBatchesTileQ - 1) / kBatchesTileQ;
+              of_queries = static_cast<int>(recompute(params.tiles_q));
     head = number / (of_keys * of_queries);
-    const int of_head = number / of_keys % of_queries;
-    query_tile = of_head * kBatchTiles;
-    k_lo = ((number + of_head) % of_keys * kBatchesCluster + rank_of_keys()) *
-           kTileKv;  // so that a block's tiles are not all on one side of the diagonal
+    query_tile = number / of_keys % of_queries;
+    // So that a block's tiles are not all on one side of the diagonal.
+    k_lo = ((number + query_tile) % of_keys * kBatchesCluster + rank_of_keys()) * kTileKv;
   }
   // The keys of a batch index, and the queries that see them.
   __device__ BackwardItem of_batch(const KernelParams& params, int b) const {
@@ -65,7 +63,7 @@ struct ScoreTile {
   }
   // Does any query of the tile see any key?
   __device__ bool is_visible(const BackwardItem& item) const {
-    return item.first < query_tile + kBatchTiles && item.last >= query_tile;
+    return item.first <= query_tile && query_tile <= item.last;
   }
   // The next batch index that has something to add, in any block of the cluster, from b on.
   __device__ int next_batch(const KernelParams& params, int b) const {
@@ -116,9 +114,7 @@ struct BatchesProducer {
     for (int panel = 0; panel < panels.panels(); ++panel) {
       const u32 at = to + panel * panels.panel_bytes();
       const int column = panel * panels.panel_columns();
-      if constexpr (kBatchesCluster > 1)
-        copy_box_to((1 << kBatchesCluster) - 1, at, map, full, kEvictLast, column, q, seq.h, seq.b);
-      else copy_box(at, map, full, kEvictLast, column, q, seq.h, seq.b);
+      copy_box_to((1 << kBatchesCluster) - 1, at, map, full, kEvictLast, column, q, seq.h, seq.b);
     }
   }
   __device__ void copy_queries(const BackwardItem& item, int tile) {
@@ -127,16 +123,14 @@ struct BatchesProducer {
     if (!leads()) return;
     arrive_expecting(full, kLayout.q.bytes() + kLayout.d_o.bytes() + row_terms_bytes(config));
     if (rank_of_keys() == 0) copy_to_all(shared.q(stage), kLayout.q, maps.q, full, item.seq, tile * kTileQ);
-    // Behind the last query there are tiles that have no terms; all of it is hidden.
-    const int with_terms = min(tile, params.tiles_q - 1);
     copy_bytes(shared.terms(stage),
-               row_terms + workspace_tile(params, item.seq, item.seq.h, with_terms) * row_terms_bytes(config),
+               row_terms + workspace_tile(params, item.seq, item.seq.h, tile) * row_terms_bytes(config),
                row_terms_bytes(config), full);
     if (rank_of_keys() == kBatchesCluster - 1)
       copy_to_all(shared.d_o(stage), kLayout.d_o, maps.o, full, item.seq, tile * kTileQ);
   }
   __device__ void copy_inputs(const BackwardItem& item, int tile) {
-    const u32 place = fills % kBatches.input_places, parity = fills / kBatches.input_places % 2 ^ 1;
+    const u32 place = fills % kBatchesPlaces, parity = fills / kBatchesPlaces % 2 ^ 1;
     ++fills;
 #pragma unroll 1
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
@@ -165,7 +159,7 @@ struct BatchesProducer {
 #pragma unroll 1
       for (int key = 0; key < kTileKv; key += kRowsPerWarpgroup)
 #pragma unroll
-        for (int row = 0; row < kBatchesTileQ; row += input_rows(config, i))
+        for (int row = 0; row < kTileQ; row += input_rows(config, i))
           prefetch_box(maps.inputs[input_number(config, i)], tile.k_lo + key, tile.query_tile * kTileQ + row, x, y);
     });
   }
@@ -177,138 +171,121 @@ struct BatchesProducer {
       for (int b = tile.next_batch(params, 0); b < params.batch; b = tile.next_batch(params, b + 1)) {
         const BackwardItem item = tile.of_batch(params, b);
         copy_keys(item);
-#pragma unroll 1
-        for (int i = 0; i < kBatchTiles; ++i) {
-          copy_queries(item, tile.query_tile + i);
-          if (!has_inputs) copy_inputs(item, tile.query_tile + i);
-        }
+        copy_queries(item, tile.query_tile);
+        if (!has_inputs) copy_inputs(item, tile.query_tile);
         has_inputs = true;
       }
     });
   }
 };
 
-// What is read of a tile stays in registers, or where its place is one of two, there: it is read as scores are made then.
-constexpr bool kKeepsWords = kBatches.input_places == 1;
-static_assert(kKeepsWords ? kBatchTiles == 2 : kBatchTiles == 1);
-
+template <int scores>
 struct BatchesConsumer {
   const KernelParams& params;
   const TensorMaps& maps;
   const BatchesMemory& shared;
   u32 warpgroup;
   Ones ones;
-  int k_step = 0, tiles_read = 0;  // of those that some batch index sees
-  bool read = false;               // inputs whose place has not been released
+  int number = 0;      // of the step, of all tiles
+  int tiles_read = 0;  // of those that some batch index sees
+  bool read = false;   // the last of them, whose inputs have not been released
 
-  float sums[kBatchTiles][kScores];
-  Scores s, dp;
-  InputWords words[kKeepsWords ? kBatchTiles : 1];
+  float sums[scores], s[scores], dp[scores];
 
   __device__ u32 keys() const { return warpgroup * kRowsPerWarpgroup; }  // of the tile's, this warpgroup's first
-  __device__ u32 place_of_inputs() const { return kKeepsWords ? 0 : tiles_read % 2; }
-  __device__ void find_inputs(int i, InputWords& to, const BackwardItem& item, const Steps& at, bool first) {
-    const u32 place = place_of_inputs(), from = shared.inputs(warpgroup, place);
-    if (first && maps.has_inputs) {
-      wait_barrier(shared.inputs_full(warpgroup, place), kKeepsWords ? i % 2 : tiles_read / 2 % 2);
-    } else if (first) {
-      const ScorePlace at_lane(item, keys(), at);
-      __syncwarp();
-      Variant::visit_inputs(params, at_lane.seq, [&](auto input, int, int) {
-        copy_own_keys<decltype(input)::value>(from, params, at_lane.seq, at.tile * kTileQ,
-                                              at_lane.key - static_cast<int>(lane_id() / 4));
-      });
-      __syncwarp();
-    }
-    if (kKeepsWords && first)
-      Variant::visit_inputs(params, item.seq,
-                            [&](auto input, int, int) { read_halves<decltype(input)::value>(from, to); });
+  __device__ u32 inputs() const { return shared.inputs(warpgroup, tiles_read % kBatchesPlaces); }
+
+  // What the score reads is there. It stays, and is read for each batch index anew: there are no registers to keep it.
+  __device__ void wait_for_inputs(const BackwardItem& item, const Steps& at) const {
+    const u32 place = tiles_read % kBatchesPlaces;
+    if (maps.has_inputs) return wait_barrier(shared.inputs_full(warpgroup, place), tiles_read / kBatchesPlaces % 2);
+    const ScorePlace of_lane(item, keys(), at);
+    __syncwarp();
+    Variant::visit_inputs(params, of_lane.seq, [&](auto input, int, int) {
+      copy_own_keys<decltype(input)::value>(inputs(), params, of_lane.seq, at.tile * kTileQ,
+                                            of_lane.key - static_cast<int>(lane_id() / 4));
+    });
+    __syncwarp();
   }
 
   // S to P.
-  __device__ void make_probabilities(u32 inputs, const InputWords& kept, const BackwardItem& item, const Steps& at) {
+  __device__ void make_probabilities(const BackwardItem& item, const Steps& at) {
     ScorePlace place(item, keys(), at);
-    const u32 from = matrices_of_warp(inputs);
-    u32 read[4 * kPairWords];  // of eight scores
+    const u32 from = matrices_of_warp(inputs());
+    u32 words[kHasInputs ? 4 * kPairWords : 1];  // of eight scores
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) {
+    for (int i = 0; i < scores; ++i) {
       if (i % 8 == 0) {
         place.query = static_cast<int>(recompute(place.query));
-        if constexpr (!kKeepsWords)
-          Variant::visit_inputs(params, place.seq, [&](auto input, int, int) {
-            read_sixteen<decltype(input)::value>(from + i / 8 * 16 * kPanelWidth, read);
-          });
+        Variant::visit_inputs(params, place.seq, [&](auto input, int, int) {
+          read_sixteen<decltype(input)::value>(from + i / 8 * 16 * kPanelWidth, words);
+        });
       }
-      const u32* words = kKeepsWords ? kept.of + i / 2 * kPairWords : read + i % 8 / 2 * kPairWords;
-      s[i] = Variant::score_and_slope(ReadParams{params, words, i % 2}, place.seq, s[i] * config.scale, place.q(i),
-                                      place.k(i))
-                 .score;
+      const ReadParams of_pair = {params, words + i % 8 / 2 * kPairWords, i % 2};
+      s[i] = Variant::score_and_slope(of_pair, place.seq, s[i] * config.scale, place.q(i), place.k(i)).score;
     }
     if (is_mixed(item, at.tile)) {
       each_hidden(params, ScorePlace(item, keys(), at), [&](int i) { s[i] = kHidden; });
       pin_registers(s);  // keeps what follows out of the branch
     }
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * kLog2e);
+    for (int i = 0; i < scores; ++i) s[i] = exp2_approx(s[i] * kLog2e);
     pin_registers(s);
   }
 
   // What scores give. A P of 0 counts for nothing, whatever dP is, and a dS of 0, whatever the derivative is.
-  __device__ void add_scores(float (&to)[kScores], const ScorePlace& place) {
-    each_read([&](auto number) {
-      constexpr int read = decltype(number)::value;
+  __device__ void add_scores(const ScorePlace& place) {
+    each_read([&](auto which) {
+      constexpr int read = decltype(which)::value;
       if constexpr (Variant::in_tiles(read)) {
 #pragma unroll
-        for (int i = 0; i < kScores; ++i) {
+        for (int i = 0; i < scores; ++i) {
           const auto all = Variant::score_and_derivatives(params, place.seq, 0.0f, place.q(i), place.k(i));
           const float derivative = all.by_read[read];  // mostly 1
           if (s[i] != 0.0f && (fabsf(derivative) < kInfinity || s[i] * dp[i] != 0.0f))
-            to[i] = fmaf(s[i] * derivative, dp[i], to[i]);
+            sums[i] = fmaf(s[i] * derivative, dp[i], sums[i]);
         }
       }
     });
   }
 
-  // Query tile i of a batch index. `first`: of those that are visited.
-  __device__ void step(int i, const ScoreTile& tile, int b, bool first) {
-    const int q_step = k_step * kBatchTiles + i;
-    const u32 stage = q_step % kBatchesStages, of_keys = k_step % kBatchesStages;
-    wait_barrier(shared.q_full(stage), q_step / kBatchesStages % 2);
+  // A batch index. `first`: of those that see the tile.
+  __device__ void step(const ScoreTile& tile, int b, bool first) {
+    const u32 stage = number % kBatchesStages, parity = number / kBatchesStages % 2;
+    wait_barrier(shared.k_full(stage), parity);
+    wait_barrier(shared.q_full(stage), parity);
     ones.set(0, recompute(threadIdx.x));
     begin_products();
-    issue_scores(s, shared, ones, shared.k(of_keys) + keys() * kPanelWidth, stage);
+    issue_scores(s, shared, ones, shared.k(stage) + keys() * kPanelWidth, stage);
     commit_products();
-    issue_dp(dp, shared, ones, shared.v(of_keys) + keys() * kPanelWidth, stage, stage);
+    issue_dp(dp, shared, ones, shared.v(stage) + keys() * kPanelWidth, stage, stage);
     commit_products();
     // Not where they are read: loads are on their way then, but by now scores have been made of them.
-    if (read) release(shared.inputs_empty(warpgroup, kKeepsWords ? 0 : (tiles_read + 1) % 2));
+    if (read) release(shared.inputs_empty(warpgroup, (tiles_read + 1) % kBatchesPlaces));
     read = false;
-    const BackwardItem item =
-        tile.of_batch(params, static_cast<int>(recompute(b)));  // kept, it would be in the way of sums
-    const Steps at = {tile.query_tile + i, tile.head};
-    InputWords& of_tile = words[kKeepsWords ? i : 0];
-    find_inputs(i, of_tile, item, at, first);
-    if (kKeepsWords && first) read = maps.has_inputs;
+    // Kept, it would be in the way of sums.
+    const BackwardItem item = tile.of_batch(params, static_cast<int>(recompute(b)));
+    const Steps at = {tile.query_tile, tile.head};
+    if (first) wait_for_inputs(item, at);
     wait_products<1>();
     pin_registers(s);
-    make_probabilities(shared.inputs(warpgroup, place_of_inputs()), of_tile, item, at);
+    make_probabilities(item, at);
     wait_products<0>();
     pin_registers(dp);
+    release(shared.k_empty(stage));
     if (lane_id() == 0) {
-      if constexpr (kBatchesCluster == 1) arrive(shared.q_empty(stage));
-      else
-        for (int block = 0; block < kBatchesCluster; ++block) arrive_in(shared.q_empty(stage), block);
+#pragma unroll
+      for (int block = 0; block < kBatchesCluster; ++block) arrive_in(shared.q_empty(stage), block);
     }
-    if (i == kBatchTiles - 1) release(shared.k_empty(of_keys));
-    add_scores(sums[i], ScorePlace(item, keys(), at));
+    add_scores(ScorePlace(item, keys(), at));
   }
 
-  // Sums of a query tile, element by element: eight lanes have 32 bytes of a row, and to exchange them first takes longer.
-  // `in_rows`: all of them exist, and keys follow each other.
+  // Sums, element by element: eight lanes have 32 bytes of a row, and to exchange them first takes longer. `in_rows`: all of
+  // them exist, and keys follow each other.
   template <bool in_rows>
-  __device__ void store(const BackwardItem& item, const Steps& at, const float (&from)[kScores]) const {
-    each_read([&](auto number) {
-      constexpr int read = decltype(number)::value;
+  __device__ void store(const BackwardItem& item, const Steps& at) const {
+    each_read([&](auto which) {
+      constexpr int read = decltype(which)::value;
       if constexpr (Variant::in_tiles(read)) {
         const ScorePlace place(item, keys(), at);
         const auto step = [&](int q, int k) {
@@ -318,19 +295,18 @@ struct BatchesConsumer {
         const Int64 down = step(1, 0), right = in_rows ? 8 : step(0, 8);
         float* to = element_of_gradient<read>(params, place.seq, place.query, place.key);
 #pragma unroll
-        for (int i = 0; i < kScores; i += 4, to += 8 * down)
+        for (int i = 0; i < scores; i += 4, to += 8 * down)
 #pragma unroll
           for (int e = 0; e < 4; ++e)
             if (in_rows || (place.q(i + e) < place.seq.q_len && place.k(i + e) < place.seq.k_len))
-              to[e % 2 * down + e / 2 * right] = from[i + e];
+              to[e % 2 * down + e / 2 * right] = sums[i + e];
       }
     });
   }
-  // Do neighbouring keys have neighbouring elements?
   __device__ bool keys_follow(const Sequence& seq) const {
     bool follow = true;
-    each_read([&](auto number) {
-      constexpr int read = decltype(number)::value;
+    each_read([&](auto which) {
+      constexpr int read = decltype(which)::value;
       if constexpr (Variant::in_tiles(read))
         follow = element_of_gradient<read>(params, seq, 0, 1) - element_of_gradient<read>(params, seq, 0, 0) == 1;
     });
@@ -339,68 +315,57 @@ struct BatchesConsumer {
 
   __device__ void visit(const ScoreTile& tile) {
 #pragma unroll
-    for (auto& of_tile : sums)
-#pragma unroll
-      for (float& x : of_tile) x = 0;
+    for (float& x : sums) x = 0;
     bool first = true;
 #pragma unroll 1
     for (int b = uniform(tile.next_batch(params, 0)); b < params.batch; b = uniform(tile.next_batch(params, b + 1))) {
-      wait_barrier(shared.k_full(k_step % kBatchesStages), k_step / kBatchesStages % 2);
-#pragma unroll
-      for (int i = 0; i < kBatchTiles; ++i) step(i, tile, b, first);
-      k_step = uniform(k_step + 1);
+      step(tile, b, first);
+      number = uniform(number + 1);
       first = false;
     }
-    if (!kKeepsWords && !first) {
+    if (!first) {
       ++tiles_read;
       read = maps.has_inputs;
     }
     BackwardItem item;
     item.seq = sequence_of(params, 0, tile.head);
     item.k_lo = static_cast<int>(recompute(tile.k_lo));
-#pragma unroll
-    for (int i = 0; i < kBatchTiles; ++i) {
-      const Steps at = {static_cast<int>(recompute(tile.query_tile)) + i, tile.head};
-      if (keys_follow(item.seq) && is_whole(item, at.tile)) store<true>(item, at, sums[i]);
-      else store<false>(item, at, sums[i]);
-    }
-  }
-
-  __device__ void run() {
-    each_score_tile(params, [&](const ScoreTile& tile, int) { visit(tile); });
+    const Steps at = {static_cast<int>(recompute(tile.query_tile)), tile.head};
+    if (keys_follow(item.seq) && is_whole(item, at.tile)) store<true>(item, at);
+    else store<false>(item, at);
   }
 };
 
 // (A template, so that its products need not exist where it is not called.)
-template <int warpgroups = kWarpgroups>
+template <int scores = kScores>
 __device__ inline void backward_batches(const KernelParams& params, const TensorMaps& maps, const char* row_terms) {
   extern __shared__ __align__(1024) char memory[];
   const BatchesMemory shared = {shared_address(memory)};
   if (threadIdx.x == 0) {
     for (int i = 0; i < kBatchesStages; ++i) {
       init_barrier(shared.k_full(i), 1);
-      init_barrier(shared.k_empty(i), warpgroups * 4);
+      init_barrier(shared.k_empty(i), kWarpgroups * 4);
       init_barrier(shared.q_full(i), 1);
-      init_barrier(shared.q_empty(i), kBatchesCluster * warpgroups * 4);
+      init_barrier(shared.q_empty(i), kBatchesCluster * kWarpgroups * 4);
     }
-    for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup)
-      for (int i = 0; i < kBatches.input_places; ++i) {
+    for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup)
+      for (int i = 0; i < kBatchesPlaces; ++i) {
         init_barrier(shared.inputs_full(warpgroup, i), 1);
         init_barrier(shared.inputs_empty(warpgroup, i), 4);
       }
     publish_barriers();
   }
-  if constexpr (kBatchesCluster > 1) sync_cluster();
-  else __syncthreads();
+  sync_cluster();
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
-  if (warpgroup == warpgroups) {
-    shrink_registers<kBatchesProducerRegisters>();
-    if (uniform(threadIdx.x / 32) == warpgroups * 4) BatchesProducer{params, maps, row_terms, shared}.run();
+  if (warpgroup == kWarpgroups) {
+    shrink_registers<backward_producer_registers(config)>();
+    if (uniform(threadIdx.x / 32) == kWarpgroups * 4) BatchesProducer{params, maps, row_terms, shared}.run();
   } else {
-    grow_registers<kBatchesConsumerRegisters>();
-    BatchesConsumer{params, maps, shared, warpgroup}.run();
+    grow_registers<backward_consumer_registers(config)>();
+    BatchesConsumer<scores> consumer = {params, maps, shared, warpgroup};
+    each_score_tile(params, [&](const ScoreTile& tile, int) { consumer.visit(tile); });
   }
-  if constexpr (kBatchesCluster > 1) sync_cluster();  // none leaves while others write to it
+  sync_cluster();  // none leaves while others write to it
 }
 
 }  // namespace flashjit
