@@ -56,7 +56,7 @@ struct ScoreTile {
     BackwardItem item;
     item.seq = sequence_of(params, b, head);
     item.k_lo = k_lo;
-    if (kBatchesCluster > 1 && k_lo >= item.seq.k_len)
+    if (k_lo >= item.seq.k_len)  // where tiles of keys are not in pairs
       item.first = item.full_first = 0, item.last = item.full_last = -1;
     else find_queries(params, item);
     return item;
@@ -78,7 +78,7 @@ struct ScoreTile {
   }
 };
 
-// All that a block has: visit(tile, number). (The launch counts them for each batch index.)
+// All that a cluster has: visit(tile, number). (The launch counts them for each block and batch index.)
 __device__ inline bool is_score_tile(const KernelParams& params, int number) {
   return number * kBatchesCluster * params.batch < params.items;
 }
@@ -89,19 +89,19 @@ __device__ inline void each_score_tile(const KernelParams& params, const Visit& 
     visit(ScoreTile(params, number), number);
 }
 
-// A warp, of which the first lane copies: K and V of a batch index, Q, dO and row terms of each query tile, and what the score reads once.
+// A warp, of which the first lane copies: for each batch index K, V, Q, dO and row terms, and once what the score reads.
 struct BatchesProducer {
   const KernelParams& params;
   const TensorMaps& maps;
   const char* row_terms;
   const BatchesMemory& shared;
-  int k_step = 0, q_step = 0, fills = 0;
+  int number = 0, fills = 0;  // of the step, and of tiles of inputs
 
   __device__ static bool leads() { return lane_id() == 0; }
 
   __device__ void copy_keys(const BackwardItem& item) {
-    const u32 stage = k_step % kBatchesStages, full = shared.k_full(stage);
-    wait_barrier(shared.k_empty(stage), k_step++ / kBatchesStages % 2 ^ 1);
+    const u32 stage = number % kBatchesStages, full = shared.k_full(stage);
+    wait_barrier(shared.k_empty(stage), number / kBatchesStages % 2 ^ 1);
     if (!leads()) return;
     arrive_expecting(full, kLayout.k.bytes() + kLayout.v.bytes());
     copy_key_rows(shared.k(stage), kLayout.k, maps.k, full, item.seq, item.k_lo, kEvictLast);
@@ -118,8 +118,8 @@ struct BatchesProducer {
     }
   }
   __device__ void copy_queries(const BackwardItem& item, int tile) {
-    const u32 stage = q_step % kBatchesStages, full = shared.q_full(stage);
-    wait_barrier(shared.q_empty(stage), q_step++ / kBatchesStages % 2 ^ 1);
+    const u32 stage = number % kBatchesStages, full = shared.q_full(stage);
+    wait_barrier(shared.q_empty(stage), number / kBatchesStages % 2 ^ 1);
     if (!leads()) return;
     arrive_expecting(full, kLayout.q.bytes() + kLayout.d_o.bytes() + row_terms_bytes(config));
     if (rank_of_keys() == 0) copy_to_all(shared.q(stage), kLayout.q, maps.q, full, item.seq, tile * kTileQ);
@@ -174,6 +174,7 @@ struct BatchesProducer {
         copy_queries(item, tile.query_tile);
         if (!has_inputs) copy_inputs(item, tile.query_tile);
         has_inputs = true;
+        ++number;
       }
     });
   }
