@@ -108,7 +108,6 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("inputs_32", &KernelConfig::inputs_32, false);
   field("inputs_q", &KernelConfig::inputs_q, false);
   field("inputs_of_batches", &KernelConfig::inputs_of_batches, false);
-  field("sums_of_batches", &KernelConfig::sums_of_batches, false);
   field("has_mask", &KernelConfig::has_mask, false);
   field("mask_has_holes", &KernelConfig::mask_has_holes, false);
   field("mask_is_range", &KernelConfig::mask_is_range, false);
@@ -267,14 +266,12 @@ Result<std::string> gradient_functions(const Plan& plan) {
         locals(reads[i].read->args, context) + cuda_gradient_element_body(reads[i].read, reads[i].gradient, context));
   }
   const std::vector<Expr> inputs = copied_inputs(plan.spec, plan.config);
-  const auto in_tiles = [&](const GradientRead& r) {
-    return std::ranges::any_of(inputs, [&](const Expr& input) { return same(input, r.read); });
-  };
-  text += fact_of_reads("bool", "in_tiles", reads,
-                        [&](const GradientRead& r) { return std::string(in_tiles(r) ? "true" : "false"); });
-  text += fact_of_reads("bool", "covers_all", reads, [&](const GradientRead& r) {
-    const bool once = r.sum == GradientSum::own || (plan.config.sums_of_batches && in_tiles(r));
-    return std::string(once && is_plain(r.read) ? "true" : "false");
+  text += fact_of_reads("bool", "in_tiles", reads, [&](const GradientRead& r) {
+    const auto is_it = [&](const Expr& input) { return same(input, r.read); };
+    return std::string(std::ranges::any_of(inputs, is_it) ? "true" : "false");
+  });
+  text += fact_of_reads("bool", "covers_all", reads, [](const GradientRead& r) {
+    return std::string(r.sum == GradientSum::own && is_plain(r.read) ? "true" : "false");
   });
   std::vector<Expr> loads;
   find_loads(gradients.score, loads);

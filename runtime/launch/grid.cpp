@@ -42,10 +42,11 @@ std::int64_t most_rows(const Plan& plan) {
 
 int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
   const auto items = static_cast<int>(items_of(rule, sizes));
-  const int per_sm = rule.persistent ? 1 : rule.blocks_per_sm;
-  if (per_sm == 0) return items;
-  const int blocks = std::min(items, sm_count * per_sm);
-  return blocks - blocks % rule.cluster;
+  if (rule.blocks_per_sm > 0) {
+    const int blocks = std::min(items, sm_count * rule.blocks_per_sm);
+    return blocks - blocks % rule.cluster;
+  }
+  return rule.persistent ? std::min(items, sm_count) : items;
 }
 
 HeadGroups::HeadGroups(const Plan& plan)

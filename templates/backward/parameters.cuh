@@ -36,22 +36,18 @@ __device__ inline float* element_of_gradient(const KernelParams& params, const S
 
 // ---- before: zeros ----
 
-// Is all of a gradient written, by the main loop, if only for that it also writes zeros in tiles that are not visited, or by
-// the launch that sums over batch indices? So it is where there are no elements but those of queries and keys that there
-// are.
-template <int gradient, bool loop_writes>
+// Does the main loop write all of a gradient, if only for that it also writes zeros in tiles that are not visited? So it
+// is where there are no elements but those of queries and keys that there are.
+template <int gradient>
 __device__ inline bool is_written_whole(const KernelParams& params) {
-  Int64 scores = -1;  // that have elements of their own
+  bool covered = false;
   each_read([&](auto number) {
     constexpr int read = decltype(number)::value;
-    if constexpr (Variant::gradient_of(read) == gradient && Variant::covers_all(read)) {
-      const Int64 of_batch = static_cast<Int64>(config.heads_q) * params.q_len * params.k_len;
-      if constexpr (Variant::gradient_sum(read) != GradientSum::own) scores = params.batch > 0 ? of_batch : -1;
-      else if constexpr (loop_writes) scores = params.batch * of_batch;
-    }
+    if constexpr (Variant::gradient_of(read) == gradient && Variant::covers_all(read)) covered = true;
   });
   const ParamGradient& g = params.d_extra[gradient];
-  return g.size[0] * g.size[1] * g.size[2] * g.size[3] == scores;
+  return covered && g.size[0] * g.size[1] * g.size[2] * g.size[3] ==
+                        static_cast<Int64>(params.batch) * config.heads_q * params.q_len * params.k_len;
 }
 
 // By all blocks of a launch, each of so many threads. A warp has 1024 elements of a row at a time. `loop_writes`: zeros in
@@ -63,10 +59,10 @@ __device__ inline void zero_gradients(const KernelParams& params) {
               warps = static_cast<Int64>(gridDim.x) * threads / 32;
 #pragma unroll 1
   for (int i = 0; i < config.gradients; ++i) {
-    if (i == 0   ? is_written_whole<0, loop_writes>(params)
-        : i == 1 ? is_written_whole<1, loop_writes>(params)
-        : i == 2 ? is_written_whole<2, loop_writes>(params)
-                 : is_written_whole<3, loop_writes>(params))
+    if (loop_writes && (i == 0   ? is_written_whole<0>(params)
+                        : i == 1 ? is_written_whole<1>(params)
+                        : i == 2 ? is_written_whole<2>(params)
+                                 : is_written_whole<3>(params)))
       continue;
     const ParamGradient& g = params.d_extra[i];
     const Int64 pieces = (g.size[3] + kPiece - 1) / kPiece, all = g.size[0] * g.size[1] * g.size[2] * pieces;

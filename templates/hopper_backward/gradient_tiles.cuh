@@ -13,15 +13,7 @@ constexpr bool has_gradient_tiles() {
   if constexpr (read < kReads) return Variant::in_tiles(read) || has_gradient_tiles<read + 1>();
   else return false;
 }
-constexpr bool kGradientTiles = has_gradient_tiles() && !config.sums_of_batches;  // of the loop
-
-// Are there gradients that the loop makes of dS in fp32?
-template <int read = 0>
-constexpr bool sums_in_loop() {
-  if constexpr (read < kReads) return !Variant::in_tiles(read) || sums_in_loop<read + 1>();
-  else return kGradientTiles;
-}
-constexpr bool kSumsInLoop = sums_in_loop();
+constexpr bool kGradientTiles = has_gradient_tiles();
 
 // Where this lane's first four elements of a tile are: of a query, from a key on.
 struct FourKeys {

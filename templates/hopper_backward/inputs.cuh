@@ -16,20 +16,17 @@ struct InputWords {
   }
 };
 
-// Elements of 16 bits: a matrix of eight queries and keys, transposed, is a pair of queries of a key for each lane. Those of
-// 16 queries, from matrices_of_warp() of their first.
-template <int i>
-__device__ inline void read_sixteen(u32 from, u32* words) {
-  u32 pairs[4];
-  load_matrices_transposed(pairs, from);
-#pragma unroll
-  for (int j = 0; j < 4; ++j) words[j * kPairWords + word_of(i)] = pairs[j];
-}
+// Elements of 16 bits: a matrix of eight queries and keys, transposed, is a pair of queries of a key for each lane.
 template <int i>
 __device__ inline void read_halves(u32 tile, InputWords& words) {
   const u32 from = matrices_of_warp(tile);
 #pragma unroll
-  for (int row = 0; row < kTileQ; row += 16) read_sixteen<i>(from + row * kPanelWidth, words.of + row / 4 * kPairWords);
+  for (int row = 0; row < kTileQ; row += 16) {
+    u32 pairs[4];
+    load_matrices_transposed(pairs, from + row * kPanelWidth);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) words.of[(row / 4 + j) * kPairWords + word_of(i)] = pairs[j];
+  }
 }
 
 // Elements of 32 bits: no two lanes read the same bank, as the swizzle has the queries of a quad in other chunks.

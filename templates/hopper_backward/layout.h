@@ -218,29 +218,4 @@ constexpr DqLayout dq_layout(const KernelConfig& c) {
   return dq_layout(c, tile_kv);
 }
 
-// ---- the launch that sums gradients over batch indices ----
-//
-// A block has tiles of queries and of keys as the loop has them, and those of a cluster different keys for the same queries:
-// [ K stages | V stages | Q stages | dO stages | inputs of each warpgroup, places | row terms, stages | barriers ].
-
-constexpr int kBatchesStages = 2, kBatchesPlaces = 2, kBatchesCluster = 2;
-
-struct BatchesLayout {
-  int v_offset = 0, q_offset = 0, d_o_offset = 0, inputs_offset = 0, terms_offset = 0, barrier_offset = 0;
-  int bytes = 0;
-};
-
-constexpr BatchesLayout batches_layout(const KernelConfig& c) {
-  const HopperBackwardLayout of_loop = hopper_backward_layout(c);
-  BatchesLayout s;
-  s.v_offset = kBatchesStages * of_loop.k.bytes();
-  s.q_offset = s.v_offset + kBatchesStages * of_loop.v.bytes();
-  s.d_o_offset = s.q_offset + kBatchesStages * of_loop.q.bytes();
-  s.inputs_offset = s.d_o_offset + kBatchesStages * of_loop.d_o.bytes();
-  s.terms_offset = s.inputs_offset + c.warpgroups * kBatchesPlaces * tile_inputs_bytes(c);
-  s.barrier_offset = s.terms_offset + kBatchesStages * row_terms_room(c);
-  s.bytes = s.barrier_offset + (4 * kBatchesStages + 2 * c.warpgroups * kBatchesPlaces) * 8;
-  return s;
-}
-
 }  // namespace flashjit

@@ -4,7 +4,6 @@
 // make a part of dQ each and add it to sums in memory.
 #pragma once
 
-#include "templates/hopper_backward/batches.cuh"
 #include "templates/hopper_backward/cluster.cuh"
 #include "templates/hopper_backward/dealer.cuh"
 #include "templates/hopper_backward/finish.cuh"
@@ -146,7 +145,8 @@ struct Consumer {
     wait_products<1>();
     pin_registers(dp);
     const ByWeight by_weight = {dp, kept, shared.terms(stage)};
-    if constexpr (kSumsInLoop) make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item, keys, at));
+    if constexpr (config.gradients > 0)
+      make_ds_and_sums(ds, s, by_weight, of_parameters, params, ScorePlace(item, keys, at));
     else make_ds(ds, s, by_weight);
   }
 
@@ -309,7 +309,7 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
             keys = item.seq.k_len - item.k_lo - lane;
   each_read([&](auto number) {
     constexpr int read = decltype(number)::value;
-    if constexpr (Variant::covers_all(read) && Variant::gradient_sum(read) == GradientSum::own) {
+    if constexpr (Variant::covers_all(read)) {
       const auto place = [&](int q, int k) { return Variant::element(Parameter<read>(), params, item.seq, q, k); };
       const Int64 down = place(1, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
       float* to = element_of_gradient<read>(params, item.seq, 0, item.k_lo + lane);

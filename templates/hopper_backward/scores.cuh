@@ -45,13 +45,14 @@ struct Ones {
 
 // S = K Q^T of 64 keys, relative to the LSE unless scores are made apart; and dP = V dO^T, relative to D unless some of it
 // is dropped. (Templates: row terms that nothing needs are then not asked for.)
-template <int scores, class Memory>
-__device__ inline void issue_scores(float (&s)[scores], const Memory& shared, const Ones& ones, u32 k, u32 stage) {
+template <int scores>
+__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 k,
+                                    u32 stage) {
   if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)));
   multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
 }
-template <int scores, class Memory>
-__device__ inline void issue_dp(float (&dp)[scores], const Memory& shared, const Ones& ones, u32 v, u32 stage,
+template <int scores>
+__device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 v, u32 stage,
                                 u32 d_o_step) {
   if constexpr (!kDrops)
     multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)));

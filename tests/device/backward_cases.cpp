@@ -107,7 +107,6 @@ const FixedCase kCases[] = {
     {"bwd-grads-tiles-one","bwd bf16 d=128 heads=4 mask=\"causal\" score=\"bias(t, bf16)\" grads=\"t\" b=1", {300}, {392}},
     {"bwd-grads-whole",    "bwd bf16 d=128 heads=2 score=\"bias(t)\" grads=\"t\"", {512, 512}, {512, 512}},
     {"bwd-grads-whole-d64","bwd bf16 d=64 heads=2 mask=\"causal\" score=\"bias(t, bf16)\" grads=\"t\"", {512, 512}, {512, 512}},
-    {"bwd-grads-batches",  "bwd bf16 d=64 heads=4/2 layout=bhsd mask=\"window(90, 30)\" score=\"bias(t, bf16); alibi\" grads=\"slope, t\" dlse", {300, 300, 300}, {392, 392, 392}},
     {"bwd-grads-odd",      "bwd fp16 d=64 heads=4/2 mask=\"causal\" score=\"bias(t, fp16)\" grads=\"t\"", {199, 199}, {261, 261}},
     {"bwd-grads-tiles-b",  "bwd bf16 d=64 heads=4/2 layout=bhsd mask=\"window(60, 30)\" score=\"bias_b(t, bf16)\" grads=\"t\" dlse", {200, 200}, {264, 264}},
     {"bwd-grads-tiles-qk", "bwd bf16 d=128 heads=4/2 params=\"t: fp32[2]\" mask=\"causal\" score=\"s + 0.5 * t[q, k]\" grads=\"t\"", {200, 200}, {260, 260}},

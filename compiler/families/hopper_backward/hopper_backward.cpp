@@ -150,20 +150,6 @@ std::vector<Expr> inputs_of(const Problem& problem) {
   return std::ranges::any_of(gradients->by_params, loads) ? std::vector<Expr>{} : inputs;
 }
 
-// Is the gradient of a tensor of 16 bits, which all batch indices share, summed by a launch of its own? With more words, or
-// masks that are not ranges, registers spill; with 64 queries a step it is no faster (d=128, 4 x 4096, time over plain: 1.76
-// for 1.74, causal 1.87 for 1.78; d=64 2.03 for 2.44, 2.15 for 2.53; H200, 2026-11-26).
-bool sums_of_batches(const AttentionSpec& spec, const KernelConfig& c) {
-  const std::vector<Expr> inputs = copied_inputs(spec, c);
-  const auto reads = gradient_reads(spec);
-  if (!reads || inputs.size() != 1 || c.inputs_32 != 0 || c.dropped > 0 || is_packed(spec)) return false;
-  if (c.tile_q == kRowsPerWarpgroup || (c.has_mask && !c.queries_are_range)) return false;
-  const auto is_input = [&](const GradientRead& read) { return same(read.read, inputs[0]); };
-  const auto read = std::ranges::find_if(*reads, is_input);
-  return read != reads->end() && read->sum == GradientSum::pairs && read->alone && read->index.own_h &&
-         !uses(read->read, Variable::B) && batches_layout(c).bytes <= kSharedMemoryOfBlock;
-}
-
 void configure(const Problem& problem, KernelConfig& c) {
   c.warpgroups = kWarpgroups;
   c.stages = kStages;
@@ -177,7 +163,6 @@ void configure(const Problem& problem, KernelConfig& c) {
   c.score_cap = problem.score.cap;
   c.score_factor = problem.score.factor;
   set_inputs(problem.spec, inputs_of(problem), c);
-  c.sums_of_batches = sums_of_batches(problem.spec, c);
 }
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
@@ -247,22 +232,6 @@ KernelLaunch last_launch(const KernelConfig& c) {
           .call = "backward_queries(params, maps, row_terms)"};
 }
 
-KernelLaunch launch_of_batches(const KernelConfig& c) {
-  return {.entry = "flashjit_backward_batches",
-          .threads = hopper_threads(c),
-          .smem_bytes = batches_layout(c).bytes,
-          .grid = {.queries = c.tile_q,
-                   .keys = c.tile_kv * kBatchesCluster,
-                   .heads = c.heads_q * kBatchesCluster,
-                   .cluster = kBatchesCluster,
-                   .persistent = true},
-          .tensor_maps = true,
-          .overlaps = true,
-          .buffers = {0},
-          .bounds = "flashjit::hopper_threads(flashjit::config), 1",
-          .call = "backward_batches(params, maps, row_terms)"};
-}
-
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const bool sums = adds_dq(c);
@@ -289,7 +258,6 @@ void finish(Plan& plan) {
        .bounds = "flashjit::hopper_threads(flashjit::config), 1",
        .call = sums ? "hopper_backward(params, maps, row_terms, dq_sums)" : "hopper_backward(params, maps, row_terms)"},
       last_launch(c)};
-  if (c.sums_of_batches) plan.launches.push_back(launch_of_batches(c));
   std::vector<Extent> tiles = {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}};
   if (numbers_tiles(c))
     tiles = {{.size = &CallSizes::q_tokens, .multiple = c.tile_q, .tiles = true, .more = &CallSizes::batch}};
@@ -323,9 +291,6 @@ std::string describe(const KernelConfig& c) {
     text += "  blocks in pairs tell each other dS; a third warpgroup makes dQ of both, half of its columns\n";
   text += has_roles(c) ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
                        : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
-  if (c.sums_of_batches)
-    text += fmt::format("  a last launch sums the gradient of {} queries by {} keys over batch indices\n", c.tile_q,
-                        c.tile_kv);
   if (adds_dq(c))
     return text + fmt::format("  dQ is added to sums in memory, {}\n",
                               adds_in_order(c) ? "the last keys first" : "in any order");

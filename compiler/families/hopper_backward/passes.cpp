@@ -56,9 +56,8 @@ void add_tiles_of_queries(Program& p, const AttentionSpec& spec, const KernelCon
 Result<Program> place_buffers(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const bool apart = !adds_dq(c);
-  const int keys = hopper_backward_layout(c).bytes, queries = apart ? dq_layout(c).bytes : 0,
-            batches = c.sums_of_batches ? batches_layout(c).bytes : 0;
-  FLASHJIT_TRY(set_shared_memory(p, context.problem.target, std::max({keys, queries, batches})));
+  const int keys = hopper_backward_layout(c).bytes, queries = apart ? dq_layout(c).bytes : 0;
+  FLASHJIT_TRY(set_shared_memory(p, context.problem.target, std::max(keys, queries)));
   add_tiles_of_keys(p, context.problem.spec, c);
   if (apart) add_tiles_of_queries(p, context.problem.spec, c);
   return p;
