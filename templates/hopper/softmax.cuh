@@ -21,14 +21,13 @@ constexpr int kLooksAfter = 4;        // main steps
 // reference must. 16 bits begin lower, so that fewer rows rise at all: of logits with a standard deviation of 10, under
 // a causal mask, a fifteenth as many in bf16, which loses nothing but V below 2^-110, and three quarters in fp16. There
 // a row loses by it of which one key has half of the weight and 100,000 others share the rest, as their weights are
-// below 2^-14: by 2^-6 the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85. At 2^-4 logits that fall by
-// 200 over 4096 keys came to the limit at different tiles in different warps, which then waited for each other in turn
-// (time 1.23 of that on normal data for 1.06; H200, 2026-11-26). Capped scores rise little, and ptxas makes slower
-// kernels of theirs (softcap 0.978; H200, 2026-11-26).
+// below 2^-14: by 2^-6 the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85. More than 2^-2 was slower
+// where logits fall by 200 over 4096 keys, 2^9 a tile (d=128 0.97 of cuDNN, now 1.04; H200, 2026-11-26). Capped scores
+// rise little, and ptxas makes slower kernels of theirs (softcap 0.978; H200, 2026-11-26).
 constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8 : 5)
                         : !kRises || config.score_cap > 0 ? 0
                         : kLooksBack                      ? -12
-                                                          : -3;
+                                                          : -2;
 constexpr float kLowered = kRaised > 0 ? 1.0f / (1 << kRaised) : 1 << -kRaised;
 
 // A key far above the rest that comes after its row's reference has a weight which is not 1, and P has it rounded to
