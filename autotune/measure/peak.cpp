@@ -77,7 +77,8 @@ __attribute__((target("amx-tile,amx-bf16"))) double multiply_tiles() {
     std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64};
     std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
   };
-  const TileConfig config;
+  // Static, as g++ 12 holds that the instruction reads eight bytes of it, and leaves out the stores of a local's others.
+  static constexpr TileConfig config;
   _tile_loadconfig(&config);
   _tile_zero(4);
   _tile_zero(5);
