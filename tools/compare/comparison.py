@@ -91,6 +91,8 @@ class Comparison:
         reference = reference_of(problem, seed=row.s + row.d)
         result = dict(kind="row", **row.shown(), spec=row.spec, limit=reference.limit, schedule=kernel.facts["schedule"],
                       family=kernel.facts["family"])
+        if row.kv:
+            result["bf16_rms_err"] = reference.rms
         launches["flashjit"]()
         if not self.options.cpu:
             torch.cuda.synchronize()  # an error of ours must not show as one of a peer

@@ -47,8 +47,20 @@ def drawn_trees(row):
     return trees
 
 
+def codes_of(x):
+    """(elements of 8 bits of x [.., heads, keys, d], what each head's are to be multiplied with)."""
+    scale = x.float().abs().amax(dim=(0, 2, 3)) / 448
+    return (x.float() / scale[:, None, None]).to(torch.float8_e4m3fn), scale
+
+
+def turned(x, cos, sin):
+    """Rows [.., d] with their halves turned by the angles of their positions."""
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
 class Problem:
-    """Fresh random tensors for a row."""
+    """Fresh random tensors for a row. `q`, `k` and `v` are what attention is of, `given` what a call gets in their place."""
 
     def __init__(self, row, device, engine):
         self.row = row
@@ -68,7 +80,14 @@ class Problem:
         for tensor in (self.k, self.v) if row.prefix else ():
             tensor[1:, :, :row.prefix] = tensor[:1, :, :row.prefix]
         shape_logits(row.data, self.q, self.k)
-        self.params = {}
+        self.params, self.given = {}, {}
+        if row.append:
+            self.draw_new_tokens(device)
+        if row.kv:
+            for name in ("k", "v"):
+                codes, scale = codes_of(getattr(self, name))
+                self.given[name], self.params["scale_" + name] = codes, scale
+                setattr(self, name, codes.float() * scale[:, None, None])
         self.starts = [0, *itertools.accumulate(row.keys)]
         if self.packed:
             self.offsets = torch.tensor(self.q_starts, dtype=torch.int32, device=device)
@@ -85,6 +104,24 @@ class Problem:
         if row.dropout:
             self.params.update({name: torch.randint(1 << 40, (1,), device=device) for name in ("seed", "offset")})
             self.kept = self.kept_weights(engine.prepare(row.spec_of("fwd")))
+
+    def draw_new_tokens(self, device):
+        """The last tokens of the sequences, which the call writes, and the angles by which it turns them."""
+        row = self.row
+        places = -(-row.s // (row.page or 1)) * (row.page or 1)  # for which there is room
+        angles = torch.arange(places, device=device)[:, None] * 10000.0 ** (-torch.arange(0, row.d, 2, device=device) / row.d)
+        self.params.update(cos=angles.cos(), sin=angles.sin())
+        there = slice(row.s - row.queries, row.s)
+        cos, sin = angles.cos()[there], angles.sin()[there]
+        self.given["q"], self.q = self.q, turned(self.q, cos, sin)
+        self.given["k_new"], self.given["v_new"] = (torch.randn_like(tensor[:, :, there]) for tensor in (self.k, self.v))
+        self.given["k"], self.given["v"] = self.k.clone(), self.v.clone()
+        for tensor in (self.given["k"], self.given["v"]):
+            tensor[:, :, there] = math.nan
+        self.k[:, :, there], self.v[:, :, there] = turned(self.given["k_new"], cos, sin), self.given["v_new"]
+
+    def operand(self, name):
+        return self.given.get(name, getattr(self, name, None))
 
     def kept_weights(self, kernel):
         """Which weights dropout keeps, [batch, head, query, key] (False: hidden ones, too): all are equal where K is 0, and O is
@@ -112,8 +149,11 @@ class Problem:
         self.block_table = torch.zeros(self.row.b, max(counts), dtype=torch.int32, device=device)
         self.k_lens = torch.tensor(self.row.keys, dtype=torch.int32, device=device)
         shape = (sum(counts), self.row.page, self.row.kv_heads, self.row.d)
-        filled = {"k": self.k} if self.row.v_in_k else {"k": self.k, "v": self.v}
-        self.pools = {name: torch.zeros(shape, device=device, dtype=self.k.dtype) for name in filled}
+        filled = {name: self.operand(name) for name in (("k",) if self.row.v_in_k else ("k", "v"))}
+        dtype = filled["k"].dtype
+        if dtype.itemsize == 1:  # PyTorch moves bytes, but not all of its functions take floats of 8 bits
+            filled = {name: tensor.view(torch.uint8) for name, tensor in filled.items()}
+        self.pools = {name: torch.zeros(shape, device=device, dtype=tensor.dtype) for name, tensor in filled.items()}
         for b, (own, length) in enumerate(zip(self.pages, self.row.keys)):
             self.block_table[b, :len(own)] = own
             for pool, tensor in ((self.pools[name], filled[name]) for name in filled):
@@ -121,19 +161,22 @@ class Problem:
                 padded = pool.new_zeros(len(own) * self.row.page, *keys.shape[1:])
                 padded[:length] = keys
                 pool[own.long()] = padded.view(len(own), *pool.shape[1:])
+        self.pools = {name: pool.view(dtype) for name, pool in self.pools.items()}
         shared = self.row.prefix // self.row.page
         self.block_table[:, :shared] = self.block_table[0, :shared].clone()
 
     def launch_of(self, kernel, stream=None, shared=True, **more):
         """`shared`: does the kernel's spec say that sequences share a prefix, where this row has one? `more`: tensors by name."""
         o = torch.full_like(self.q[..., :self.v.shape[-1]], math.nan, memory_format=torch.contiguous_format, dtype=self.out_dtype)
-        operands = {"q": self.q, "k": self.k, "o": o, **more} | ({} if self.row.v_in_k else {"v": self.v})
+        operands = {"q": self.operand("q"), "k": self.operand("k"), "o": o, **more} | ({} if self.row.v_in_k else {"v": self.operand("v")})
+        new = {name: self.given[name] for name in ("k_new", "v_new") if name in self.given}
+        operands.update(new)
         if self.row.packed:
             operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
         if self.row.page:  # queries by tokens, then heads
             by_tokens = (lambda tensor: tensor) if self.packed else (lambda tensor: tensor.transpose(1, 2))
-            operands = {"q": by_tokens(self.q), "o": by_tokens(o), "k_lens": self.k_lens,
-                        "block_table": self.block_table, **self.pools}
+            operands = {"q": by_tokens(self.operand("q")), "o": by_tokens(o), "k_lens": self.k_lens,
+                        "block_table": self.block_table, **self.pools, **{name: by_tokens(tensor) for name, tensor in new.items()}}
             if self.packed:
                 operands["offsets_q"] = self.offsets
             if self.row.prefix and shared:
@@ -199,11 +242,12 @@ class Reference:
     """float64 results of some rows of some heads; `limit` is the error rule's (autotune/reference/compare.h): twice the largest
     error of the recipe on them, softmax(q k) v with the same input type, fp32 inside and P rounded to the input type; of few
     rows the recipe may be right by luck, as where a row's largest weight is nearly 1, so at least four standard deviations of
-    what these roundings make of one element. Where the call quantises, so does the recipe."""
+    what these roundings make of one element. Where the call quantises, so does the recipe; of a cache of 8 bits it is bf16's on
+    the same numbers. `rms` is the root of the mean square of the recipe's errors."""
 
     def __init__(self, problem, seed, heads=16, rows=128):
         self.problem, self.samples, self.limit = problem, [], 0.0
-        row = problem.row
+        row, squares = problem.row, []
         generator = torch.Generator().manual_seed(seed)
         for pair in torch.randperm(row.b * row.heads, generator=generator)[:heads].tolist():
             batch, head = divmod(pair, row.heads)
@@ -225,9 +269,12 @@ class Reference:
                 unit_of_weights, unit_of_output = (torch.finfo(dtype).eps / 2 for dtype in (q.dtype, problem.out_dtype))
                 variance = (unit_of_weights ** 2 * (p.square() @ values.square()) + unit_of_output ** 2 * exact.square()) / 3
                 self.limit = max(self.limit, 4 * variance.max().sqrt().item())
-            p, values = weights_and_values(torch.float32, quantised if row.compute else lambda x: x)
+            rounded = quantised if row.compute else (lambda x: x.to(problem.q.dtype).to(x.dtype)) if row.kv else lambda x: x
+            p, values = weights_and_values(torch.float32, rounded)
             recipe = ((narrow_weights(p) if is_narrow else p.to(q.dtype).to(p.dtype)) @ values).to(problem.out_dtype)
             self.limit = max(self.limit, 2 * (recipe.double() - exact).abs().max().item())
+            squares.append((recipe.double() - exact).square().mean())
+        self.rms = torch.stack(squares).mean().sqrt().item()
 
     def errors(self, output):
         """(largest, root of the mean square); infinite where the output is NaN."""

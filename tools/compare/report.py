@@ -59,6 +59,8 @@ def most_us(row):
     """How long a row of few queries may take, if that is known."""
     if row.table == "mla":
         return rows.MOST_MLA_US.get((row.b, row.s)) if row.page else None
+    if row.table == "cache":
+        return rows.MOST_NARROW_CACHE_US.get((row.b, row.s)) if row.kv else None
     if (row.heads, row.kv_heads) != (32, 8):
         return None
     if row.table == "decode" and not row.numerics:
@@ -77,6 +79,12 @@ def mla_figures(results, wanted):
     return [figure(f"time over that of reading K at {rows.READ_TBS} TB/s: {row.name}",
                    result["flashjit_ms"] * 1e9 * rows.READ_TBS / row.kv_bytes)
             for row, result in results.items() if row.table == "mla" and wanted]
+
+
+def cache_figures(results, wanted):
+    return [figure(f"rms error over that of bf16 on the same numbers: {row.name}", result["flashjit_rms_err"] / result["bf16_rms_err"],
+                   most=rows.MOST_OF_BF16_ERROR)
+            for row, result in results.items() if "bf16_rms_err" in result]
 
 
 def prefix_figures(results, wanted):
@@ -165,6 +173,8 @@ def ratio_figures(results, table, wanted):
         limit = ratio.limit if wanted else None
         if ratio.kind == "rate":
             made.append(figure(ratio.what, ours["flashjit_tflops"] / base["flashjit_tflops"], least=limit))
+        elif ratio.kind == "more":
+            made.append(figure(ratio.what, 1e3 * (ours["flashjit_ms"] - base["flashjit_ms"]), most=limit))
         else:
             made.append(figure(ratio.what, ours["flashjit_ms"] / base["flashjit_ms"], most=limit))
         if table == "data" and "over_cudnn" in ours:
@@ -199,7 +209,7 @@ def error_figures(results):
 def figures(results, products, tables, wanted):
     """wanted: this is the GPU that the speeds to reach were set for."""
     made = peer_figures(results, wanted) + product_figures(results, products, wanted)
-    for of_table in (backward_figures, decode_figures, mla_figures, prefix_figures, mixed_figures):
+    for of_table in (backward_figures, decode_figures, cache_figures, mla_figures, prefix_figures, mixed_figures):
         made += of_table(results, wanted)
     for table in tables:
         made += ratio_figures(results, table, wanted)

@@ -4,8 +4,8 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed")  # data takes minutes
-IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed")  # replayed from CUDA graphs, as servers do where launches are short
+GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache")  # data takes minutes
+IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed", "cache")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -54,6 +54,11 @@ MOST_DECODE_US = {(1, 1024): 7.5, (1, 8192): 16.5}
 # The same through a page table, with pages of 64 or 256 tokens; smaller ones may take a little more.
 MOST_PAGED_US = {(1, 8192): 17.5, (16, 8192): 135, (64, 8192): 490, (128, 2048): 255}
 MOST_SMALL_PAGES = 1.05
+# Contiguous or in pages of 64, K and V of 8 bits, and the root mean square of their errors over that of bf16 on the same numbers.
+MOST_NARROW_CACHE_US = {(1, 8192): 13, (16, 8192): 78, (64, 8192): 262, (128, 2048): 134}
+MOST_OF_BF16_ERROR = 1.5
+MOST_US_OF_APPEND = 2.0
+LEAST_PAGED_OVER_CONTIGUOUS = 0.95  # of pieces of prompts
 # Latents of 576 columns, of which V is the first 512: 128 query heads, one KV head, through pages of 64 tokens.
 MOST_MLA_US = {(16, 8192): 66, (64, 8192): 205, (128, 4096): 205}
 READ_TBS = 4.54  # what an H200 reads at its best
@@ -90,6 +95,8 @@ class Row:
     grads: str = ""       # of gradients: parameters that have some
     dropout: float = 0.0
     compute: str = ""     # of the spec: what Q, K and V of 16 bits are made first
+    kv: str = ""          # elements of K and V, where they are not those of Q
+    append: bool = False  # the last tokens are written into the cache by the call, which turns them and Q
     threads: int = 0      # processor only
 
     @property
@@ -133,6 +140,8 @@ class Row:
         more += f' grads="{self.grads}"' if self.grads and operation == "bwd" else ""
         more += f" dropout={self.dropout:g}" if self.dropout else ""
         more += f" compute={self.compute}" if self.compute else ""
+        more += f" kv={self.kv}" if self.kv else ""
+        more += f" append rope=half({self.d})" if self.append else ""
         return f"{operation} {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
 
     @property
@@ -168,7 +177,7 @@ class Row:
 
     @property
     def kv_bytes(self):
-        return (2.0 if self.v_in_k else 4.0) * sum(self.keys) * self.kv_heads * self.d
+        return (1 if self.v_in_k else 2) * (1 if self.kv else 2) * float(sum(self.keys)) * self.kv_heads * self.d
 
     def shown(self):
         return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}
@@ -176,11 +185,11 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """A row of ours against another row of ours: TFLOP/s over TFLOP/s, at least `limit`, or time over time, at most."""
+    """A row of ours against another row of ours: TFLOP/s over TFLOP/s, at least `limit`; time over time, or us more, at most."""
     what: str
     row: Row
     base: Row
-    kind: str  # rate, time
+    kind: str  # rate, time, more
     limit: float  # None: shown only
 
 
@@ -233,6 +242,23 @@ def paged_ratios():
 def mla_rows():
     return [Row("mla", 576, "full", s, b, 128, 1, queries=1, page=page, d_v=512)
             for b, s in ((1, 8192), *MOST_MLA_US) for page in (0, 64)]
+
+
+def cache_row(s, b, **more):
+    return Row("cache", 128, more.pop("mask", "full"), s, b, 32, 8, queries=more.pop("queries", 1), **more)
+
+
+def narrow_cache_rows():
+    return [cache_row(s, b, kv="e4m3", page=page) for b, s in MOST_NARROW_CACHE_US for page in (0, 64)]
+
+
+def cache_ratios():
+    """New tokens written by the call over calls that find them there; pieces of prompts over pages and over contiguous keys."""
+    ratios = [Ratio(f"us that append and rope take, {b} x {s} in pages", cache_row(s, b, page=64, append=True), cache_row(s, b, page=64),
+                    "more", MOST_US_OF_APPEND) for b, s in MOST_PAGED_US]
+    prompts = [dict(s=16384 + queries, b=b, queries=queries, mask="causal") for queries, b in ((512, 1), (2048, 1), (2048, 4))]
+    return ratios + [Ratio(f"{one['b']} x {one['queries']} new tokens on 16k in pages of 64, over contiguous keys", cache_row(**one, page=64),
+                           cache_row(**one), "rate", LEAST_PAGED_OVER_CONTIGUOUS) for one in prompts]
 
 
 def prefix_rows():
@@ -372,12 +398,12 @@ def training_ratios():
 
 
 def ratios_of(table):
-    return {"training": training_ratios, "gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "fp8": narrow_ratios, "decode": decode_ratios, "paged": paged_ratios}.get(table, list)()
+    return {"training": training_ratios, "gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "fp8": narrow_ratios, "decode": decode_ratios, "paged": paged_ratios, "cache": cache_ratios}.get(table, list)()
 
 
 def groups_of(table):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
-    alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "cpu_backward": cpu_backward_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows}.get(table, list)()
+    alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "cpu_backward": cpu_backward_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows, "cache": narrow_cache_rows}.get(table, list)()
     groups = {row: [row] for row in alone}  # a base that is one of them is there once
     for one in mixed_ratios() if table == "mixed" else ():
         groups[one.row] = [one.row, *one.parts]
