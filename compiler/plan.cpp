@@ -197,4 +197,11 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   return plan;
 }
 
+void overlap_with_before(Plan& plan) {
+  for (KernelLaunch& launch : plan.launches) {
+    const bool first = &launch == &plan.launches.front() || launch.of_teams;
+    if (first) launch.overlaps = plan.target.can.overlapping_launches;
+  }
+}
+
 }  // namespace flashjit

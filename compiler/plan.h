@@ -57,6 +57,9 @@ struct Plan {
 // Called with the name of a pass and the dump of the program after it.
 using DumpSink = std::function<void(std::string_view pass, const std::string& dump)>;
 
+// The launches that may come first begin while the one before all of them runs.
+void overlap_with_before(Plan& plan);
+
 // The whole compiler: spec -> program -> passes -> plan.
 Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {},
                        const DumpSink& dump = {});

@@ -20,7 +20,7 @@ void add_value_rows(Plan& plan) {
                  .buffers = {plan.value_rows},
                  .bounds = "flashjit::kValueRowsThreads",
                  .call = "write_value_rows(params, value_rows)"};
-  plan.launches.front().overlaps = plan.target.can.overlapping_launches;
+  overlap_with_before(plan);
   std::vector<Extent> tokens = {{&CallSizes::batch}, {&CallSizes::k_len}};
   if (packed) tokens = {{&CallSizes::k_tokens}};
   plan.workspace.push_back({"value_rows", "char", std::int64_t{value_row_bytes(c)} * c.heads_kv, tokens});

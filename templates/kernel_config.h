@@ -113,6 +113,7 @@ struct KernelConfig {
   Copies copies = Copies::rows;
   int evict_first_mb = 0;    // K and V that a call has room for leave L2 before other lines up to this size
   int side_by_side = 8;      // neighbouring heads that as many blocks read at the same time, at most: a power of two
+  int row_tiles = 1;         // not 1: all of a KV head, whose keys as many blocks read at the same time
   int team = 1;              // not 1: blocks of a cluster that may have a row tile to themselves, at most
   bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
   // of the backward loop

@@ -117,6 +117,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("copy_bytes", &KernelConfig::copy_bytes, false);
   field("evict_first_mb", &KernelConfig::evict_first_mb, false);
   field("side_by_side", &KernelConfig::side_by_side, false);
+  field("row_tiles", &KernelConfig::row_tiles, false);
   field("team", &KernelConfig::team, false);
   field("fixed_parts", &KernelConfig::fixed_parts, false);
   field("cluster", &KernelConfig::cluster, false);
@@ -423,9 +424,11 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   if (plan.config.append) entry += "#include \"templates/append/append.cuh\"\n";
   if (plan.value_rows >= 0) entry += "#include \"templates/values/rows.cuh\"\n";
   if (plan.before) entry += emit_entry(plan, *plan.before, plan.launches.front().overlaps);
-  for (std::size_t i = 0; i < plan.launches.size(); ++i)
-    entry += emit_entry(plan, plan.launches[i],
-                        i + 1 < plan.launches.size() && plan.launches[i + 1].overlaps && !plan.launches[i + 1].adds_up);
+  for (std::size_t i = 0; i < plan.launches.size(); ++i) {
+    const KernelLaunch* next = i + 1 < plan.launches.size() ? &plan.launches[i + 1] : nullptr;
+    const bool follows = next && !next->of_teams;  // else it is another first launch
+    entry += emit_entry(plan, plan.launches[i], follows && next->overlaps && !next->adds_up);
+  }
   source.generated.push_back({"entry.cu", std::move(entry)});  // last: it is the one to compile
   for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
   return source;

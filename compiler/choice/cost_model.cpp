@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -177,13 +179,28 @@ std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& targe
   return shapes;
 }
 
+// Where there are few queries, a family that does not split the keys leaves most SMs idle with few sequences, and one that
+// does may read them twice with many: of both, that which loses less. Nothing where the shape is known.
+std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& target, Shape shape) {
+  constexpr std::int64_t kFew = 2;
+  const bool is_open = target.gpu && attends(spec) && !spec.batch.pinned() && shape == reference_shape(spec);
+  if (!is_open || shape.q_len >= kFewQueries) return {};
+  shape.b = std::min(shape.b, kFew);
+  return shape;
+}
+
 std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, const Shape& shape) {
   const std::vector<Shape> shapes = ranking_shapes(problem.spec, problem.target, shape);
   std::vector<WorkSamplers> samplers;
   for (const Shape& each : shapes) samplers.emplace_back(problem, each);
+  const std::optional<Shape> few = few_sequences(problem.spec, problem.target, shape);
+  std::optional<WorkSamplers> few_samplers;
+  if (few) few_samplers.emplace(problem, *few);
+  std::map<Family, double> best_of_family;  // with both numbers of sequences, where that counts
   std::vector<Schedule> schedules = enumerate_schedules(problem, pins);
   struct Ranked {
     double rank = 1;
+    double computing = 0;   // of few queries, which wait for memory with many schedules: less is safer
     std::size_t place = 0;  // in `schedules`
     double microseconds = 0;
   };
@@ -199,13 +216,19 @@ std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, 
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const Work work = samplers[i].of(schedule);
       if (i == 0 && schedule.order && !pins.order && work_grows(work)) schedule.order = TileOrder::longest_first;
-      const double microseconds = predict(problem, schedule, shapes[i], work).total;
-      if (i == 0) ranked.microseconds = microseconds;
-      ranked.rank *= microseconds;
+      const Prediction prediction = predict(problem, schedule, shapes[i], work);
+      if (i == 0) ranked.microseconds = prediction.total;
+      if (i == 0 && shape.q_len < kFewQueries) ranked.computing = prediction.compute;
+      ranked.rank *= prediction.total;
     }
     legal.push_back(ranked);
+    double& best = best_of_family.try_emplace(schedule.family, few ? HUGE_VAL : 0).first->second;
+    if (few)
+      best = std::min(best, ranked.rank * predict(problem, schedule, *few, few_samplers->of(schedule)).total);
   }
-  std::ranges::sort(legal, {}, [](const Ranked& ranked) { return std::pair(ranked.rank, ranked.place); });
+  std::ranges::sort(legal, {}, [&](const Ranked& ranked) {
+    return std::tuple(best_of_family[schedules[ranked.place].family], ranked.rank, ranked.computing, ranked.place);
+  });
   std::vector<Candidate> out;
   out.reserve(schedules.size());
   for (const Ranked& ranked : legal) out.push_back({schedules[ranked.place], ranked.microseconds, ranked.rank, true});

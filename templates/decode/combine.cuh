@@ -163,9 +163,9 @@ __device__ inline void decode_combine(const KernelParams& params, const float* p
     }
   }
   const Ranges ranges = ranges_of(params, steps);
-  const int count = steps == 0 ? 0 : ranges.count * kSideBySide * kShares;
+  const int count = steps == 0 ? 0 : ranges.count * kSides * kShares;
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
-    const int of_range = i / kShares, range = of_range / kSideBySide, side = of_range % kSideBySide;
+    const int of_range = i / kShares, range = of_range / kSides, side = of_range % kSides;
     const SplitTile first = split_tile_at(params, ranges, ranges.begin(range), side, scratch);
     const SplitTile last = split_tile_at(params, ranges, ranges.begin(range + 1) - 1, side, scratch);
     wait_for_launch_before();

@@ -122,7 +122,8 @@ __device__ inline void for_each_sum(const Segment& s, const WarpParts& of_warps,
 }
 
 // This warp's tiles of a segment, or of the part that comes next, of which `tiles` has begun to load the first.
-__device__ inline void attend(const KernelParams& params, const Segment& s, const Queries& queries, KvTiles& tiles,
+template <class Operands>
+__device__ inline void attend(const KernelParams& params, const Segment& s, const Operands& queries, KvTiles& tiles,
                               int& tile, Output& o, SoftmaxRows& rows) {
   const int last = kFixedParts ? s.last_of_part : s.last_tile;
   rows.clear();
@@ -172,8 +173,8 @@ struct Course {
       return find_item(params, item, segment);
     }
     const Ranges ranges = ranges_of(params, count_steps<kThreads>(params, scratch));
-    range = blockIdx.x / kSideBySide;
-    side = blockIdx.x % kSideBySide;
+    range = blockIdx.x / kSides;
+    side = blockIdx.x % kSides;
     if (range >= ranges.count) return false;
     step = ranges.begin(range);
     end = ranges.begin(range + 1);
@@ -200,13 +201,14 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
   Course course = {params};
   if (!course.begin(reinterpret_cast<int*>(shared + kLayout.scratch_offset))) return;
   Segment segment = course.segment;
-  const WarpParts of_warps = parts_beside_rings(shared_address(shared));
+  const WarpParts of_warps =
+      kManyRows ? parts_in_rings(shared_address(shared)) : parts_beside_rings(shared_address(shared));
   KvTiles tiles(params, maps, shared);
   int tile = first_of_warp(params, segment), next_tile = 0;
   tiles.where.look_ahead(segment, tile);
-  Queries queries;
+  OperandsOfQueries queries(shared_address(shared) + kLayout.query_offset);
   const auto begin_segment = [&] {
-    load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
+    queries.begin(params, segment);  // first of all: copies take their time to be asked for
     tiles.begin(segment, tile);
     if (!course.next()) return true;
     next_tile = first_of_warp(params, course.segment);
@@ -217,19 +219,21 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
   bool goes_on = false;  // with the segment before
 #pragma unroll 1
   while (true) {
-    if (!goes_on) prepare_queries(queries);
+    if (!goes_on) queries.finish(params, segment);
     Output o;
     SoftmaxRows rows;
     attend(params, segment, queries, tiles, tile, o, rows);
     const Segment done = segment;
     goes_on = segment.next_part();
     const bool is_last = !goes_on && ends;
-    if (!goes_on && !ends) {
-      // The next tiles and queries are on their way while the warps put together what they have.
+    const bool has_next = !goes_on && !ends;
+    const auto begin_next = [&] {
       segment = course.segment;
       tile = next_tile;
       ends = begin_segment();
-    }
+    };
+    // The next tiles and queries are on their way while the warps put together what they have.
+    if (!kManyRows && has_next) begin_next();
     if (is_last) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
     store_part(of_warps.of(warp_id()), done, o, rows);
     __syncthreads();
@@ -237,6 +241,7 @@ __device__ inline void decode_segments(const KernelParams& params, const TensorM
                  [&](int, int row, int column, const Quad& sum) { store_sum(params, done, row, column, sum, parts); });
     if (is_last) return;
     __syncthreads();  // the places of the parts are free again
+    if (kManyRows && has_next) begin_next();
   }
 }
 
@@ -249,10 +254,10 @@ __device__ inline void decode_share(const KernelParams& params, const TensorMaps
   KvTiles tiles(params, maps, shared);
   int tile = first_of_warp(params, segment);
   tiles.where.look_ahead(segment, tile);
-  Queries queries;
+  RegisterOperands queries;
   const SharedQueries of_block = {shared_address(shared) + kLayout.query_offset};
   if constexpr (kSharesQueries) of_block.copy(params, segment);
-  else load_queries(queries, params, segment);  // first of all: copies take their time to be asked for
+  else queries.begin(params, segment);  // first of all: copies take their time to be asked for
   tiles.begin(segment, tile);
   const TeamShares shares(params, segment, shared_address(shared));
   if (shares.pushes()) shares.meet();
@@ -262,7 +267,7 @@ __device__ inline void decode_share(const KernelParams& params, const TensorMaps
     of_block.load(queries, params, segment);
     if (!shares.pushes()) __syncthreads();  // parts have this place, too
   }
-  prepare_queries<kSharesQueries>(queries);
+  queries.finish<kSharesQueries>(params, segment);
   const WarpParts of_warps =
       shares.pushes() ? parts_in_rings(shared_address(shared)) : parts_beside_rings(shared_address(shared));
   bool goes_on;  // with the next fixed part

@@ -25,6 +25,12 @@ constexpr Element product_element(const KernelConfig& c) { return is_scaled(c) ?
 // Rows of a tile: an accumulator of the second product holds eight of them.
 constexpr int kOctet = 8;
 constexpr int octets(const KernelConfig& c) { return c.tile_q / kOctet; }
+// One of the first product has two of them.
+constexpr int row_pairs(const KernelConfig& c) { return (octets(c) + 1) / 2; }
+
+// Of these there are more than a warp has registers for beside O: Q is read from shared memory for each tile, and parts of
+// the result lie in the rings, as there is no room beside them.
+constexpr bool has_many_rows(const KernelConfig& c) { return row_pairs(c) > 1; }
 
 // Neighbouring heads, whose rows of a token lie side by side, are read at the same time by neighbouring blocks.
 constexpr int heads_side_by_side(const KernelConfig& c) {
@@ -33,6 +39,9 @@ constexpr int heads_side_by_side(const KernelConfig& c) {
   }
   return 1;
 }
+
+// Blocks that go through the same keys at the same time, each for a head and a row tile: what they read again comes from L2.
+constexpr int sides(const KernelConfig& c) { return heads_side_by_side(c) * c.row_tiles; }
 
 // Lanes that copy a row of a tile, 16 bytes each: a power of two, and so many that no more rows than a tile has are copied
 // at once.
@@ -99,6 +108,11 @@ constexpr int team_query_bytes(const KernelConfig& c) {
   return c.team > 1 ? c.tile_q * team_query_pitch(c) + 2 * key_columns(c) : 0;
 }
 
+// Or as the operands that lanes read, 16 bytes of all lanes after another, then what brings each row back.
+constexpr int query_operand_bytes(const KernelConfig& c) {
+  return octets(c) * (key_pieces(c) * key_products(c) / 2 * 32 * 16 + kOctet * 4);
+}
+
 // Shared memory: [ rings of the warps | their parts of a tile | barriers of the rings | scratch ]. Tiles in rings lie in
 // panels as TMA writes them. Teams have parts in the rings, which are done with when there are parts, so that what other
 // blocks push has the place of parts, or another one behind it; then come rows of Q.
@@ -118,14 +132,17 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   s.v = panel_layout(c.tile_kv, c.head_dim_v, cache_bytes(c));
   s.stage_bytes = s.k.bytes() + s.v.bytes();
   s.ring_bytes = has_ring(c) ? c.stages * s.stage_bytes : 0;
-  const int part_bytes = part_floats(c) * 4, parts_bytes = c.warps * part_bytes;
+  const int part_bytes = part_floats(c) * 4;
+  if (has_many_rows(c)) s.ring_bytes = larger(s.ring_bytes, round_up(part_bytes, 1024));
+  const int parts_bytes = has_many_rows(c) ? 0 : c.warps * part_bytes;
   const bool in_rings = s.ring_bytes >= part_bytes;
   s.part_offset = c.warps * s.ring_bytes;
   s.team_part_offset = in_rings ? 0 : s.part_offset;
   s.team_part_step = in_rings ? s.ring_bytes : part_bytes;
   s.team_offset = s.part_offset + (in_rings ? 0 : parts_bytes);
   s.query_offset = s.team_offset + team_bytes(c);
-  s.barrier_offset = round_up(larger(s.part_offset + parts_bytes, s.query_offset + team_query_bytes(c)), 16);
+  const int query_bytes = has_many_rows(c) ? query_operand_bytes(c) : team_query_bytes(c);
+  s.barrier_offset = round_up(larger(s.part_offset + parts_bytes, s.query_offset + query_bytes), 16);
   s.scratch_offset = s.barrier_offset + (has_ring(c) ? c.warps * c.stages * 8 : 0);
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;

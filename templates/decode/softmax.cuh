@@ -1,4 +1,4 @@
-// Scores of a tile and their online softmax. A lane holds two rows (lane / 4, and that plus 8 where tiles have 16) and two
+// Scores of a tile and their online softmax. A lane holds a row of each octet (the one that lane / 4 says) and two
 // neighbouring keys of every eight. O is transposed: a lane holds two rows' columns.
 #pragma once
 
@@ -8,15 +8,17 @@
 namespace flashjit {
 
 constexpr int kOctets = octets(config);
+constexpr int kRowPairs = row_pairs(config);
 constexpr int kKeyProducts = key_products(config), kValueProducts = value_products(config);  // of a piece
 constexpr int kOutputs = kValuePieces * kValueProducts;  // instructions that make O of eight rows
 constexpr Element kProduct = product_element(config);
 
-struct Queries {
-  u32 words[kKeyPieces][kOctets][2 * kKeyProducts];
-  float scale[kOctets];  // of the lane's rows, where that is known at run time only
-};
-using Scores = float[kKeyOctets][4];
+constexpr bool kManyRows = has_many_rows(config);
+
+// Of an octet, the part of a lane.
+using QueryWords = u32[kKeyPieces][2 * kKeyProducts];
+
+using Scores = float[kKeyOctets][4 * kRowPairs];  // of row octet r elements 2 r and 2 r + 1
 using Output = float[kOctets][kOutputs][4];
 
 // How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
@@ -68,7 +70,7 @@ __device__ inline Query query_of(const Segment& s, int octet) {
 
 // A row of bf16 to halves: its largest element comes to 2^14 or more, and what is then below the smallest half is 2^-38 of
 // that. Returns what gives the row back.
-__device__ inline float to_halves(Queries& queries, int r) {
+__device__ inline float to_halves(QueryWords& words) {
   const auto low = [](u32 word) { return __uint_as_float(word << 16); };
   const auto high = [](u32 word) { return __uint_as_float(word & 0xffff0000); };
   float largest = 0;
@@ -76,7 +78,7 @@ __device__ inline float to_halves(Queries& queries, int r) {
   for (int j = 0; j < kKeyPieces; ++j)
 #pragma unroll
     for (int i = 0; i < 2 * kKeyProducts; ++i) {
-      const u32 word = queries.words[j][r][i];
+      const u32 word = words[j][i];
       largest = fmaxf(largest, fmaxf(fabsf(low(word)), fabsf(high(word))));
     }
   // As exponent bits; rows of nearly nothing count as a little more, so that all factors are normal numbers.
@@ -86,7 +88,7 @@ __device__ inline float to_halves(Queries& queries, int r) {
   for (int j = 0; j < kKeyPieces; ++j)
 #pragma unroll
     for (int i = 0; i < 2 * kKeyProducts; ++i) {
-      u32& word = queries.words[j][r][i];
+      u32& word = words[j][i];
       word = pack<Element::f16>(low(word) * up, high(word) * up);
     }
   return __uint_as_float(static_cast<u32>(exponent - 14) << 23);
@@ -98,23 +100,52 @@ __device__ inline uint4 eight_of_query(const Asked* q) {
   else return *reinterpret_cast<const uint4*>(q);
 }
 
-__device__ inline void load_queries(Queries& queries, const KernelParams& params, const Segment& s) {
-#pragma unroll
-  for (int r = 0; r < kOctets; ++r) {
-    const Query query = query_of(s, r);
-    const Asked* row =
-        static_cast<const Asked*>(params.q) + query_row(params.q_stride, s.seq, query.seq.h, query.q) + key_column();
-#pragma unroll
-    for (int j = 0; j < kKeyPieces; ++j)
-#pragma unroll
-      for (int i = 0; i < kKeyProducts / 2; ++i) {
-        const uint4 piece = inside_key(eight_of_query(key_piece_of(row, j) + i * 8), j);
-        u32(&words)[2 * kKeyProducts] = queries.words[j][r];
-        words[4 * i] = piece.x, words[4 * i + 1] = piece.y, words[4 * i + 2] = piece.z, words[4 * i + 3] = piece.w;
-      }
-    if constexpr (is_scaled(config)) queries.scale[r] = score_scale(params, query.seq, query.q);
-  }
+__device__ inline void set_words(u32 (&words)[2 * kKeyProducts], int i, const uint4& piece) {
+  words[4 * i] = piece.x, words[4 * i + 1] = piece.y, words[4 * i + 2] = piece.z, words[4 * i + 3] = piece.w;
 }
+
+__device__ inline void load_octet(QueryWords& words, float& scale, const KernelParams& params, const Segment& s,
+                                  int octet) {
+  const Query query = query_of(s, octet);
+  const Asked* row =
+      static_cast<const Asked*>(params.q) + query_row(params.q_stride, s.seq, query.seq.h, query.q) + key_column();
+#pragma unroll
+  for (int j = 0; j < kKeyPieces; ++j)
+#pragma unroll
+    for (int i = 0; i < kKeyProducts / 2; ++i)
+      set_words(words[j], i, inside_key(eight_of_query(key_piece_of(row, j) + i * 8), j));
+  if constexpr (is_scaled(config)) scale = score_scale(params, query.seq, query.q);
+}
+
+// In registers.
+struct RegisterOperands {
+  QueryWords words[kOctets];
+  float scale[kOctets];  // of the lane's rows, where that is known at run time only
+
+  RegisterOperands() = default;
+  __device__ explicit RegisterOperands(u32) {}
+
+  __device__ void begin(const KernelParams& params, const Segment& s) {
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) load_octet(words[r], scale[r], params, s, r);
+  }
+  // What has to wait for them. Words that products take as they are go through a shuffle which leaves each where it is:
+  // else ptxas moves them to their places, and so waits for them, before K and V are asked for.
+  template <bool shared = false>
+  __device__ void finish(const KernelParams&, const Segment&) {
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) {
+      if constexpr (kProduct != config.element) {
+        scale[r] *= to_halves(words[r]);
+      } else if constexpr (!shared) {
+#pragma unroll
+        for (int j = 0; j < kKeyPieces; ++j)
+#pragma unroll
+          for (u32& word : words[r][j]) word = __shfl_sync(0xffffffff, word, lane_id());
+      }
+    }
+  }
+};
 
 // Rows of Q of 16 bits by way of shared memory: a block asks for each once, where each warp would work out where its lanes'
 // parts lie before it asks for K.
@@ -134,7 +165,7 @@ struct SharedQueries {
     }
     commit_copies();
   }
-  __device__ void load(Queries& queries, const KernelParams& p, const Segment& s) const {
+  __device__ void load(RegisterOperands& queries, const KernelParams& p, const Segment& s) const {
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) {
       const int row = min(r * kOctet + lane_id() / 4, rows_of(s) - 1);
@@ -142,11 +173,8 @@ struct SharedQueries {
 #pragma unroll
       for (int j = 0; j < kKeyPieces; ++j)
 #pragma unroll
-        for (int i = 0; i < kKeyProducts / 2; ++i) {
-          const uint4 piece = inside_key(load_shared(from + (j * kKeyColumns + i * 8) * 2), j);
-          u32(&words)[2 * kKeyProducts] = queries.words[j][r];
-          words[4 * i] = piece.x, words[4 * i + 1] = piece.y, words[4 * i + 2] = piece.z, words[4 * i + 3] = piece.w;
-        }
+        for (int i = 0; i < kKeyProducts / 2; ++i)
+          set_words(queries.words[r][j], i, inside_key(load_shared(from + (j * kKeyColumns + i * 8) * 2), j));
       if constexpr (is_scaled(config)) {
         const Query query = query_of(s, r);
         queries.scale[r] = score_scale(p, query.seq, query.q);
@@ -155,22 +183,57 @@ struct SharedQueries {
   }
 };
 
-// What has to wait for them. Words that products take as they are go through a shuffle which leaves each where it is: else
-// ptxas moves them to their places, and so waits for them, before K and V are asked for.
-template <bool shared = false>
-__device__ inline void prepare_queries(Queries& queries) {
-#pragma unroll
-  for (int r = 0; r < kOctets; ++r) {
-    if constexpr (kProduct != config.element) {
-      queries.scale[r] *= to_halves(queries, r);
-    } else if constexpr (!shared) {
+// In shared memory, as each lane of any warp reads them.
+struct SharedOperands {
+  u32 operands;
+  float scale[kOctets];
+
+  __device__ explicit SharedOperands(u32 operands) : operands(operands) {}
+
+  static constexpr int kOctetBytes = kKeyPieces * kKeyProducts / 2 * 32 * 16;
+  __device__ u32 place_of(int octet, int j, int i) const {
+    return operands + octet * kOctetBytes + ((j * (kKeyProducts / 2) + i) * 32 + lane_id()) * 16;
+  }
+  __device__ u32 scales() const { return operands + kOctets * kOctetBytes; }
+
+  __device__ void begin(const KernelParams&, const Segment&) {}
+  // Each octet by one warp. Those of the segment before have been read.
+  __device__ void finish(const KernelParams& params, const Segment& s) {
+#pragma unroll 1
+    for (int octet = warp_id(); octet < kOctets; octet += config.warps) {
+      QueryWords words;
+      float factor = 1;
+      load_octet(words, factor, params, s, octet);
+      if constexpr (kProduct != config.element) factor *= to_halves(words);
 #pragma unroll
       for (int j = 0; j < kKeyPieces; ++j)
 #pragma unroll
-        for (u32& word : queries.words[j][r]) word = __shfl_sync(0xffffffff, word, lane_id());
+        for (int i = 0; i < kKeyProducts / 2; ++i)
+          store_shared(place_of(octet, j, i),
+                       make_uint4(words[j][4 * i], words[j][4 * i + 1], words[j][4 * i + 2], words[j][4 * i + 3]));
+      if (is_scaled(config) && lane_id() % 4 == 0) store_shared(scales() + (octet * kOctet + lane_id() / 4) * 4, __float_as_uint(factor));
+    }
+    __syncthreads();
+    if constexpr (is_scaled(config)) {
+#pragma unroll
+      for (int r = 0; r < kOctets; ++r) scale[r] = __uint_as_float(load_shared_word(scales() + (r * kOctet + lane_id() / 4) * 4));
     }
   }
-}
+  __device__ void load(u32 (&words)[2 * kKeyProducts], int octet, int j) const {
+#pragma unroll
+    for (int i = 0; i < kKeyProducts / 2; ++i) set_words(words, i, load_shared(place_of(octet, j, i)));
+  }
+};
+
+template <bool many>
+struct OperandsIn {
+  using type = RegisterOperands;
+};
+template <>
+struct OperandsIn<true> {
+  using type = SharedOperands;
+};
+using OperandsOfQueries = OperandsIn<kManyRows>::type;
 
 // Two words of a piece of K as the right operand of product `i`, or what becomes of one.
 __device__ inline HalfPairs key_operand(const uint4& piece, int i) {
@@ -200,31 +263,61 @@ __device__ inline void value_operand(u32 (&a)[4], const uint4 (&v)[4], int i) {
 
 // S = Q K^T.
 template <class Tiles>
-__device__ inline void compute_scores(Scores& s, const Queries& q, const Tiles& tiles) {
+__device__ inline void compute_scores(Scores& s, const RegisterOperands& q, const Tiles& tiles) {
 #pragma unroll
   for (int n = 0; n < kKeyOctets; ++n) {
     // Two sums, so that an instruction does not wait for the one before.
-    float other[4] = {0, 0, 0, 0};
-    s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+    float sums[2][4] = {};
 #pragma unroll
     for (int j = 0; j < kKeyPieces; ++j) {
       const uint4 k = tiles.key_piece(n, j);
-      const u32(&low)[2 * kKeyProducts] = q.words[j][0], (&high)[2 * kKeyProducts] = q.words[j][kOctets - 1];
+      const u32(&low)[2 * kKeyProducts] = q.words[0][j], (&high)[2 * kKeyProducts] = q.words[kOctets - 1][j];
 #pragma unroll
       for (int i = 0; i < kKeyProducts; ++i) {
         const u32 a[4] = {low[2 * i], kOctets > 1 ? high[2 * i] : 0, low[2 * i + 1], kOctets > 1 ? high[2 * i + 1] : 0};
         const HalfPairs b = key_operand(k, i);
-        mma<kProduct>(i % 2 == 0 ? s[n] : other, a, b.low, b.high);
+        mma<kProduct>(sums[i % 2], a, b.low, b.high);
       }
     }
 #pragma unroll
-    for (int e = 0; e < 2 * kOctets; ++e) s[n][e] += other[e];
+    for (int e = 0; e < 4; ++e) s[n][e] = sums[0][e] + sums[1][e];
   }
+}
+
+// Of many rows: a piece of Q is read once for all keys of the tile.
+template <class Tiles>
+__device__ inline void compute_scores(Scores& s, const SharedOperands& q, const Tiles& tiles) {
+  float sums[kKeyOctets][kRowPairs][4] = {};
+#pragma unroll
+  for (int j = 0; j < kKeyPieces; ++j) {
+    u32 words[2 * kRowPairs][2 * kKeyProducts] = {};  // zeros for an octet that a pair lacks
+#pragma unroll
+    for (int r = 0; r < kOctets; ++r) q.load(words[r], r, j);
+#pragma unroll
+    for (int n = 0; n < kKeyOctets; ++n) {
+      const uint4 k = tiles.key_piece(n, j);
+#pragma unroll
+      for (int i = 0; i < kKeyProducts; ++i) {
+        const HalfPairs b = key_operand(k, i);
+#pragma unroll
+        for (int pair = 0; pair < kRowPairs; ++pair) {
+          const u32(&low)[2 * kKeyProducts] = words[2 * pair], (&high)[2 * kKeyProducts] = words[2 * pair + 1];
+          const u32 a[4] = {low[2 * i], high[2 * i], low[2 * i + 1], high[2 * i + 1]};
+          mma<kProduct>(sums[n][pair], a, b.low, b.high);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < kKeyOctets; ++n)
+#pragma unroll
+    for (int e = 0; e < 4 * kRowPairs; ++e) s[n][e] = sums[n][e / 4][e % 4];
 }
 
 // The score function, then -infinity where a key is not visible. The score function may load from a tensor that ends at
 // the last key.
-__device__ inline void apply_score_and_mask(Scores& s, const Queries& queries, const KeyScales& scales,
+template <class Operands>
+__device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, const KeyScales& scales,
                                             const KernelParams& params, const Segment& segment, int tile) {
   const int k_lo = tile * kTileKv, first[2] = {k_lo + score_key(0), k_lo + score_key(1)};
   if constexpr (!kScaleFolded) {

@@ -21,16 +21,17 @@ constexpr int kGroup = group_size(config);
 constexpr bool kFixedParts = config.fixed_parts;
 constexpr bool kHasTeams = config.team > 1;
 constexpr int kSideBySide = heads_side_by_side(config), kHeadRounds = config.heads_kv / kSideBySide;
+constexpr int kSides = sides(config);
 
 // What the row tiles of all heads of a sequence have in common.
 struct Tiles {
   int first, count;  // KV tiles that some query sees
-  int row_tiles;
+  int row_tiles;     // one after the other
   int shift = 0;  // a step has as many KV tiles as this power of two
   __device__ int row_steps() const {
     return kFixedParts ? (count + (1 << shift) - 1) >> shift : count;
   }  // of a row tile
-  __device__ int steps() const { return row_steps() * row_tiles * kHeadRounds; }  // of the heads that a block sees
+  __device__ int steps() const { return row_steps() * row_tiles * kHeadRounds; }  // of the heads and row tiles that a block sees
 };
 
 // KV tiles of a part, as a power of two. Of packed sequences nobody has looked whether they are as short as the call
@@ -51,7 +52,7 @@ __device__ inline Tiles tiles_of(const KernelParams& p, const Sequence& seq) {
   const int begin = Variant::kv_begin(p, seq, 0, last_q), end = Variant::kv_end(p, seq, 0, last_q);
   const int first = begin / kTileKv;
   Tiles tiles = {first, begin < end ? (end - 1) / kTileKv - first + 1 : 0,
-                 (seq.q_len * kGroup + kTileRows - 1) / kTileRows};
+                 config.row_tiles > 1 ? 1 : (seq.q_len * kGroup + kTileRows - 1) / kTileRows};
   if constexpr (kFixedParts) tiles.shift = shift_of_part(p, tiles.count);
   return tiles;
 }
@@ -141,14 +142,14 @@ __device__ inline int whole_pieces(int of_tile, int steps, int count) {
 // No more ranges than give each warp of a block a tile, where warps take them by themselves.
 __device__ inline Ranges ranges_of(const KernelParams& p, int steps) {
   int count =
-      max(1, min(p.blocks / (kSideBySide * config.cluster), kFixedParts ? steps : steps / max(config.warps, 1)));
+      max(1, min(p.blocks / (kSides * config.cluster), kFixedParts ? steps : steps / max(config.warps, 1)));
   if constexpr (kPartsAreLarge) count = whole_pieces(tiles_of(p, 0).count, steps, count);
   return {count, steps / count, steps % count};
 }
 
 // The parts that a block leaves of tiles which are not its alone: of the one that its range begins with, and of another.
 __device__ inline int part_of(int range, int side, bool begins_range) {
-  return (range * kSideBySide + side) * kPartsPerBlock + (begins_range ? 0 : 1);
+  return (range * kSides + side) * kPartsPerBlock + (begins_range ? 0 : 1);
 }
 
 // With fixed parts each has a place of its own: that of the first one of a row tile. Asked for when there are parts: it
@@ -199,7 +200,9 @@ __device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles,
     head_round = number / tiles.row_tiles;
     row_tile = number % tiles.row_tiles;
   }
-  return {sequence_of(p, at.b, (head_round * kSideBySide + side) * kGroup), row_tile * kTileRows, passed};
+  if constexpr (config.row_tiles > 1) row_tile = side / kSideBySide;
+  const int head = head_round * kSideBySide + side % kSideBySide;
+  return {sequence_of(p, at.b, head * kGroup), row_tile * kTileRows, passed};
 }
 
 // So many steps of a row tile from those on that have passed. With fixed parts these have places of their own, unless

@@ -55,19 +55,6 @@ const FixedCase kCases[] = {
     {"d256-8",          "fwd bf16 d=256/8 heads=2 lse=ln", {100}, {100}},
     // lengths
     {"decode",          "fwd bf16 d=128 heads=32/8 lse=ln", {1, 1, 1}, {1500, 1500, 1500}},
-    // row tiles of teams: of as many blocks as there may be, of seven or so, of two, of one with several parts, whose rows
-    // lie in several warps; fixed parts that blocks push, of which some have none, and that are more than blocks
-    {"decode-team-14",  "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln max_logit", {1}, {3000}},
-    {"decode-team-16",  "fwd bf16 d=128 heads=32/4 q_len=2 lse=ln", {2}, {8000}},
-    {"decode-team-7",   "fwd fp16 d=128 heads=32/8 q_len=1 layout=paged(16) lse=ln", {1, 1}, {3000, 1700}},
-    {"decode-team-2",   "fwd fp16 d=128/72 heads=16/8 q_len=1 sink lse=ln", Lens(8, 1), Lens(8, 500)},
-    {"decode-parts-8",  "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln numerics=batch_invariant", {1}, {1000}},
-    {"decode-parts-5",  "fwd fp16 d=128 heads=32/8 q_len=1 layout=paged(64) lse=ln max_logit numerics=batch_invariant", {1, 1}, {600, 300}},
-    {"decode-parts-20", "fwd bf16 d=80 heads=32/8 q_len=1 lse=ln numerics=batch_invariant", {1}, {20000}},
-    {"decode-parts-1",  "fwd bf16 d=80 heads=16/8 q_len=1 lse=ln numerics=batch_invariant", Lens(16, 1), Lens(16, 1700)},
-    // ranges of four heads side by side, and of two
-    {"decode-ranges-4", "fwd bf16 d=128 heads=32/8 q_len=1 layout=bhsd k_lens lse=ln max_logit", {1, 1, 1}, {9000, 7, 2500}},
-    {"decode-ranges-2", "fwd fp16 d=64/80 heads=6 q_len=1 layout=bhsd k_lens lse=ln", {1, 1, 1}, {3000, 0, 1999}},
     {"one-by-one",      "fwd bf16 d=64 heads=1 lse=ln max_logit", {1}, {1}},
     {"long-keys",       "fwd bf16 d=128 heads=1 lse=ln", {40}, {20000}},
     // some of 32 columns are hidden from all rows, the others seen by all

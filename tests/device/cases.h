@@ -8,6 +8,7 @@
 namespace flashjit::testing_random {
 
 std::span<const FixedCase> forward_cases();
+std::span<const FixedCase> decode_cases();
 std::span<const FixedCase> narrow_cases();
 std::span<const FixedCase> backward_cases();
 

@@ -247,6 +247,7 @@ std::vector<TableCase> table_cases(const Options& options, std::string_view targ
     }
   };
   std::ranges::for_each(forward_cases(), add_row);
+  std::ranges::for_each(decode_cases(), add_row);
   std::ranges::for_each(narrow_cases(), add_row);
   std::ranges::for_each(backward_cases(), add_row);
   return cases;

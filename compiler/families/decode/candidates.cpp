@@ -13,12 +13,17 @@ constexpr int kMaxRegisters = 255;           // per thread, an encoding limit of
 constexpr int kRegisterGranule = 8;          // registers are given to warps in eights per thread
 constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each block's share of the SM
 constexpr int kMaxWarps = 16;
-// Rows that pay without being asked for: with more tiles than one K and V are read more than once.
-constexpr std::int64_t kMostRows = 16;
+constexpr int kMostTileRows = 32;
+// Rows that pay without being asked for. With more tiles than one K and V are read more than once, from L2 where a call has
+// few sequences: 16 queries of 8 heads at 1, 4 and 16 x 8192 keys in 37, 93 and 730 us, in the hopper family 77, 81 and 197
+// (H100, 2026-11-27).
+constexpr std::int64_t kMostRows = 4 * kMostTileRows;
 
 // Registers besides tiles: addresses, loop state, temporaries of the softmax; and the pieces of a tile that are on their
 // way from a ring at a time. Compiled for sm_80 and sm_90a with d=64..256 (NVRTC 13.0, 2026-11-23).
 constexpr int kBaseRegisters = 40, kPieceRegisters = 12;
+// With many rows more is under way: 253 of 24 or 32 rows at d=128 (2026-11-27).
+constexpr int kManyRowsRegisters = 36;
 
 // What an SM has under way of a cache of 8 bits, at most, unless it is pinned: with 192 KB 64 x 8192 keys took 277 us in
 // pages and 267 in one piece, with 128 KB 266 to 270 and 261 to 265 (H200, 2026-11-23).
@@ -30,12 +35,20 @@ bool is_too_much_in_flight(const AttentionSpec& spec, const Schedule& s, const S
 }
 
 bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why) {
-  if (*s.tile_q != 8 && *s.tile_q != 16)
-    return refuse(why, "tile_q: {} is neither 8 nor 16, the rows of a matrix instruction", *s.tile_q);
+  if (*s.tile_q % kOctet != 0 || *s.tile_q > kMostTileRows)
+    return refuse(why, "tile_q: {} is none of 8, 16, 24 and 32, whole matrix instructions for which a warp has registers", *s.tile_q);
   if (*s.tile_kv != 16 && *s.tile_kv != 32)
     return refuse(why, "tile_kv: {} is neither 16 nor 32, which a warp reads at a time", *s.tile_kv);
   if (problem.spec.numerics == Numerics::BatchInvariant && !std::has_single_bit(static_cast<unsigned>(*s.warps)))
     return refuse(why, "warps: {} is no power of two, as the parts of numerics=batch_invariant are", *s.warps);
+  if (has_many_rows(config_of(problem, s))) {
+    if (*s.stages == 1)
+      return refuse(why, "stages: with 1 tiles go to registers, of which {} rows leave too few; use 2 or more", *s.tile_q);
+    if (*s.copies == Copies::boxes)
+      return refuse(why, "copies: {} rows have their parts in the rings that boxes go to; use copies=rows", *s.tile_q);
+    if (problem.spec.numerics == Numerics::BatchInvariant)
+      return refuse(why, "tile_q: {} rows have no room for the parts of numerics=batch_invariant; use 16", *s.tile_q);
+  }
   if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
   if (keys_differ_by_head(problem))
@@ -67,9 +80,9 @@ bool refuses_resources(const Problem& problem, const Schedule& s, std::string* w
     return refuse(why, "blocks_per_sm: {} blocks take {} bytes of shared memory, {} has {}", blocks,
                   blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
   }
-  if (target.sm_count * blocks < heads_side_by_side(sizes)) {
-    return refuse(why, "blocks_per_sm: {} on each of {} SMs are fewer than the {} heads that blocks read side by side",
-                  blocks, target.sm_count, heads_side_by_side(sizes));
+  if (target.sm_count * blocks < sides(sizes)) {
+    return refuse(why, "blocks_per_sm: {} on each of {} SMs are fewer than the {} heads and row tiles that blocks read "
+                  "side by side", blocks, target.sm_count, sides(sizes));
   }
   if (blocks * threads > target.threads_per_sm) {
     return refuse(why, "blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads, target.name,
@@ -81,6 +94,41 @@ bool refuses_resources(const Problem& problem, const Schedule& s, std::string* w
                   needed, blocks, threads, budget);
   }
   return false;
+}
+
+// Rows of a tile: as few tiles as can be, of no more rows than those need. Tiles of 16 are there for head dims, and
+// numerics, that larger ones are refused for.
+std::vector<int> row_choices(const Problem& problem, const Schedule& pins) {
+  if (pins.tile_q) return {*pins.tile_q};
+  const AttentionSpec& spec = problem.spec;
+  const std::int64_t group = spec.heads_q / spec.heads_kv, most = kMostRows / group;
+  const int rows = static_cast<int>(std::min(spec.q_len.max, std::max<std::int64_t>(most, 1)) * group);
+  if (rows <= 2 * kOctet) return {rows <= kOctet ? kOctet : 2 * kOctet};
+  const int tiles = (rows + kMostTileRows - 1) / kMostTileRows;
+  return {round_up((rows + tiles - 1) / tiles, kOctet), 2 * kOctet};
+}
+
+void enumerate_tiles(const Problem& problem, int tile_q, const Schedule& pins, std::vector<Schedule>& out) {
+  Schedule s = pins;
+  s.family = &kDecode;
+  s.tile_q = tile_q;
+  for (const int tile_kv : choices(pins.tile_kv, {16, 32})) {
+    for (const int warps : choices(pins.warps, {8, 4, 2})) {
+      for (const int stages : choices(pins.stages, {1, 2, 3, 4})) {
+        for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
+          s.tile_kv = tile_kv;
+          s.warps = warps;
+          s.stages = stages;
+          s.blocks_per_sm = blocks;
+          if (stages > 1 && is_too_much_in_flight(problem.spec, s, pins)) continue;
+          for (const Copies copies : choices(pins.copies, {Copies::rows, Copies::boxes})) {
+            s.copies = copies;
+            out.push_back(s);
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -110,13 +158,15 @@ bool refuses_decode(const Problem& problem, const Schedule& schedule, std::strin
 }
 
 Registers decode_registers(const Problem& problem, const KernelConfig& c) {
-  const int output = value_pieces(c) * value_products(c) * 4 * octets(c), scores = c.tile_kv / 2;
-  const int queries = key_pieces(c) * key_products(c) * 2 * octets(c);
+  const int output = value_pieces(c) * value_products(c) * 4 * octets(c), scores = c.tile_kv / 2 * row_pairs(c);
+  // Or a piece of 16 bytes of each octet.
+  const int queries = (has_many_rows(c) ? 4 : key_pieces(c) * key_products(c) * 2) * octets(c);
+  const int more = has_many_rows(c) ? kManyRowsRegisters + (has_key_scales(c) ? c.tile_kv / 2 : 0) : 0;
   // Tiles wait in registers, or pass through them piece by piece.
   const int tiles =
       has_ring(c) ? kPieceRegisters : c.tile_kv / 8 * key_pieces(c) * 4 + c.tile_kv / 16 * value_pieces(c) * 16;
   const int share = problem.target.registers_per_sm / (decode_threads(c) * c.blocks_per_sm);
-  return {kBaseRegisters + output + scores + queries + tiles + score_registers(problem.spec),
+  return {kBaseRegisters + output + scores + queries + more + tiles + score_registers(problem.spec),
           std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule)};
 }
 
@@ -124,26 +174,6 @@ void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<
   const AttentionSpec& spec = problem.spec;
   const std::int64_t group = spec.heads_q / spec.heads_kv;
   if (spec.q_len.max > kMostRows / group && !pins.family) return;
-  Schedule s = pins;
-  s.family = &kDecode;
-  s.tile_q = pins.tile_q.value_or(spec.q_len.max <= 8 / group ? 8 : 16);
-  for (const int tile_kv : choices(pins.tile_kv, {16, 32})) {
-    for (const int warps : choices(pins.warps, {8, 4, 2})) {
-      for (const int stages : choices(pins.stages, {1, 2, 3, 4})) {
-        for (const int blocks : choices(pins.blocks_per_sm, {1, 2, 3})) {
-          s.tile_kv = tile_kv;
-          s.warps = warps;
-          s.stages = stages;
-          s.blocks_per_sm = blocks;
-          if (stages > 1 && is_too_much_in_flight(spec, s, pins)) continue;
-          for (const Copies copies : choices(pins.copies, {Copies::rows, Copies::boxes})) {
-            s.copies = copies;
-            out.push_back(s);
-          }
-        }
-      }
-    }
-  }
+  for (const int tile_q : row_choices(problem, pins)) enumerate_tiles(problem, tile_q, pins, out);
 }
-
 }  // namespace flashjit

@@ -28,7 +28,11 @@ constexpr double kRegisterRate = 0.94, kBoxRate = 0.965,
                  kRowRate = 1.0;                      // of the target's, with any number of bytes ...
 constexpr double kHalfRateBytes = 5 << 10;            // ... in flight in an SM; with as many as these half of it
 constexpr double kSmBytesPerClock = 48;               // no SM takes in more
+// What the row tiles of a KV head read again, where all of them are computed at once, of the memory's rate: 8 and 16 queries
+// of 8 heads take 7 and 28 us more than 4 at 4 x 8192 keys (H100, 2026-11-27).
+constexpr double kAgainRate = 3;
 constexpr double kStepClocks = 800, kKeyClocks = 50;  // from one tile of a warp to the next
+constexpr double kKeyInPiecesClocks = 100;            // where each row of a tile is found by itself
 
 // What a launch will do, on a device whose SMs are in groups like those of the usual product.
 Teams teams_at(const KernelConfig& c, const Target& target, const Shape& shape) {
@@ -43,9 +47,10 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
-  const double side = heads_side_by_side(c), rows = static_cast<double>(shape.q_len) * group_size(c);
+  const double side = sides(c), rows = static_cast<double>(shape.q_len) * group_size(c);
+  const double row_tiles = std::ceil(rows / *s.tile_q);
   const double steps =
-      static_cast<double>(shape.b) * spec.heads_kv / side * std::ceil(rows / *s.tile_q) * std::ceil(work.kv_tiles);
+      static_cast<double>(shape.b) * spec.heads_kv / side * row_tiles * std::ceil(work.kv_tiles);
   const double most = std::floor(target.sm_count * *s.blocks_per_sm / side);
   const Teams teams = teams_at(c, target, shape);
   const bool has_teams = teams.count > 0;
@@ -61,16 +66,20 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const double share = boxes ? kBoxRate : rows_of_tiles ? kRowRate : kRegisterRate;
   const double rate =
       std::min(target.memory_tbs * 1e6 * share * in_flight / (in_flight + kHalfRateBytes), busy * in_flight / kLoadUs);
+  const bool at_once = c.row_tiles > 1 || static_cast<double>(shape.b) * spec.heads_kv * row_tiles <= ranges * side;
+  const double reads = at_once ? (1 + (row_tiles - 1) / kAgainRate) / row_tiles : 1;
   const bool uneven = is_scaled(c) && *s.warps * *s.blocks_per_sm % kSmParts != 0;
   const double of_sm = of_warp * *s.warps * step_bytes * std::ceil(ranges * side / target.sm_count);
 
   Prediction p;
-  p.memory = std::max(of_warp * *s.warps * step_bytes * ranges * side / (uneven ? kUnevenRate * rate : rate),
+  p.memory = std::max(reads * of_warp * *s.warps * step_bytes * ranges * side / (uneven ? kUnevenRate * rate : rate),
                       of_sm / (kSmBytesPerClock * target.clock_ghz * 1e3));
   p.issue = of_sm / step_bytes * *s.tile_kv * 16 * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) /
             kIssuePerClock / (target.clock_ghz * 1e3);
-  p.compute = std::max(p.issue, of_warp * (kStepClocks + *s.tile_kv * kKeyClocks) / (target.clock_ghz * 1e3));
-  const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv) + 1);
+  const bool in_pieces = is_paged(spec) && spec.page_size % *s.tile_kv != 0;
+  const double step_clocks = kStepClocks + *s.tile_kv * (in_pieces ? kKeyInPiecesClocks : kKeyClocks);
+  p.compute = std::max(p.issue, of_warp * step_clocks / (target.clock_ghz * 1e3));
+  const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv * row_tiles) + 1);
   // What is loaded at once arrives together, and waits for the last of it at the end. The first rows take as long to ask
   // for.
   const double wait = (rows_of_tiles ? 1.0 : 0.5) * std::min(in_flight, of_sm) * busy / (target.memory_tbs * 1e6);

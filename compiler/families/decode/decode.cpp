@@ -27,14 +27,24 @@ void spread_heads(const Problem& problem, KernelConfig& c) {
   while (problem.target.sm_count * c.blocks_per_sm % c.side_by_side != 0) c.side_by_side /= 2;
 }
 
+// All of a KV head, where the spec says how many there are, and those of a few heads fit the GPU several times.
+int row_tiles_at_once(const Problem& problem, const KernelConfig& c) {
+  const AttentionSpec& spec = problem.spec;
+  if (!spec.q_len.pinned() || c.sequences == Sequences::packed || c.fixed_parts) return 1;
+  const std::int64_t tiles = (spec.q_len.max * group_size(c) + c.tile_q - 1) / c.tile_q;
+  const int blocks = problem.target.sm_count * c.blocks_per_sm;
+  return tiles > 1 && tiles * heads_side_by_side(c) * 2 <= blocks ? static_cast<int>(tiles) : 1;
+}
+
 void configure(const Problem& problem, KernelConfig& c) {
   spread_heads(problem, c);
+  c.fixed_parts = problem.spec.numerics == Numerics::BatchInvariant;
+  c.row_tiles = row_tiles_at_once(problem, c);
   if (problem.target.can.tma && c.copies == Copies::rows)
     c.evict_first_mb = static_cast<int>(kEvictedFirst * problem.target.l2_mb);
   c.reference = Reference::lazy;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
-  c.fixed_parts = problem.spec.numerics == Numerics::BatchInvariant;
-  c.team = problem.target.can.clusters && c.warps > 1 ? kMostOfTeam : 1;
+  c.team = problem.target.can.clusters && c.warps > 1 && !has_many_rows(c) ? kMostOfTeam : 1;
 }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }

@@ -280,7 +280,7 @@ TEST(Plan, HopperDefaults) {
       {"fwd bf16 d=128 heads=16 score=\"bias(table)\"", "reference=first"},
       {"fwd bf16 d=128 heads=16 numerics=batch_invariant", "reference=tile"},
       {"fwd bf16 d=128 heads=16 mask=\"causal\"", "order=longest_first"},
-      {"fwd bf16 d=128 heads=64/8 q_len=4 b=64", "head_tiles=grouped"},
+      {"fwd bf16 d=128 heads=64/8 q_len=16 b=64", "head_tiles=grouped"},
   };
   for (const auto& [text, part] : rows) {
     const std::string schedule = print(planned(text, "sm_90a").schedule);
@@ -289,7 +289,8 @@ TEST(Plan, HopperDefaults) {
   }
 }
 
-// Few rows for every KV head: the keys are split. More rows, or what that loop does not do: another family.
+// Few rows for every KV head: the keys are split. So many that K and V would be read several times, or what that loop does
+// not do: another family, but where few sequences leave that one most SMs idle.
 TEST(Plan, WhatTheDecodeFamilyTakes) {
   const std::tuple<const char*, const char*, bool> rows[] = {
       {"fwd bf16 d=128 heads=32/8 q_len=1", "sm_90a", true},
@@ -297,7 +298,11 @@ TEST(Plan, WhatTheDecodeFamilyTakes) {
       {"fwd fp16 d=64/192 heads=8 q_len<=16 mask=\"causal & window(100, 0)\" score=\"alibi\" sink lse=ln", "sm_120a",
        true},
       {"fwd bf16 d=256 heads=16/1 q_len=1 layout=packed", "sm_90a", true},
-      {"fwd bf16 d=128 heads=32/8 q_len=5", "sm_90a", false},
+      {"fwd bf16 d=128 heads=32/8 q_len=5", "sm_90a", true},
+      {"fwd bf16 d=128 heads=64/8 q_len=16", "sm_90a", false},
+      {"fwd bf16 d=128 heads=64/8 q_len=16 b=1 k_len=8192", "sm_90a", true},
+      {"fwd bf16 d=128 heads=64/8 q_len=16 b=64 k_len=8192", "sm_90a", false},
+      {"fwd bf16 kv=e4m3 d=128 heads=64/8 q_len=4 layout=paged(64)", "sm_90a", true},
       {"fwd bf16 d=128 heads=32/8", "sm_90a", false},
       {"fwd bf16 d=128 heads=32/8 q_len=1 bytes=8", "sm_90a", false},
       {"fwd bf16 d=128 heads=32/8 q_len=1 mask=\"k < h * 100\"", "sm_90a", false},
@@ -309,6 +314,9 @@ TEST(Plan, WhatTheDecodeFamilyTakes) {
   }
   EXPECT_EQ(planned("fwd bf16 d=128 heads=32/8 q_len=2", "sm_90a").schedule.tile_q, 8);
   EXPECT_EQ(planned("fwd bf16 d=128 heads=32/8 q_len=3", "sm_90a").schedule.tile_q, 16);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=32/8 q_len=5", "sm_90a").schedule.tile_q, 24);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=64/8 q_len=4", "sm_90a").schedule.tile_q, 32);
+  EXPECT_EQ(planned("fwd bf16 d=128 heads=64/8 q_len=4 numerics=batch_invariant", "sm_90a").schedule.tile_q, 16);
 }
 
 // The hopper loop drops a check for these: nothing else may be taken for one.
