@@ -226,7 +226,9 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   const float p = std::exp(scored - static_cast<float>(query.lse));
   by_logit.recipe = p * (dp.recipe - query.recipe_delta);
   result.recipe_p = round_to(spec.dtype, p);
-  result.recipe_ds = round_to(spec.dtype, p * (dp.recipe - query.recipe_delta) * static_cast<float>(slope.value));
+  const double unit = problem_.dropout().factor();
+  result.recipe_ds = round_to(spec.dtype, static_cast<float>(by_logit.recipe * slope.value / unit));
+  result.ds /= unit, result.ds_error /= unit, result.in_common /= unit;
   return result;
 }
 
@@ -245,7 +247,7 @@ Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64
     else if (pair.counts) terms.push_back({pair.ds, pair.ds_error, pair.in_common, pair.recipe_ds, key});
     else taint(row, key);  // hidden, and maybe in a tile that others see
   }
-  add_up(spec, spec.out_dq, terms, spec.effective_scale(), row);
+  add_up(spec, spec.out_dq, terms, spec.effective_scale() * problem_.dropout().factor(), row);
   return row;
 }
 
@@ -272,7 +274,7 @@ Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
       taint(row.dk, query.q.data()), taint(row.dv, query.d_o.data());
     }
   }
-  add_up(spec, spec.out_dk, of_k, spec.effective_scale(), row.dk);
+  add_up(spec, spec.out_dk, of_k, spec.effective_scale() * problem_.dropout().factor(), row.dk);
   add_up(spec, spec.out_dv, of_v, problem_.dropout().factor(), row.dv);
   return row;
 }

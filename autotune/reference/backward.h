@@ -3,8 +3,8 @@
 //
 // So are derivatives by elements of parameters: differences of the score with one of them moved.
 //
-// The recipe of the error rule: products and sums in fp32, P and ds rounded to the dtype before the products that sum
-// them up, gradients rounded to theirs. For gradients of parameters and sinks nothing is rounded but to fp32.
+// The recipe of the error rule: products and sums in fp32, P and ds, without the factor of dropout, rounded to the dtype before
+// the products that sum them up, gradients rounded to theirs. For gradients of parameters and sinks nothing is rounded but to fp32.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,8 @@ class Backward {
   Share of_sink(const Group& group, std::int64_t head_in_group, std::int64_t q) const;
 
  private:
-  // A query and a key: P, and ds times the slope.
+  // A query and a key: P, and ds times the slope, both without the factor of dropout, which sums are multiplied with: a
+  // small number of fp16 loses more without it.
   struct Pair {
     bool counts = false;   // else nothing is added ...
     bool unclear = false;  // ... or fp32 arithmetic says nothing about it

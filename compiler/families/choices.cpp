@@ -13,9 +13,9 @@ int score_registers(const AttentionSpec& spec) {
   return loads_per_key(spec.score) ? kAddressesAndValues : 0;
 }
 
-bool keys_differ_by_head(const Problem& problem) {
-  const TileAnalysis& tiles = problem.tiles;
-  if (!problem.config.has_mask) return false;
+bool keys_differ_by_head(const Problem& problem) { return problem.config.has_mask && differ_by_head(problem.tiles); }
+
+bool differ_by_head(const TileAnalysis& tiles) {
   for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
     if (*expr && (uses(*expr, Variable::H) || uses(*expr, Variable::Hk))) return true;
   }

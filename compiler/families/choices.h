@@ -38,6 +38,8 @@ int score_registers(const AttentionSpec& spec);
 bool keys_differ_by_head(const Problem& problem);
 // ... and do the keys that a mask leaves depend on more than lengths?
 bool ranges_differ(const TileAnalysis& tiles);
+// Does a range of keys, or where they are analysed of queries, depend on the head?
+bool differ_by_head(const TileAnalysis& tiles);
 
 // Of loops of warpgroups: what they are built on, their registers and matrix products that run beside other work, is
 // lost with these findings.

@@ -28,12 +28,8 @@ constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(conf
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr bool kInPages = kKeyRows == Rows::paged;
 constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;  // of a tile of keys
-// Threads that copy. To go along costs a tile of few boxes more than it brings (32/8 heads, d=128, 512 and 2048 queries on
-// 16k keys, of the speed without pages: pages of 64 tokens 0.98 and 0.97 with a warp, 0.95 and 0.94 with four; of 16
-// 0.70 and 0.65, 0.93 and 0.94; H200, 2026-11-23).
-constexpr int kBoxesOfTile = kBoxes * larger(kLayout.k.panels(), kLayout.v.panels());
-constexpr int kProducers = !kInPages ? 1 : kBoxesOfTile <= 4 || kTransposesValues ? 32 : kThreadsPerWarpgroup;
-static_assert(!kInPages || kBoxesOfTile <= kProducers, "each thread has a box at most");
+constexpr int kProducers = copying_threads(config);
+static_assert(!kInPages || boxes_of_tile(config) <= kProducers, "each thread has a box at most");
 constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
 
 // Named barriers; 0 is __syncthreads.

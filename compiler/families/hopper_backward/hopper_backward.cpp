@@ -157,8 +157,11 @@ void configure(const Problem& problem, KernelConfig& c) {
     c.cluster = 2;
     c.warpgroups = kWarpgroups + 1;  // the third makes dQ
   }
-  c.ranges_differ = keys_differ_by_head(problem);
-  c.queries_are_range = c.has_mask && analyse_tiles(problem.spec.mask, Axis::Queries).line_is_range;
+  if (c.has_mask) {
+    const TileAnalysis queries = analyse_tiles(problem.spec.mask, Axis::Queries);
+    c.ranges_differ = differ_by_head(queries);
+    c.queries_are_range = queries.line_is_range;
+  }
   c.score_adds = problem.score.adds;
   c.score_cap = problem.score.cap;
   c.score_factor = problem.score.factor;
