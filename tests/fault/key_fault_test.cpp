@@ -343,6 +343,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
        "family=decode,stages=2,copies=boxes"},
       {"fwd bf16 d=64 heads=8/2 q_len=1", "family=decode,copies=rows"},
       {"fwd bf16 d=64 heads=8 layout=bhsd q_len=1", "family=decode"},
+      {"fwd bf16 d=64 heads=64/8 q_len=8", "family=decode"},
       {"fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(16) k_lens token_scales", "family=sync"},
       {"fwd e4m3 d=64 heads=8/2 scales=block(128)", "family=sync"},
       {"fwd e4m3 d=64 heads=8/2 v_transposed", "family=hopper,transpose=launch"},
