@@ -223,8 +223,7 @@ std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, 
     }
     legal.push_back(ranked);
     double& best = best_of_family.try_emplace(schedule.family, few ? HUGE_VAL : 0).first->second;
-    if (few)
-      best = std::min(best, ranked.rank * predict(problem, schedule, *few, few_samplers->of(schedule)).total);
+    if (few) best = std::min(best, ranked.rank * predict(problem, schedule, *few, few_samplers->of(schedule)).total);
   }
   std::ranges::sort(legal, {}, [&](const Ranked& ranked) {
     return std::tuple(best_of_family[schedules[ranked.place].family], ranked.rank, ranked.computing, ranked.place);

@@ -211,12 +211,14 @@ struct SharedOperands {
         for (int i = 0; i < kKeyProducts / 2; ++i)
           store_shared(place_of(octet, j, i),
                        make_uint4(words[j][4 * i], words[j][4 * i + 1], words[j][4 * i + 2], words[j][4 * i + 3]));
-      if (is_scaled(config) && lane_id() % 4 == 0) store_shared(scales() + (octet * kOctet + lane_id() / 4) * 4, __float_as_uint(factor));
+      if (is_scaled(config) && lane_id() % 4 == 0)
+        store_shared(scales() + (octet * kOctet + lane_id() / 4) * 4, __float_as_uint(factor));
     }
     __syncthreads();
     if constexpr (is_scaled(config)) {
 #pragma unroll
-      for (int r = 0; r < kOctets; ++r) scale[r] = __uint_as_float(load_shared_word(scales() + (r * kOctet + lane_id() / 4) * 4));
+      for (int r = 0; r < kOctets; ++r)
+        scale[r] = __uint_as_float(load_shared_word(scales() + (r * kOctet + lane_id() / 4) * 4));
     }
   }
   __device__ void load(u32 (&words)[2 * kKeyProducts], int octet, int j) const {

@@ -27,11 +27,13 @@ constexpr int kSides = sides(config);
 struct Tiles {
   int first, count;  // KV tiles that some query sees
   int row_tiles;     // one after the other
-  int shift = 0;  // a step has as many KV tiles as this power of two
+  int shift = 0;     // a step has as many KV tiles as this power of two
   __device__ int row_steps() const {
     return kFixedParts ? (count + (1 << shift) - 1) >> shift : count;
   }  // of a row tile
-  __device__ int steps() const { return row_steps() * row_tiles * kHeadRounds; }  // of the heads and row tiles that a block sees
+  __device__ int steps() const {
+    return row_steps() * row_tiles * kHeadRounds;
+  }  // of the heads and row tiles that a block sees
 };
 
 // KV tiles of a part, as a power of two. Of packed sequences nobody has looked whether they are as short as the call
@@ -141,8 +143,7 @@ __device__ inline int whole_pieces(int of_tile, int steps, int count) {
 
 // No more ranges than give each warp of a block a tile, where warps take them by themselves.
 __device__ inline Ranges ranges_of(const KernelParams& p, int steps) {
-  int count =
-      max(1, min(p.blocks / (kSides * config.cluster), kFixedParts ? steps : steps / max(config.warps, 1)));
+  int count = max(1, min(p.blocks / (kSides * config.cluster), kFixedParts ? steps : steps / max(config.warps, 1)));
   if constexpr (kPartsAreLarge) count = whole_pieces(tiles_of(p, 0).count, steps, count);
   return {count, steps / count, steps % count};
 }

@@ -36,14 +36,17 @@ bool is_too_much_in_flight(const AttentionSpec& spec, const Schedule& s, const S
 
 bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why) {
   if (*s.tile_q % kOctet != 0 || *s.tile_q > kMostTileRows)
-    return refuse(why, "tile_q: {} is none of 8, 16, 24 and 32, whole matrix instructions for which a warp has registers", *s.tile_q);
+    return refuse(why,
+                  "tile_q: {} is none of 8, 16, 24 and 32, whole matrix instructions for which a warp has registers",
+                  *s.tile_q);
   if (*s.tile_kv != 16 && *s.tile_kv != 32)
     return refuse(why, "tile_kv: {} is neither 16 nor 32, which a warp reads at a time", *s.tile_kv);
   if (problem.spec.numerics == Numerics::BatchInvariant && !std::has_single_bit(static_cast<unsigned>(*s.warps)))
     return refuse(why, "warps: {} is no power of two, as the parts of numerics=batch_invariant are", *s.warps);
   if (has_many_rows(config_of(problem, s))) {
     if (*s.stages == 1)
-      return refuse(why, "stages: with 1 tiles go to registers, of which {} rows leave too few; use 2 or more", *s.tile_q);
+      return refuse(why, "stages: with 1 tiles go to registers, of which {} rows leave too few; use 2 or more",
+                    *s.tile_q);
     if (*s.copies == Copies::boxes)
       return refuse(why, "copies: {} rows have their parts in the rings that boxes go to; use copies=rows", *s.tile_q);
     if (problem.spec.numerics == Numerics::BatchInvariant)
@@ -81,8 +84,10 @@ bool refuses_resources(const Problem& problem, const Schedule& s, std::string* w
                   blocks * (smem + kReservedSmemPerBlock), target.name, target.smem_per_sm);
   }
   if (target.sm_count * blocks < sides(sizes)) {
-    return refuse(why, "blocks_per_sm: {} on each of {} SMs are fewer than the {} heads and row tiles that blocks read "
-                  "side by side", blocks, target.sm_count, sides(sizes));
+    return refuse(why,
+                  "blocks_per_sm: {} on each of {} SMs are fewer than the {} heads and row tiles that blocks read "
+                  "side by side",
+                  blocks, target.sm_count, sides(sizes));
   }
   if (blocks * threads > target.threads_per_sm) {
     return refuse(why, "blocks_per_sm: {} blocks have {} threads, {} runs {}", blocks, blocks * threads, target.name,

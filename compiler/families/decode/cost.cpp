@@ -25,9 +25,9 @@ constexpr double kWideningUs = 0.003;
 constexpr int kSmParts = 4;
 constexpr double kUnevenRate = 0.95;
 constexpr double kRegisterRate = 0.94, kBoxRate = 0.965,
-                 kRowRate = 1.0;                      // of the target's, with any number of bytes ...
-constexpr double kHalfRateBytes = 5 << 10;            // ... in flight in an SM; with as many as these half of it
-constexpr double kSmBytesPerClock = 48;               // no SM takes in more
+                 kRowRate = 1.0;            // of the target's, with any number of bytes ...
+constexpr double kHalfRateBytes = 5 << 10;  // ... in flight in an SM; with as many as these half of it
+constexpr double kSmBytesPerClock = 48;     // no SM takes in more
 // What the row tiles of a KV head read again, where all of them are computed at once, of the memory's rate: 8 and 16 queries
 // of 8 heads take 7 and 28 us more than 4 at 4 x 8192 keys (H100, 2026-11-27).
 constexpr double kAgainRate = 3;
@@ -49,8 +49,7 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const KernelConfig c = config_of(problem, s);
   const double side = sides(c), rows = static_cast<double>(shape.q_len) * group_size(c);
   const double row_tiles = std::ceil(rows / *s.tile_q);
-  const double steps =
-      static_cast<double>(shape.b) * spec.heads_kv / side * row_tiles * std::ceil(work.kv_tiles);
+  const double steps = static_cast<double>(shape.b) * spec.heads_kv / side * row_tiles * std::ceil(work.kv_tiles);
   const double most = std::floor(target.sm_count * *s.blocks_per_sm / side);
   const Teams teams = teams_at(c, target, shape);
   const bool has_teams = teams.count > 0;

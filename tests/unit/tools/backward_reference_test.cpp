@@ -271,7 +271,8 @@ TEST(ErrorRuleOfGradients, FindsWrongKernels) {
   const auto expect_found = [&all](const Wrong& wrong, const char* what, std::string_view only = {}) {
     for (Place& place : all) {
       if (!only.empty() && place.name != only) continue;
-      EXPECT_FALSE(outcome(place.toy, wrong, kSomeRows).ok) << what << ", " << place.name << " " << name(place.toy.spec.dtype);
+      EXPECT_FALSE(outcome(place.toy, wrong, kSomeRows).ok)
+          << what << ", " << place.name << " " << name(place.toy.spec.dtype);
     }
   };
   expect_found({.delta = 0}, "no delta");
