@@ -11,15 +11,7 @@
 
 namespace flashjit {
 
-template <bool ring>
-struct TilesOf {
-  using type = RegisterTiles;
-};
-template <>
-struct TilesOf<true> {
-  using type = RingTiles;
-};
-using KvTiles = TilesOf<has_ring(config)>::type;
+using KvTiles = Either<has_ring(config), RingTiles, RegisterTiles>::type;
 
 // This warp's part of a segment to its place in shared memory: O row after row, then the states of the rows.
 __device__ inline void store_part(u32 part, const Segment& s, const Output& o, const SoftmaxRows& rows) {

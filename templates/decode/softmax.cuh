@@ -227,15 +227,7 @@ struct SharedOperands {
   }
 };
 
-template <bool many>
-struct OperandsIn {
-  using type = RegisterOperands;
-};
-template <>
-struct OperandsIn<true> {
-  using type = SharedOperands;
-};
-using OperandsOfQueries = OperandsIn<kManyRows>::type;
+using OperandsOfQueries = Either<kManyRows, SharedOperands, RegisterOperands>::type;
 
 // Two words of a piece of K as the right operand of product `i`, or what becomes of one.
 __device__ inline HalfPairs key_operand(const uint4& piece, int i) {

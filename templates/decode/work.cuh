@@ -23,6 +23,16 @@ constexpr bool kHasTeams = config.team > 1;
 constexpr int kSideBySide = heads_side_by_side(config), kHeadRounds = config.heads_kv / kSideBySide;
 constexpr int kSides = sides(config);
 
+// One of two types.
+template <bool first, class A, class B>
+struct Either {
+  using type = A;
+};
+template <class A, class B>
+struct Either<false, A, B> {
+  using type = B;
+};
+
 // What the row tiles of all heads of a sequence have in common.
 struct Tiles {
   int first, count;  // KV tiles that some query sees
@@ -31,9 +41,8 @@ struct Tiles {
   __device__ int row_steps() const {
     return kFixedParts ? (count + (1 << shift) - 1) >> shift : count;
   }  // of a row tile
-  __device__ int steps() const {
-    return row_steps() * row_tiles * kHeadRounds;
-  }  // of the heads and row tiles that a block sees
+  // Of the heads and row tiles that a block sees.
+  __device__ int steps() const { return row_steps() * row_tiles * kHeadRounds; }
 };
 
 // KV tiles of a part, as a power of two. Of packed sequences nobody has looked whether they are as short as the call

@@ -285,5 +285,34 @@ TEST(Hopper, TilesOfEightBitsHave128Keys) {
   }
 }
 
+// Along the queries: which of them see a tile of keys. What keys a tile of queries sees may know no head all the same.
+TEST(Schedules, GradientsLookAtHeadsWhoseQueriesDiffer) {
+  const auto differ = [](const char* mask) {
+    const auto plan = make_plan(spec_of(std::string("bwd fp16 d=16 heads=4/1 mask=\"") + mask + "\""),
+                                **find_target("sm_90a"), *parse_schedule("family=hopper_backward"));
+    EXPECT_TRUE(plan) << mask << ": " << plan.error().message;
+    return plan->config.ranges_differ;
+  };
+  EXPECT_TRUE(differ("h % 10 > k % 17"));
+  EXPECT_TRUE(differ("q >= h * 8"));
+  EXPECT_FALSE(differ("causal"));
+  EXPECT_FALSE(differ("k % 3 != q % 3"));
+}
+
+// Row tiles of one KV head are computed at the same time where the spec says how many there are.
+TEST(Schedules, RowTilesAtTheSameTime) {
+  const auto tiles = [](const char* text) {
+    const auto plan = make_plan(spec_of(text), **find_target("sm_90a"), *parse_schedule("family=decode"));
+    EXPECT_TRUE(plan) << text << ": " << plan.error().message;
+    return plan->config.row_tiles;
+  };
+  EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len=4"), 1);
+  EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len=8"), 2);
+  EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len=16"), 4);
+  EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len<=16"), 1);
+  EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len=16 numerics=batch_invariant"), 1);
+  EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len=4000"), 1);  // more than there are SMs
+}
+
 }  // namespace
 }  // namespace flashjit
