@@ -36,6 +36,33 @@ std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
   return std::max<std::int64_t>(product(product(of_head, rule.heads), sizes.batch), rule.least);
 }
 
+Parts parts_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
+  const PartRule& part = rule.part;
+  const std::int64_t items = items_of(rule, sizes) / rule.cluster,
+                     at_once = std::int64_t{sm_count} * part.blocks_per_sm / rule.cluster;
+  if (part.queries == 0 || items == 0 || items > part.most_items || at_once == 0) return {};
+  const auto quotient = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  // In steps: what an item takes beside them, and one that adds to memory.
+  constexpr std::int64_t kItem = 3, kSums = 1;
+  const std::int64_t tiles = quotient(sizes.q_len, part.queries);
+  const auto steps = [&](std::int64_t parts, std::int64_t of_part) {
+    const std::int64_t of_item = of_part * part.heads + kItem + (parts > 1 ? kSums : 0);
+    if (!part.uneven) return quotient(items * parts, at_once) * of_item;
+    // Half as many in the mean; blocks take one after the other, and a longest one may be the last.
+    return quotient(items * parts * of_item, 2 * at_once) + of_item;
+  };
+  Parts best;
+  std::int64_t fewest = steps(1, tiles);
+  for (std::int64_t of_part = tiles - 1; of_part > 0; --of_part) {
+    const std::int64_t parts = quotient(tiles, of_part);
+    if (parts > at_once) break;
+    if (steps(parts, of_part) >= fewest) continue;
+    fewest = steps(parts, of_part);
+    best = {static_cast<int>(parts), static_cast<int>(of_part)};
+  }
+  return best;
+}
+
 Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClusters& resident) {
   const TeamRule& team = rule.team;
   GridRule of_teams = rule;
@@ -72,6 +99,7 @@ std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes) {
     const std::int64_t more = extent.more ? sizes.*extent.more : 0;
     bytes = product(bytes, (extent.tiles ? rounded / extent.multiple : rounded) + more);
   }
+  if (bytes > buffer.most) return 0;
   return bytes;
 }
 

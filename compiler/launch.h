@@ -30,6 +30,16 @@ struct TeamRule {
   bool even = false;         // they do not
 };
 
+// Items that have all queries may be cut along them: where there are fewer items than SMs, or few more. What their blocks
+// sum up then lies in memory that the plan has for so many items.
+struct PartRule {
+  int queries = 0;     // of a step, which is not cut; 0: items have all of them
+  int heads = 1;       // whose queries an item goes over
+  int most_items = 0;  // that are cut
+  bool uneven = false;  // a mask lets some see more queries than others
+  int blocks_per_sm = 1;
+};
+
 // How the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.
 struct GridRule {
   int queries = 0;        // of an item; 0: it has all of them
@@ -41,14 +51,22 @@ struct GridRule {
   int blocks_per_sm = 0;  // not 0: so many for each SM of the device share all items evenly
   int cluster = 1;        // blocks are launched so many at a time
   TeamRule team;          // with blocks_per_sm
+  PartRule part;
   int pieces = 0;         // not 0: items are pieces instead of tiles. Every query has so many, and an item
   int of_item = 1;        // so many of those of all queries, one after the other
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
                             // KernelParams::work_counters
 };
 
-// Items that there are of a call; 2^62: that many or more.
+// Items that there are of a call, none of them cut; 2^62: that many or more.
 std::int64_t items_of(const GridRule& rule, const CallSizes& sizes);
+
+// Into how many parts each is cut on a device with this many SMs, and how many steps of a head each has.
+struct Parts {
+  int count = 1;
+  int tiles = 1 << 30;
+};
+Parts parts_of(const GridRule& rule, const CallSizes& sizes, int sm_count);
 
 // Clusters of 1, 2, 4 and 8 blocks of a kernel that a device runs at the same time.
 using ResidentClusters = std::array<int, 4>;
@@ -98,6 +116,7 @@ struct WorkspaceBuffer {
   std::string_view type = "void";  // of its elements, in generated code
   std::int64_t bytes = 0;          // of one element, times all that is known beforehand: heads, d, a number of splits
   std::vector<Extent> extents;
+  std::int64_t most = std::int64_t{1} << 62;  // bytes: calls that would need more do without it
 };
 
 // Buffers follow each other, each from a multiple of this. So must the address of the whole be.

@@ -52,6 +52,9 @@ struct KernelParams {
   int* work_counters;   // persistent kernels: the next item, and how many blocks are done; zero before and after a
                         // launch. Null: items are dealt out evenly
   int items;            // of this launch
+  int query_parts;      // backward: so many items share the queries of a tile of keys, ...
+  int part_tiles;       // ... each has so many query tiles of a head, ...
+  int key_items;        // ... and all first parts come before all second ones
   int blocks;           // of the first launch, where items are dealt out evenly
   int team;             // not 0: items are those of clusters of so many blocks, ...
   int team_items;       // ... so many of a sequence

@@ -13,6 +13,7 @@
   compare.py --table prefix            64 sequences that share 32k tokens: read for each, and once
   compare.py --table cache             caches of 8 bits, new tokens written and turned by the call, pieces of prompts on pages
   compare.py --table mixed             prompts and single tokens in one launch, drafts in a tree
+  compare.py --table drawn --count 100 problems that nobody chose, drawn from --seed; drawn_backward: of gradients
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
   compare.py --before OLD/libflashjit.so --no-peers    another build of ours on the same rows: faster, slower, other bits
@@ -44,7 +45,7 @@ from flashjit.capi import Library
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, prefix, mixed, cache")
+    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, prefix, mixed, cache, drawn and drawn_backward")
     parser.add_argument("--cpu", action="store_true", help="the host backend against PyTorch on the CPU")
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")
     parser.add_argument("--only", default="", help="rows to run: d=128,mask=causal,s=4096 (also heads=, score=, dtype=, ...)")
@@ -54,6 +55,8 @@ def parse():
     parser.add_argument("--flex", action="store_true", help="also FlexAttention, compiled: about 10 s more per row")
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--before", metavar="LIB", help="another libflashjit.so, which takes part as a peer does")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="of the tensors, and of the rows of drawn tables (default: another one each time)")
+    parser.add_argument("--count", type=int, default=50, help="rows of drawn tables (default: 50)")
     parser.add_argument("--quick", action="store_true", help="two short rounds")
     parser.add_argument("--rounds", type=int, help="alternating rounds per row (default: 5)")
     parser.add_argument("--json", action="store_true", help="JSON lines only")
@@ -74,6 +77,8 @@ def parse():
         parser.error("--sweep: it prints JSON lines and nothing else; leave --cold and --markdown out")
     if options.rounds is not None and options.rounds < 1:
         parser.error(f"--rounds: {options.rounds}, must be at least 1")
+    if options.count < 1:
+        parser.error(f"--count: {options.count}, must be at least 1")
     if options.sweep and not os.path.isfile(options.sweep):
         parser.error(f"--sweep: there is no file {options.sweep}")
     if options.markdown and not pathlib.Path(options.markdown).resolve().parent.is_dir():
@@ -82,7 +87,7 @@ def parse():
     options.budget = 200 if options.cpu else 20 if options.quick else 40
     options.tables = ("cpu" if options.table == "forward" else "cpu_backward",) if options.cpu else rows.ALL_TABLES if options.table == "all" else (options.table,)
     try:
-        options.groups = rows.filtered([group for table in options.tables for group in rows.groups_of(table)], options.only)
+        options.groups = rows.filtered([group for table in options.tables for group in rows.groups_of(table, options.seed, options.count)], options.only)
     except rows.BadFilter as error:
         parser.error(str(error))
     return options

@@ -12,6 +12,8 @@ namespace flashjit {
 namespace {
 
 constexpr int kSumThreads = 256;
+// That may be cut, no more than SMs: of others halves would be all that there is to win.
+constexpr int kMostCutItems = 128;
 
 int head_reads(const AttentionSpec& spec) {
   const auto reads = gradient_reads(spec);  // validate() has refused what has none
@@ -26,6 +28,32 @@ void add_argument(std::string& call, std::string_view argument, int place) {
   std::string more;
   for (int i = given + 1; i < place; ++i) more += ", nullptr";
   call.insert(call.size() - 1, fmt::format("{}, {}", more, argument));
+}
+
+double gradient_passes(const AttentionSpec& spec, const Shape& shape, bool sums) {
+  constexpr double kBytesOfPass = 4;
+  const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);
+  return rows * spec.d_v * kBytesOfPass + (sums ? 2.5 * rows * spec.d_qk * sizeof(float) : 0);
+}
+
+PartRule part_rule(int tile_q, int heads, bool uneven) {
+  return {.queries = tile_q, .heads = heads, .most_items = kMostCutItems, .uneven = uneven};
+}
+
+void add_part_sums(Plan& plan, int tile_kv, int heads, int warps, int floats, int place_in_prepare, int place_in_keys) {
+  const auto add_buffer = [&](std::string name, std::string_view type, std::int64_t bytes, int after) {
+    plan.workspace.push_back({name,
+                              type,
+                              bytes * warps * heads,
+                              {{&CallSizes::batch}, {&CallSizes::k_len, tile_kv, true}},
+                              bytes * warps * kMostCutItems});
+    for (const auto& [launch, place] : {std::pair{0, place_in_prepare}, {1, place_in_keys}}) {
+      plan.launches[launch].buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
+      add_argument(plan.launches[launch].call, name, place + after);
+    }
+  };
+  add_buffer("kv_sums", "float", std::int64_t{floats} * static_cast<int>(sizeof(float)), 0);
+  add_buffer("parts_done", "int", sizeof(int), 1);
 }
 
 std::string why_not_ordered(const AttentionSpec& spec) {

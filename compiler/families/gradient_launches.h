@@ -4,7 +4,9 @@
 #include <string>
 #include <string_view>
 
+#include "compiler/choice/cost_model.h"
 #include "compiler/families/family.h"
+#include "compiler/launch.h"
 
 namespace flashjit {
 
@@ -20,5 +22,14 @@ void add_argument(std::string& call, std::string_view argument, int place);
 // To a plan with a launch that prepares, one of keys with blocks of `tile_kv` keys and `warps` that have scores, and maybe
 // more: the buffers, a launch that adds up, and the arguments of the others.
 void add_gradient_launches(Plan& plan, int tile_kv, int warps);
+
+// Bytes that launches before and after the loop read and write: O and dO, and with sums dQ is written, read and written.
+double gradient_passes(const AttentionSpec& spec, const Shape& shape, bool sums);
+
+// Where items of the launch over keys are cut: along tiles of so many queries, of so many heads.
+PartRule part_rule(int tile_q, int heads, bool uneven);
+// Of such a plan: sums of dK and dV of each tile of keys, of so many heads, in so many warps of so many floats, as arguments
+// of the first two launches from these places on.
+void add_part_sums(Plan& plan, int tile_kv, int heads, int warps, int floats, int place_in_prepare, int place_in_keys);
 
 }  // namespace flashjit

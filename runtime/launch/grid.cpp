@@ -40,8 +40,7 @@ std::int64_t most_rows(const Plan& plan) {
 
 }  // namespace
 
-int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
-  const auto items = static_cast<int>(items_of(rule, sizes));
+int blocks_of(const GridRule& rule, int items, int sm_count) {
   if (rule.blocks_per_sm > 0) {
     const int blocks = std::min(items, sm_count * rule.blocks_per_sm);
     return blocks - blocks % rule.cluster;

@@ -7,8 +7,8 @@
 
 namespace flashjit {
 
-// On a device with this many SMs. ArgumentChecker::fill refuses more than an int holds.
-int blocks_of(const GridRule& rule, const CallSizes& sizes, int sm_count);
+// For so many items, on a device with this many SMs.
+int blocks_of(const GridRule& rule, int items, int sm_count);
 
 // Heads whose items follow each other, so that what these share is in L2 while they are worked on.
 class HeadGroups {

@@ -126,14 +126,28 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   }
   const Entry& first = entries_.front();
   const Teams teams = teams_of(first.launch.grid, sizes, resident_);
-  params.blocks = blocks_of(first.launch.grid, sizes, sm_count_);
+  // ArgumentChecker::fill refuses more items than an int holds.
+  const auto items = [&](const GridRule& grid) {
+    return static_cast<int>(items_of(grid, sizes)) * parts_of(grid, sizes, sm_count_).count;
+  };
+  params.blocks = blocks_of(first.launch.grid, items(first.launch.grid), sm_count_);
   params.team = teams.blocks;
   params.team_items = teams.items;
+  params.query_parts = 1;
+  for (const Entry& entry : entries_) {
+    const GridRule& grid = entry.launch.grid;
+    if (grid.part.queries == 0) continue;
+    const Parts parts = parts_of(grid, sizes, sm_count_);
+    params.query_parts = parts.count;
+    params.part_tiles = parts.tiles;
+    params.key_items = static_cast<int>(items_of(grid, sizes)) / grid.cluster;
+  }
   TensorMaps maps;
   const auto start = [&](const Entry& entry) {
     const bool has_teams = teams.count > 0 && entry.launch.grid.team.most > 1;
-    const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, sizes, sm_count_);
-    params.items = static_cast<int>(items_of(entry.launch.grid, sizes));
+    params.items = items(entry.launch.grid);
+    const int blocks =
+        has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, params.items, sm_count_);
     return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
   };
   if (before_) {

@@ -69,7 +69,8 @@ __device__ inline void make_weights(Scores& p, Scores& ds, OfParameters& of_para
 
 template <Side side>
 __device__ inline void backward_gradients(const KernelParams& params, const RowFacts* facts, float* dq_sums = nullptr,
-                                          float* head_sums = nullptr) {
+                                          float* head_sums = nullptr, float* kv_sums = nullptr,
+                                          int* parts_done = nullptr) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kDimQk = padded_dim_qk(config), kDimV = padded_dim_v(config), kParts = gradient_parts(config, side);
   constexpr int kTilesQk = share_of(kDimQk, kParts * kColumnGroups) / 8,
@@ -79,7 +80,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
   const u32 shared_p = memory + kLayout.p_offset, shared_ds = memory + kLayout.ds_offset;
   BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout.state_offset);
   if (!begin_rows<side>(params, block, memory)) return;
-  const int part = blockIdx.x % kParts;
+  const int part = kParts == 1 ? 0 : block.number % kParts;
   const Share share_qk = share_of_warp<kDimQk, kTilesQk>(part), share_v = share_of_warp<kDimV, kTilesV>(part);
 
   Sums<kTilesQk> d_qk = {};
@@ -119,6 +120,9 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
     copies.end();
   }
 
+  if constexpr (side == Side::keys && shares_keys(config)) {
+    if (params.query_parts > 1 && !add_up_parts({kv_sums, parts_done}, params, block, d_qk, d_v)) return;
+  }
   store_gradients<side>(params, block, d_qk, d_v, share_qk, share_v, rows_qk, rows_v);
 }
 

@@ -46,6 +46,13 @@ constexpr int dq_column_groups(const KernelConfig& c) { return c.warps / query_g
 constexpr int kTileSums = 16 * 8;
 constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 * kTileSums; }
 
+// Where there are few tiles of keys, several blocks share the queries of one (parts.cuh). What each warp has of dK and dV:
+constexpr bool shares_keys(const KernelConfig& c) { return c.dq == DqSums::atomics && c.gradients == 0; }
+constexpr int key_floats(const KernelConfig& c) {
+  const int shares = gradient_parts(c, Side::keys) * column_groups(c);
+  return kRowsOfWarp * (share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares));
+}
+
 struct BackwardLayout {
   TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;  // P lies like ds
   int rows_v_offset, columns_offset, p_offset, ds_offset, facts_offset, state_offset, dropout_offset;

@@ -3,6 +3,7 @@
 
 #include "templates/backward/layout.h"
 #include "templates/backward/parameters.cuh"
+#include "templates/backward/parts.cuh"
 #include "templates/dropout.cuh"
 #include "templates/row_algebra.cuh"
 #include "templates/sequence.cuh"
@@ -19,15 +20,6 @@ __device__ inline Int64 facts_row(const KernelParams& p, const Sequence& seq, in
 __device__ inline Int64 first_dq_sum(const KernelParams& p, const Sequence& seq, int head, int q) {
   const Int64 tiles = all_queries(p) / 16 + p.batch, before = queries_before(p, seq) / 16 + seq.b;
   return (head * tiles + before + q / 16) * dq_tile_floats(config);
-}
-// Within a tile: element `e` of the four that a lane has of a sum (mma). One instruction adds all four, or one of them:
-// what a warp adds with it is in a row.
-__device__ inline u32 place_of_sum(u32 lane, int e) {
-#if __CUDA_ARCH__ >= 900
-  return lane * 4 + e;
-#else
-  return e * 32 + lane;
-#endif
 }
 
 __device__ inline float number(u16 bits) {
@@ -65,7 +57,10 @@ constexpr int kRowLanes = row_lanes();
 // factor: that is left to what is stored, so that ds is over it, and so is delta. A row that sees nothing has an lse of -infinity: of
 // +infinity its P is 0.
 __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* dq_sums = nullptr,
-                                        float* sink_rows = nullptr) {
+                                        float* sink_rows = nullptr, float* kv_sums = nullptr,
+                                        int* parts_done = nullptr) {
+  if constexpr (shares_keys(config))
+    PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(p, config.warps, key_floats(config));
   if (config.gradients > 0 && (p.q_len == 0 || p.batch == 0)) return;
   const QueryRows rows = rows_of_block(p);
   const Sequence& seq = rows.seq;

@@ -136,25 +136,6 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
   }
 }
 
-// Four sums of a tile to memory, if they are wanted: a predicate of the instruction, since a branch around each would take
-// longer than what it leaves out.
-__device__ inline void add_to_memory(float* tile, bool wanted, const float (&sums)[4]) {
-  float* at = tile + place_of_sum(lane_id(), 0);
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(
-          at),
-      "f"(sums[0]), "f"(sums[1]), "f"(sums[2]), "f"(sums[3]), "r"(static_cast<u32>(wanted))
-      : "memory");
-#else
-#pragma unroll
-  for (int e = 0; e < 4; ++e)
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p red.relaxed.gpu.global.add.f32 [%0], %1;\n}" ::"l"(at + e * 32),
-        "f"(sums[e]), "r"(static_cast<u32>(wanted))
-        : "memory");
-#endif
-}
 
 // dQ += ds K, of all keys of the block and the columns of its part: those of a warp in turns, so that few sums are beside
 // those of dK and dV.
@@ -206,6 +187,29 @@ __device__ inline void add_query_gradients(const KernelParams& params, const Seq
                       sums[m][n]);
       }
   }
+}
+
+template <int tiles, class Visit>
+__device__ inline void each_four(Sums<tiles>& sums, const Visit& visit) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+    for (int n = 0; n < tiles; ++n) visit(sums[m][n], m * tiles + n);
+}
+
+// Of a block that shares its keys with others. False: all is left to one of them.
+template <int tiles_qk, int tiles_v>
+__device__ inline bool add_up_parts(const PartSums& all, const KernelParams& params, const BlockState& block,
+                                    Sums<tiles_qk>& d_qk, Sums<tiles_v>& d_v) {
+  const int warp = block.number * config.warps + static_cast<int>(warp_id());
+  float* of_qk = all.of_warp(warp, key_floats(config));
+  float* of_v = of_qk + kRowTiles * tiles_qk * PartSums::kFour;
+  each_four(d_qk, [&](float (&four)[4], int i) { PartSums::add(of_qk + i * PartSums::kFour, four); });
+  each_four(d_v, [&](float (&four)[4], int i) { PartSums::add(of_v + i * PartSums::kFour, four); });
+  if (!all.is_last(warp, params.query_parts)) return false;
+  each_four(d_qk, [&](float (&four)[4], int i) { PartSums::read(four, of_qk + i * PartSums::kFour); });
+  each_four(d_v, [&](float (&four)[4], int i) { PartSums::read(four, of_v + i * PartSums::kFour); });
+  return true;
 }
 
 // Each warp has its own rows, and its own columns, of the places of K and V, or Q and dO, which nobody reads any more.

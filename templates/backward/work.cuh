@@ -25,6 +25,8 @@ struct BlockState {
   int row_lo, row_hi;
   int first_tile, last_tile;  // of columns that some row sees or is seen by
   int full_begin, full_end;   // columns in between are visible with every row: no mask code
+  int number;                 // of keys: that of the block, but for the part of the queries that it has, ...
+  int part_first;             // ... from this tile on
 };
 static_assert(sizeof(BlockState) <= kBackwardStateBytes);
 
@@ -60,7 +62,9 @@ template <Side side>
 __device__ inline bool begin_rows(const KernelParams& params, BlockState& block, u32 memory) {
   constexpr int kHeads = side == Side::keys ? config.heads_kv : config.heads_q, kParts = gradient_parts(config, side);
   const int tiles = ((side == Side::keys ? params.k_len : params.q_len) + kBlockRows - 1) / kBlockRows;
-  const int heads = kHeads * params.batch, number = blockIdx.x / kParts;
+  int item = blockIdx.x;
+  const int part_first = side == Side::keys && shares_keys(config) ? take_part(params, item) : 0;
+  const int heads = kHeads * params.batch, number = item / kParts;
   // With a causal mask the first keys have the most queries, and the last queries the most keys: those start first.
   int tile = kLongestFirst ? number / heads : number % tiles;
   if (kLongestFirst && side == Side::queries) tile = tiles - 1 - tile;
@@ -87,6 +91,7 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
   if (threadIdx.x == 0) {
     if constexpr (kDrops) store_dropout_key(memory + kLayout.dropout_offset, params);
     block.seq = seq;
+    block.number = item, block.part_first = part_first;
     block.row_lo = row_lo;
     block.row_hi = min(row_lo + kBlockRows, count) - 1;
   }
@@ -121,7 +126,12 @@ __device__ inline void begin_head(const KernelParams& params, BlockState& block,
     block.seq = seq;
     block.facts = facts + facts_row(params, seq, seq.h, 0);
     block.last_tile = begin < end ? (end - 1) / kBlockColumns : -1;
-    block.first_tile = visible_tile<side>(params, block, begin / kBlockColumns);
+    int first = begin / kBlockColumns;
+    if constexpr (side == Side::keys && shares_keys(config)) {
+      block.last_tile = min(block.last_tile, block.part_first + params.part_tiles - 1);
+      first = max(first, block.part_first);
+    }
+    block.first_tile = visible_tile<side>(params, block, first);
   }
   __syncthreads();
 }

@@ -61,6 +61,19 @@ constexpr int row_terms_room(const KernelConfig& c) { return row_terms_bytes(c) 
 
 constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many threads as two warpgroups have
 
+// Where there are few tiles of keys, several items share the queries of one (KernelParams::query_parts) and add up dK and dV in
+// memory, as their warps hold them. Sums in order would wait for each other; gradients of parameters have sums of their
+// own for each tile of keys; and the warp that finds tiles of packed sequences has no registers left.
+constexpr bool cuts_items(const KernelConfig& c) {
+  return c.dq == DqSums::atomics && c.gradients == 0 && c.sequences == Sequences::dense;
+}
+// Warps of such an item, and what each has: 16 keys, with roles of dK or of dV.
+constexpr int cut_warps(const KernelConfig& c) { return c.tile_kv / 16 * (has_roles(c) ? 2 : 1); }
+constexpr int cut_floats(const KernelConfig& c) {
+  const int larger = c.head_dim_qk > c.head_dim_v ? c.head_dim_qk : c.head_dim_v;
+  return 16 * (has_roles(c) ? larger : c.head_dim_qk + c.head_dim_v);
+}
+
 // ---- shared memory of the main loop ----
 //
 // [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items,
@@ -88,7 +101,7 @@ constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
 // Without roles a block takes one tile of keys after the other, and finds the next while the last queries of one are worked
 // on. Where there is room, K of the next is copied then, too.
 constexpr bool takes_items(const KernelConfig& c) { return !has_roles(c); }
-constexpr int kItemBytes = 64, kItemPlaces = 2;
+constexpr int kItemBytes = 80, kItemPlaces = 2;
 // And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
 // last ones are worked on: when SMs come to be free.
 constexpr bool counts_items(const KernelConfig& c) {

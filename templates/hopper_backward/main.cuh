@@ -36,6 +36,7 @@ struct Consumer {
   BackwardItem item;
   u32 k, v;   // where they are
   u32 place;  // of K
+  u32 item_place;
   Ones ones;
 
   float dk[config.head_dim_qk / 2], dv[config.head_dim_v / 2];
@@ -44,6 +45,7 @@ struct Consumer {
   Fragments p, ds;
   Kept kept;
   float* head_sums;
+  PartSums part_sums;
   OfParameters of_parameters;
 
   __device__ void issue_dv(u32 stage) {
@@ -250,6 +252,33 @@ struct Consumer {
     release(shared.k_empty(place));
   }
 
+  // If others have queries of the same keys. False: dK and dV are left to one of them.
+  __device__ bool add_up(int number, bool any) {
+    wait_for_launch_before();  // which has set sums to zero
+    const int warp = number * cut_warps(config) +
+                     static_cast<int>(turns.warpgroup * 4 + recompute(threadIdx.x) / 32 % 4);
+    float *of_dk = part_sums.of_warp(warp, cut_floats(config)), *of_dv = of_dk + 16 * config.head_dim_qk;
+    if (any) {
+      PartSums::add(of_dk, dk);
+      PartSums::add(of_dv, dv);
+    }
+    if (!part_sums.is_last(warp, params.query_parts)) return false;
+    PartSums::read(dk, of_dk);
+    PartSums::read(dv, of_dv);
+    return true;
+  }
+
+  // Whose they are is read once more: kept through the loop it would cost registers.
+  __device__ void store_keys(const BackwardItem& its, bool any) {
+    if (kCutsItems && params.query_parts > 1 && !add_up(uniform(its.number), any)) return;
+    const int key = uniform(its.k_lo) + static_cast<int>(keys);
+    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, its.seq),
+                                                     params.dk_stride.token, key, its.seq.k_len,
+                                                     config.scale * kDropoutFactor, dk);
+    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, its.seq),
+                                                    params.dv_stride.token, key, its.seq.k_len, kDropoutFactor, dv);
+  }
+
   // All of an item. `number` is that of the last step, of all items.
   __device__ void visit(int& number) {
 #pragma unroll
@@ -278,12 +307,7 @@ struct Consumer {
     turns.leave();
     // Before dK and dV are stored, if V of the next item comes to where K is.
     if constexpr (kLayout.swaps) end_keys(number, before);
-    const int key = item.k_lo + static_cast<int>(keys);
-    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, item.seq),
-                                                     params.dk_stride.token, key, item.seq.k_len,
-                                                     config.scale * kDropoutFactor, dk);
-    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, item.seq),
-                                                    params.dv_stride.token, key, item.seq.k_len, kDropoutFactor, dv);
+    store_keys(shared.item(item_place), before.any());
     if constexpr (!kLayout.swaps) end_keys(number, before);
   }
 
@@ -293,12 +317,12 @@ struct Consumer {
 #pragma unroll 1
     for (int round = 0;; ++round) {
       if (!wait_for_item(item, params, shared, round)) return;
-      place = uniform(round % kPlaces);
+      place = uniform(round % kPlaces), item_place = uniform(round % kItemPlaces);
       k = uniform(shared.k(place)), v = uniform(shared.v(place));
       wait_barrier(shared.k_full(place), round / kPlaces % 2);
       wait_barrier(shared.v_full(), round % 2);
       visit(number);
-      release(shared.item_empty(uniform(round % kItemPlaces)));
+      release(shared.item_empty(item_place));
     }
   }
 };
@@ -328,7 +352,8 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
 template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
                                        float* dq_sums = nullptr, float* head_sums = nullptr, int* counters = nullptr,
-                                       int* added = nullptr, int* dealt = nullptr) {
+                                       int* added = nullptr, int* dealt = nullptr, float* kv_sums = nullptr,
+                                       int* parts_done = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
   if constexpr (kCounts) release_next_launch();
@@ -375,11 +400,12 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
   } else {
     grow_registers<backward_consumer_registers(config)>();
     if constexpr (kHasRoles) {
-      if (warpgroup == 0) ScoreRole{params, shared, item, {0}}.run();
-      else GradientRole{params, shared, item, {1}}.run();
+      if (warpgroup == 0) ScoreRole{params, shared, item, {0}}.run({kv_sums, parts_done});
+      else GradientRole{params, shared, item, {1}}.run({kv_sums, parts_done});
     } else {
       Consumer<dq_sums_by> consumer{params, maps, shared, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
       if constexpr (config.gradients > 0) consumer.head_sums = head_sums;
+      if constexpr (kCutsItems) consumer.part_sums = {kv_sums, parts_done};
       consumer.run();
     }
   }

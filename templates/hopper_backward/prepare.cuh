@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/backward/parameters.cuh"
+#include "templates/backward/parts.cuh"
 #include "templates/dropout.cuh"
 #include "templates/hopper_backward/tiles.cuh"
 #include "templates/row_algebra.cuh"
@@ -104,7 +105,9 @@ __device__ inline void clear(const KernelParams& params, int number, float* dq_s
 // One block for each query tile of each head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
                                         float* sink_rows = nullptr, int* counters = nullptr, int* added = nullptr,
-                                        int* dealt = nullptr) {
+                                        int* dealt = nullptr, float* kv_sums = nullptr, int* parts_done = nullptr) {
+  if constexpr (cuts_items(config))
+    PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(params, cut_warps(config), cut_floats(config));
   if (config.gradients > 0 && (params.q_len == 0 || params.batch == 0)) return;
   constexpr int kEights = config.head_dim_v / 8;
   constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row

@@ -24,11 +24,24 @@ struct RoleSums {
     pin_registers(first);
     if constexpr (kRest > 0) pin_registers(rest);
   }
+  // If others have queries of the same keys. False: all is left to one of them.
+  __device__ bool add_up(const PartSums& all, int number, int parts) {
+    wait_for_launch_before();  // which has set sums to zero
+    const int warp = number * cut_warps(config) + static_cast<int>(cluster_rank() * 8 + threadIdx.x / 32);
+    float *of_first = all.of_warp(warp, cut_floats(config)), *of_rest = of_first + 16 * kFirst;
+    PartSums::add(of_first, first);
+    if constexpr (kRest > 0) PartSums::add(of_rest, rest);
+    if (!all.is_last(warp, parts)) return false;
+    PartSums::read(first, of_first);
+    if constexpr (kRest > 0) PartSums::read(rest, of_rest);
+    return true;
+  }
   // What item it is of is found out once more: kept through the loop it would cost registers.
   template <Element output>
   __device__ void store(const KernelParams& params, const SharedMemory& shared, void* tensor, const Strides& strides,
-                        float scale) const {
+                        float scale, const PartSums& all) {
     const BackwardItem item = item_of_block(params, shared);
+    if (kCutsItems && params.query_parts > 1 && !add_up(all, item.number, params.query_parts)) return;
     const Int64 begin = key_begin(strides, item.seq);
     const int row = item.k_lo + static_cast<int>(first_key_of_block());
     store_rows<output, kFirst>(tensor, begin, strides.token, row, item.seq.k_len, scale, first);
@@ -135,11 +148,11 @@ struct ScoreRole : Role {
     issue_role_dv(dv, p, shared.d_o(number));
     commit_products();
   }
-  __device__ void run() {
+  __device__ void run(const PartSums& all) {
     const bool any =
         visit<config.head_dim_v>(dv, shared.k_full(), [&](int number, const Steps& at) { step(number, at); });
     if (any) sync_named(kReadBarrier, 2 * kThreadsPerWarpgroup);
-    dv.store<config.output_dv>(params, shared, params.dv, params.dv_stride, kDropoutFactor);
+    dv.store<config.output_dv>(params, shared, params.dv, params.dv_stride, kDropoutFactor, all);
   }
 };
 
@@ -211,7 +224,7 @@ struct GradientRole : Role {
     issue_role_dk(dk, p, shared.q(stage));
     commit_products();
   }
-  __device__ void run() {
+  __device__ void run(const PartSums& all) {
     int steps = 0;
     first_tile = static_cast<u32>(workspace_tile(params, item.seq, 0, 0));
     visit<config.head_dim_qk>(dk, shared.v_full(), [&](int number, const Steps& at) {
@@ -219,7 +232,7 @@ struct GradientRole : Role {
       steps = number + 1;
     });
     if constexpr (kInClusters) end_ds(steps);
-    dk.store<config.output_dk>(params, shared, params.dk, params.dk_stride, config.scale * kDropoutFactor);
+    dk.store<config.output_dk>(params, shared, params.dk, params.dk_stride, config.scale * kDropoutFactor, all);
   }
 };
 

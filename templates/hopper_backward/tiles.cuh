@@ -73,7 +73,10 @@ struct Ahead {
 };
 // Where items come from no counter, one could wait for another that has not begun; and without queries no launch has been
 // there that sets counters to zero.
-__device__ inline bool zeroes_ahead(const KernelParams& params) { return params.work_counters && params.tiles_q > 0; }
+// Calls whose items are cut have few.
+__device__ inline bool zeroes_ahead(const KernelParams& params) {
+  return params.work_counters && params.tiles_q > 0 && params.query_parts == 1;
+}
 // Of a group of heads, how many shares are zero.
 template <class Counter>
 __device__ inline Counter* zeroed_of(const KernelParams& params, int of_group, Counter* counters) {

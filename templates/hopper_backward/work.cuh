@@ -1,6 +1,7 @@
 // Backward for sm_90a: which keys a block has, which queries it goes over, and the barriers between its warpgroups.
 #pragma once
 
+#include "templates/backward/parts.cuh"
 #include "templates/dropout.cuh"
 #include "templates/hopper/device.cuh"
 #include "templates/hopper/rows.cuh"
@@ -16,6 +17,7 @@ constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config),
 constexpr int kPlaces = kLayout.k_places;                          // of K
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr bool kCounts = counts_items(config);
+constexpr bool kCutsItems = cuts_items(config);
 constexpr bool kOrdered = adds_in_order(config);
 constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradients > 0;
 constexpr int kItemReaders =
@@ -38,6 +40,8 @@ struct BackwardItem {
   Sequence seq;
   int k_lo;
   int first, last, full_first, full_last;
+  int number;      // of the tile of keys, among all
+  int part_first;  // where several items share its queries: the first query tile of this one
 };
 
 static_assert(sizeof(BackwardItem) <= kItemBytes);
@@ -53,6 +57,10 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
   // Queries behind the last one count for nothing, whatever they see; keys behind the last one would.
   item.full_last = full_end >= item.seq.q_len ? item.last : full_end / kTileQ - 1;
   if (k_hi < item.k_lo + kTileKv - 1) item.full_last = item.full_first - 1;
+  if constexpr (kCutsItems) {
+    item.first = max(item.first, item.part_first);
+    item.last = min(item.last, item.part_first + params.part_tiles - 1);
+  }
 }
 
 // Which tile of which head a block of a launch over so many heads has.
@@ -73,12 +81,14 @@ __device__ inline Sequence sequence_of_place(const KernelParams& params, const P
   return sequence_of(params, place.head / heads, place.head % heads * group);
 }
 
-// The tile of keys of a number, of which there are as many as the launch has items for each block of a cluster. Sums in
+// The item of a number, of which there are as many as the launch has items for each block of a cluster. Sums in
 // order begin with the last keys: under a causal mask each tile then comes to queries when the one behind it has been there.
 __device__ inline BackwardItem backward_item(const KernelParams& params, int number) {
-  const Place place =
-      place_of(params, number, params.items / config.cluster, config.heads_kv, params.heads_per_group / kGroup);
   BackwardItem item;
+  item.part_first = kCutsItems ? take_part(params, number) : 0;
+  item.number = number;
+  const int tiles = kCutsItems ? params.key_items : params.items / config.cluster;
+  const Place place = place_of(params, number, tiles, config.heads_kv, params.heads_per_group / kGroup);
   if constexpr (kPacked) {
     const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, place.tile);
     item.seq = sequence_of(params, numbered.b, place.head * kGroup);
@@ -100,6 +110,7 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
   else item.seq = sequence_of(params, uniform(found.seq.b), uniform(found.seq.h));
   item.first = uniform(found.first), item.last = uniform(found.last);
   item.full_first = uniform(found.full_first), item.full_last = uniform(found.full_last);
+  item.part_first = uniform(found.part_first);
   return true;
 }
 

@@ -75,6 +75,14 @@ const FixedCase kCases[] = {
     {"bwd-bytes-4",      "bwd bf16 d=64 heads=4/2 layout=bhsd bytes=4 mask=\"causal\"", {100}, {130}},
     {"bwd-same-bits",    "bwd bf16 d=128 heads=4/2 mask=\"causal\" numerics=deterministic", {300, 300}, {300, 300}},
     // More tiles of keys than there are blocks that take them, and than those look ahead.
+    // Few tiles of keys, whose queries several blocks share.
+    {"bwd-cut",          "bwd bf16 d=128 heads=8/2", {2000, 2000}, {200, 200}},
+    {"bwd-cut-d64",      "bwd fp16 d=64 heads=4 layout=bhsd mask=\"causal\"", {1500}, {1500}},
+    {"bwd-cut-window",   "bwd bf16 d=96 heads=4/1 mask=\"window(100, 30)\" out=fp32/fp16/bf16", {1100, 1100}, {300, 300}},
+    {"bwd-cut-holes",    "bwd bf16 d=128 heads=6/2 mask=\"h % 3 < 2 & (q / 200 + k / 90) % 2 < 1\"", {1400}, {260}},
+    {"bwd-cut-dropout",  "bwd bf16 d=64 heads=6/2 dropout=0.2", {1900}, {77}},
+    {"bwd-cut-d256",     "bwd bf16 d=256 heads=4/1", {1500, 1500}, {150, 150}},
+    {"bwd-cut-d192-128", "bwd fp16 d=192/128 heads=4/2 mask=\"causal\" dropout=0.1", {900}, {900}},
     {"bwd-items",        "bwd bf16 d=72 heads=40", {40, 40, 40, 40, 40, 40, 40, 40}, {260, 260, 260, 260, 260, 260, 260, 260}},
     {"bwd-items-causal", "bwd fp16 d=80 heads=96/48 layout=bhsd mask=\"causal\"", {70, 70, 70, 70, 70, 70, 70}, {130, 130, 130, 130, 130, 130, 130}},
     {"bwd-items-holes",  "bwd bf16 d=72 heads=64/32 mask=\"q % 3 != 1 & k >= 70\"", {70, 70, 70}, {150, 150, 150}},

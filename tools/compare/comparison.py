@@ -34,10 +34,9 @@ class Comparison:
         self.device = "cpu" if options.cpu else "cuda"
         self.results, self.failed, self.products, self.good = {}, [], [], True
         self.product_dtype = "e4m3" if options.table == "fp8" else "bf16"
-        seed = int(time.time())
-        torch.manual_seed(seed)
+        torch.manual_seed(options.seed)
         self.machine = dict(kind="machine", date=time.strftime("%Y-%m-%d"), flashjit=library.version().decode(),
-                            torch=torch.__version__, seed=seed, hint=rows.HINTS[options.hint])
+                            torch=torch.__version__, seed=options.seed, hint=rows.HINTS[options.hint])
         self.wanted = False
         if not options.cpu:
             torch.zeros(1, device="cuda")  # the primary context exists from here on, for both sides

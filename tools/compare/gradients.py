@@ -15,7 +15,7 @@ class GradientProblem(Problem):
 
     def __init__(self, row, device, engine):
         super().__init__(row, device, engine)
-        shape = (row.heads, sum(row.lengths)) if row.packed else (row.b, row.heads, row.s)
+        shape = (row.heads, sum(row.lengths)) if row.packed else (row.b, row.heads, row.queries or row.s)
         self.lse = torch.full(shape, math.nan, device=device)
         self.o = super().launch_of(engine.prepare(row.spec_of("fwd") + " lse=ln"), lse=self.lse)()
         self.do = torch.randn_like(self.o)
@@ -44,7 +44,8 @@ def backward_of(problem, backend=None):
     from torch.nn.attention import SDPBackend, sdpa_kernel
     inputs = [tensor.detach().requires_grad_() for tensor in (problem.q, problem.k, problem.v)]
     with torch.enable_grad(), sdpa_kernel([getattr(SDPBackend, backend)]) if backend else contextlib.nullcontext():
-        o = F.scaled_dot_product_attention(*inputs, is_causal=problem.row.mask == "causal")
+        grouped = {"enable_gqa": True} if problem.row.heads != problem.row.kv_heads else {}
+        o = F.scaled_dot_product_attention(*inputs, is_causal=problem.row.mask == "causal", **grouped)
 
     def launch():
         return torch.cat([gradient.flatten() for gradient in gradients()])

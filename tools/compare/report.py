@@ -133,6 +133,20 @@ def backward_figures(results, wanted):
     return made
 
 
+def drawn_figures(results, wanted):
+    """Over the better of the peers that take a row; the rows that lose most by name."""
+    over = {}
+    for row, result in results.items():
+        ratios = [result["over_" + peer] for peer in PEERS if peer != "before" and "over_" + peer in result]
+        if row.table in rows.DRAWN_TABLES and ratios:
+            over[row] = min(ratios)
+    if not over:
+        return []
+    made = [figure(f"over the best of the peers, geometric mean of {counted(len(over), 'drawn row')}", geometric_mean(over.values())),
+            figure("part of them that is as fast", sum(ratio >= 1 for ratio in over.values()) / len(over))]
+    return made + [figure(f"over the best of the peers: {row.name}", over[row]) for row in sorted(over, key=over.get)[:12] if over[row] < 1]
+
+
 def plain(row):
     return row.score == "plain" and row.heads * row.d == 2048 and row.kv_heads == row.heads and not row.packed
 
@@ -209,7 +223,7 @@ def error_figures(results):
 def figures(results, products, tables, wanted):
     """wanted: this is the GPU that the speeds to reach were set for."""
     made = peer_figures(results, wanted) + product_figures(results, products, wanted)
-    for of_table in (backward_figures, decode_figures, cache_figures, mla_figures, prefix_figures, mixed_figures):
+    for of_table in (backward_figures, drawn_figures, decode_figures, cache_figures, mla_figures, prefix_figures, mixed_figures):
         made += of_table(results, wanted)
     for table in tables:
         made += ratio_figures(results, table, wanted)

@@ -4,8 +4,9 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache")  # data takes minutes
-IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed", "cache")  # replayed from CUDA graphs, as servers do where launches are short
+DRAWN_TABLES = ("drawn", "drawn_backward")
+GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache", *DRAWN_TABLES)  # data takes minutes
+IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed", "cache", "drawn")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -68,6 +69,8 @@ LEAST_SHARED_OVER_UNSHARED = 5.0
 MOST_MIXED_OVER_ALONE = 1.03  # the sum of prompts alone and single tokens alone
 MOST_TREE_OVER_ONE = 1.2  # drafts in a tree, over one token
 
+DRAWN_FLOPS, DRAWN_BYTES = 4e11, 2e9  # of a drawn row, at most: about a millisecond
+
 USUAL_DIMS = (64, 128, 256)
 SOFTCAP = 50.0
 WINDOW = 1024  # visible keys
@@ -111,7 +114,7 @@ class Row:
 
     @property
     def backward(self):
-        return self.table in ("backward", "training", "cpu_backward")
+        return self.table in ("backward", "training", "cpu_backward", "drawn_backward")
 
     @property
     def layout(self):
@@ -168,11 +171,11 @@ class Row:
         d_v = self.d_v or self.d
         if self.q_lens:
             return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
+        of_score = 6.0 * self.d + 4.0 * d_v if self.backward else 2.0 * (self.d + d_v)
         if self.queries:
-            return 2.0 * (self.d + d_v) * self.heads * self.queries * sum(self.keys)
+            return of_score * self.heads * self.queries * sum(self.keys)
         visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
                    "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2)}[self.mask]
-        of_score = 6.0 * self.d + 4.0 * d_v if self.backward else 2.0 * (self.d + d_v)
         return of_score * self.heads * sum(visible(n) for n in self.keys)
 
     @property
@@ -217,6 +220,28 @@ def decode_rows():
     sizes = ((1, 1024), (1, 8192), (1, 131072), (8, 4096), (16, 8192), (128, 2048), (64, 8192))
     return [Row("decode", 128, "full", s, b, heads, kv_heads, queries=1)
             for heads, kv_heads in ((32, 8), (64, 8), (32, 32)) for b, s in sizes if kv_heads == 8 or b * s <= 262144]
+
+
+def drawn_row(draw, table):
+    """A problem that a model might have, of a size nobody chose: itself, or few queries, or as many as there are, on other keys."""
+    def between(least, most):
+        return int(least * ((most + 1) / least) ** draw.random())
+
+    d, d_v = draw.choice(((32, 0), (40, 0), (48, 0), (64, 0), (64, 0), (72, 0), (80, 0), (96, 0), (112, 0), (128, 0), (128, 0), (160, 0), (192, 0), (192, 128), (256, 0)))
+    kv_heads, group = draw.choice((1, 2, 3, 4, 5, 8, 12, 16)), draw.choice((1, 1, 1, 2, 4, 7, 8))
+    heads, dtype = kv_heads * group, draw.choice(("bf16", "bf16", "fp16"))
+    kind = draw.choice(("itself", "itself", "few", "others") if table == "drawn" else ("itself", "itself", "others"))
+    queries, s = {"itself": lambda: (0, between(64, 16384)), "few": lambda: (between(1, 16), between(256, 65536)),
+                  "others": lambda: (between(64, 8192), between(16, 4096))}[kind]()
+    largest = DRAWN_FLOPS / (4.0 * d * heads * (queries or s) * s)  # of which everything else follows
+    largest = min(largest, DRAWN_BYTES / (4.0 * d * max(heads * (queries or s), kv_heads * s)))
+    mask = draw.choice(("full", "causal")) if kind == "itself" else "full"
+    return Row(table, d, mask, s, between(1, max(1, min(64, int(largest)))), heads, kv_heads, dtype=dtype, queries=queries, d_v=d_v)
+
+
+def drawn_rows(table, seed, count):
+    draw = random.Random(seed)
+    return [drawn_row(draw, table) for _ in range(count)]
 
 
 def paged_row(s, b, page, lengths=()):
@@ -401,9 +426,10 @@ def ratios_of(table):
     return {"training": training_ratios, "gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "fp8": narrow_ratios, "decode": decode_ratios, "paged": paged_ratios, "cache": cache_ratios}.get(table, list)()
 
 
-def groups_of(table):
+def groups_of(table, seed, count):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
     alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "cpu_backward": cpu_backward_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows, "cache": narrow_cache_rows}.get(table, list)()
+    alone += drawn_rows(table, seed, count) if table in DRAWN_TABLES else []
     groups = {row: [row] for row in alone}  # a base that is one of them is there once
     for one in mixed_ratios() if table == "mixed" else ():
         groups[one.row] = [one.row, *one.parts]

@@ -98,7 +98,7 @@ def launches_of(problem, with_flex, report):
         makers["torch"] = lambda: backward_of(problem)
     elif row.table in ("training", "cache") or row.compute:  # ours beside ours
         pass
-    elif row.table == "backward":
+    elif row.backward:
         makers["cudnn"] = lambda: backward_of(problem, "CUDNN_ATTENTION")
         makers["fa2"] = lambda: backward_of(problem, "FLASH_ATTENTION")
     elif row.v_in_k:

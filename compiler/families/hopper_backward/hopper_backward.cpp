@@ -168,13 +168,28 @@ void configure(const Problem& problem, KernelConfig& c) {
   set_inputs(problem.spec, inputs_of(problem), c);
 }
 
+// Packed sequences are of any lengths: few tiles of the longest are tiles of every one.
+bool numbers_tiles(const KernelConfig& c) { return c.sequences == Sequences::packed; }
+GridRule tiles_of_queries(const KernelConfig& c, int rows) {
+  return {.queries = rows, .heads = c.heads_q, .numbered = numbers_tiles(c)};
+}
+GridRule tiles_of_keys(const KernelConfig& c) {
+  GridRule rule = {.keys = c.tile_kv,
+                   .heads = c.heads_kv * c.cluster,
+                   .numbered = numbers_tiles(c),
+                   .cluster = c.cluster,
+                   .persistent = takes_items(c)};
+  if (cuts_items(c)) rule.part = part_rule(c.tile_q, group_size(c), c.has_mask);
+  return rule;
+}
+
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
 // Whole kernels on an H200: d=128 and 64 with sums in memory, and both with a launch for dQ (2026-11-24). That keeps products
 // busier, with d=128 it takes 1.11 to 1.16 of the time of atomics; sums in order take 0.99 to 1.10 (2026-11-25).
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
-  constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250, kBytesOfPass = 4;
+  constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250;
   constexpr double kItemClocks = 4000, kBlockClocks = 8000;  // of a tile of keys; the next one waits for it
   constexpr double kWaits = 1.06;                            // for their turn
   const AttentionSpec& spec = problem.spec;
@@ -190,27 +205,24 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const double waits = adds_in_order(c) ? kWaits : 1.0;
   const double clocks =
       (tile.mma / (apart ? kBusyApart : kBusy) + 0.3 * tile.exp + tile.issue + times * kTileClocks) * waits;
-  const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);
-  const double pairs = rows * static_cast<double>(shape.k_len) * work.visible;
-  const double blocks = std::max(1.0, static_cast<double>(shape.b) * spec.heads_kv *
-                                          std::ceil(static_cast<double>(shape.k_len) / c.tile_kv) * c.cluster);
-  const double sms = std::min<double>(target.sm_count, blocks), tiles = pairs / scores;
+  const double query_tiles =
+      static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / c.tile_q);
+  const CallSizes sizes = {.batch = shape.b,
+                           .q_len = shape.q_len,
+                           .k_len = shape.k_len,
+                           .q_tokens = shape.b * shape.q_len,
+                           .k_tokens = shape.b * shape.k_len};
+  const GridRule grid = tiles_of_keys(c);
+  const double blocks = std::max(1.0, static_cast<double>(items_of(grid, sizes)) * parts_of(grid, sizes, target.sm_count).count);
+  const double sms = std::min<double>(target.sm_count, blocks), tiles = query_tiles * work.kv_tiles * c.tile_kv / block_keys(c);
   Prediction p;
   p.waves = blocks / target.sm_count;
   p.compute =
-      (tiles * clocks / sms + p.waves * (takes_items(c) ? kItemClocks : kBlockClocks)) / (target.clock_ghz * 1e3);
+      (tiles * clocks / sms + std::max(1.0, p.waves) * (takes_items(c) ? kItemClocks : kBlockClocks)) / (target.clock_ghz * 1e3);
   add_units(p, tile, tiles / sms, spec, target, shape);
-  // Launches before and after: O and dO are read, and with sums dQ is written, read and written.
-  const double passes = rows * spec.d_v * kBytesOfPass + (apart ? 0 : 2.5 * rows * spec.d_qk * sizeof(float));
-  p.latency = kLaunches * kLaunchMicroseconds + passes / (target.memory_tbs * 1e6);
+  p.latency = kLaunches * kLaunchMicroseconds + gradient_passes(spec, shape, !apart) / (target.memory_tbs * 1e6);
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;
-}
-
-// Packed sequences are of any lengths: few tiles of the longest are tiles of every one.
-bool numbers_tiles(const KernelConfig& c) { return c.sequences == Sequences::packed; }
-GridRule tiles_of_queries(const KernelConfig& c, int rows) {
-  return {.queries = rows, .heads = c.heads_q, .numbered = numbers_tiles(c)};
 }
 
 KernelLaunch last_launch(const KernelConfig& c) {
@@ -250,11 +262,7 @@ void finish(Plan& plan) {
       {.entry = "flashjit_backward",
        .threads = hopper_threads(c),
        .smem_bytes = hopper_backward_layout(c).bytes,
-       .grid = {.keys = c.tile_kv,
-                .heads = c.heads_kv * c.cluster,
-                .numbered = numbers_tiles(c),
-                .cluster = c.cluster,
-                .persistent = takes_items(c)},
+       .grid = tiles_of_keys(c),
        .tensor_maps = true,
        .overlaps = true,
        .buffers = buffers,
@@ -282,6 +290,7 @@ void finish(Plan& plan) {
   if (counts_items(c))
     add_buffer({"counters", "int", 2 * std::int64_t{c.heads_kv} * kInt, {{&CallSizes::batch}}},
                {{0, 4}, {1, 5}, {2, 2}});
+  if (cuts_items(c)) add_part_sums(plan, c.tile_kv, c.heads_kv, cut_warps(c), cut_floats(c), 7, 8);
   if (!adds_in_order(c)) return;
   add_buffer(of_tiles("added", "int", c.cluster * kInt), {{0, 5}, {1, 6}});
   add_buffer({"dealt", "int", kInt, {}}, {{0, 6}, {1, 7}});

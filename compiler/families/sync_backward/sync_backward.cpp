@@ -130,6 +130,14 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
 
 void configure(const Problem&, KernelConfig&) {}
 
+GridRule tiles_of_keys(const KernelConfig& c) {
+  GridRule rule = {.keys = block_rows(c), .heads = c.heads_kv * gradient_parts(c, Side::keys)};
+  if (!shares_keys(c)) return rule;
+  rule.part = part_rule(c.tile_q, group_size(c), c.has_mask);
+  rule.part.blocks_per_sm = c.blocks_per_sm;
+  return rule;
+}
+
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
 // Bytes that a block's warps load as operands for a tile, and store for each other, of one of the launches.
@@ -152,6 +160,7 @@ double operand_bytes(const KernelConfig& c, Side side) {
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   constexpr double kBound = 1.2, kExcess = 0.15, kSums = 0.25, kOneStage = 1.1;  // shares of what takes how long
+  constexpr double kBlockClocks = 8000;  // as of hopper_backward's
   constexpr double kEnoughWarps = 2;                                             // of a scheduler
   constexpr double kL2BytesPerClock = 15;  // of sums; facts of an H200, 2026-11-23
   const AttentionSpec& spec = problem.spec;
@@ -170,21 +179,23 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
                times * columns * (qk + v) * size_of(c.element)) /
               target.smem_bytes_per_clock;
   tile.l2 = (atomics ? columns * qk * sizeof(float) * parts : 0) / kL2BytesPerClock;
-  const double pairs = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
-                       static_cast<double>(shape.k_len) * work.visible;
+  const double query_tiles =
+      static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / columns);
+  const CallSizes sizes = {.batch = shape.b, .q_len = shape.q_len, .k_len = shape.k_len};
+  const GridRule grid = tiles_of_keys(c);
   const double blocks =
-      static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / rows);
+      static_cast<double>(items_of(grid, sizes)) * parts_of(grid, sizes, target.sm_count).count;
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
   const double warps_per_scheduler = std::clamp(resident * *s.warps / 4, 1.0, kEnoughWarps);
   const double excess = tile.mma + tile.exp + tile.issue + tile.smem - tile.bound();
   const double clocks = (kBound * tile.bound() + kExcess * excess + kSums * tile.l2) *
                         std::sqrt(kEnoughWarps / warps_per_scheduler) * (*s.stages > 1 ? 1 : kOneStage);
-  const double tiles = pairs / scores, sms = std::min<double>(target.sm_count, std::max(1.0, blocks));
+  const double tiles = query_tiles * work.kv_tiles, sms = std::min<double>(target.sm_count, std::max(1.0, blocks));
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
-  p.compute = tiles * clocks / sms / (target.clock_ghz * 1e3);
+  p.compute = (tiles * clocks / sms + p.waves * kBlockClocks) / (target.clock_ghz * 1e3);
   add_units(p, tile, tiles / sms, spec, target, shape);
-  p.latency = kLaunches * kLaunchMicroseconds;
+  p.latency = kLaunches * kLaunchMicroseconds + gradient_passes(spec, shape, atomics) / (target.memory_tbs * 1e6);
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;
 }
@@ -221,7 +232,7 @@ void finish(Plan& plan) {
                    {.entry = "flashjit_backward_keys",
                     .threads = backward_threads(c),
                     .smem_bytes = backward_layout(c).bytes,
-                    .grid = {.keys = block_rows(c), .heads = c.heads_kv * gradient_parts(c, Side::keys)},
+                    .grid = tiles_of_keys(c),
                     .buffers = buffers,
                     .bounds = kBounds,
                     .call = atomics ? "backward_gradients<flashjit::Side::keys>(params, facts, dq_sums)"
@@ -236,6 +247,8 @@ void finish(Plan& plan) {
          std::int64_t{dq_tile_floats(c)} * 4 * c.heads_q,
          {{.size = &CallSizes::q_tokens, .multiple = 16, .tiles = true, .more = &CallSizes::batch}}});
   add_gradient_launches(plan, block_rows(c), c.warps);
+  if (shares_keys(c))
+    add_part_sums(plan, block_rows(c), c.heads_kv * gradient_parts(c, Side::keys), c.warps, key_floats(c), 4, 4);
 }
 
 // Those that spill get somewhat slower; the one that spills least is taken.

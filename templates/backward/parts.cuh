@@ -1,0 +1,96 @@
+// Several blocks may share the queries of a tile of keys (KernelParams::query_parts): each has some of the query tiles, its
+// warps add what they have of dK and dV to sums in memory, and of those that add to the same sums the last one takes all.
+#pragma once
+
+#include "config.gen.cuh"
+#include "templates/device.cuh"
+
+namespace flashjit {
+
+// Four sums of each lane of a warp: where element `e` is. One instruction adds all four, or one of them: what a warp adds
+// with it is in a row.
+__device__ inline u32 place_of_sum(u32 lane, int e) {
+#if __CUDA_ARCH__ >= 900
+  return lane * 4 + e;
+#else
+  return e * 32 + lane;
+#endif
+}
+
+// They go to memory if they are wanted: a predicate of the instruction, since a branch around each would take longer than
+// what it leaves out.
+__device__ inline void add_to_memory(float* tile, bool wanted, const float (&sums)[4]) {
+  float* at = tile + place_of_sum(threadIdx.x % 32, 0);
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(
+          at),
+      "f"(sums[0]), "f"(sums[1]), "f"(sums[2]), "f"(sums[3]), "r"(static_cast<u32>(wanted))
+      : "memory");
+#else
+#pragma unroll
+  for (int e = 0; e < 4; ++e)
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p red.relaxed.gpu.global.add.f32 [%0], %1;\n}" ::"l"(at + e * 32),
+        "f"(sums[e]), "r"(static_cast<u32>(wanted))
+        : "memory");
+#endif
+}
+
+// The first query tile of an item, whose number becomes that of its tile of keys. A loop, as a division takes more
+// registers than some warps have.
+__device__ inline int take_part(const KernelParams& params, int& number) {
+  int first = 0;
+  for (; number >= params.key_items; number -= params.key_items) first += params.part_tiles;
+  return first;
+}
+
+struct PartSums {
+  float* sums;
+  int* done;  // of each warp: how many items have added to its sums
+
+  // Of a warp, counted over all tiles of keys, each of which has so many.
+  __device__ float* of_warp(int warp, int floats) const { return sums + static_cast<Int64>(warp) * floats; }
+  static constexpr int kFour = 4 * 32;  // from four sums of each lane to the next four
+
+  template <int count>
+  __device__ static void add(float* to, const float (&x)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; i += 4, to += kFour) {
+      const float four[4] = {x[i], x[i + 1], x[i + 2], x[i + 3]};
+      add_to_memory(to, true, four);
+    }
+  }
+  // From L2: other blocks have added to them.
+  template <int count>
+  __device__ static void read(float (&x)[count], const float* from) {
+#pragma unroll
+    for (int i = 0; i < count; i += 4, from += kFour)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) x[i + e] = __ldcg(from + place_of_sum(threadIdx.x % 32, e));
+  }
+
+  // When the warp has added its part: was it the last that did?
+  __device__ bool is_last(int warp, int parts) const {
+    __threadfence();
+    __syncwarp();
+    int before = 0;
+    if (threadIdx.x % 32 == 0) before = atomicAdd(done + warp, 1);
+    const bool last = __shfl_sync(0xffffffff, before, 0) == parts - 1;
+    __threadfence();
+    return last;
+  }
+
+  // By all blocks of the first launch, each of so many threads: for tiles of keys with so many warps of so many floats.
+  template <int threads>
+  __device__ void clear(const KernelParams& params, int warps, int floats) const {
+    if (params.query_parts == 1) return;
+    const int first = blockIdx.x * threads + threadIdx.x, step = gridDim.x * threads;
+    const int all = params.key_items * warps;
+    auto* fours = reinterpret_cast<float4*>(sums);
+    for (int i = first; i < all * (floats / 4); i += step) fours[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int i = first; i < all; i += step) done[i] = 0;
+  }
+};
+
+}  // namespace flashjit
