@@ -30,7 +30,10 @@ constexpr int row_pairs(const KernelConfig& c) { return (octets(c) + 1) / 2; }
 
 // Of these there are more than a warp has registers for beside O: Q is read from shared memory for each tile, and parts of
 // the result lie in the rings, as there is no room beside them.
-constexpr bool has_many_rows(const KernelConfig& c) { return row_pairs(c) > 1; }
+constexpr int kMostDimOfPair = 192;  // of rows in registers; with more 88 to 388 bytes spill (NVRTC 13.0, 2026-11-27)
+constexpr bool has_many_rows(const KernelConfig& c) {
+  return row_pairs(c) > 1 || (octets(c) > 1 && c.head_dim_qk > kMostDimOfPair);
+}
 
 // Neighbouring heads, whose rows of a token lie side by side, are read at the same time by neighbouring blocks.
 constexpr int heads_side_by_side(const KernelConfig& c) {

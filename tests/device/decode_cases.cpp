@@ -36,6 +36,10 @@ const FixedCase kCases[] = {
     {"decode-rows-fp8", "fwd e4m3 d=64 heads=16/2 q_len=4 mask=\"causal\" lse=ln", {4, 4}, {1500, 1500}},
     {"decode-rows-append","fwd bf16 d=128 heads=32/4 layout=paged(64) q_len=4 mask=\"causal\" append rope=half(128)", {4, 4}, {3000, 66}},
     {"decode-rows-v-in-k","fwd fp16 d=128/72 heads=8/1 q_len=4 v_in_k k_lens lse=ln", {4, 4, 4}, {700, 0, 65}},
+    {"decode-rows-256", "fwd bf16 d=256 heads=8/4 layout=paged(64) q_len=5 mask=\"causal\" lse=ln max_logit", {5, 5, 5}, {3000, 66, 700}},
+    {"decode-rows-256-group", "fwd fp16 d=256 heads=16/1 k_lens q_len=2 mask=\"causal & window(500, 0)\" lse=ln sink", {2, 2, 2}, {2500, 3, 900}},
+    {"decode-rows-224-e4m3", "fwd bf16 kv=e4m3 d=224 heads=12/1 layout=paged(16) q_len=1 lse=ln", {1, 1, 1}, {2100, 40, 333}},
+    {"decode-rows-256-bits", "fwd bf16 d=256 heads=12/1 layout=paged(64) q_len=1 numerics=batch_invariant lse=ln", {1, 1, 1}, {2100, 40, 333}},
     {"decode-rows-prefix","fwd bf16 d=128 heads=8/1 layout=paged(64) q_len=4 mask=\"causal\" lse=ln shared_prefix", {4, 4, 4}, {4000, 4100, 5000}},
 };
 // clang-format on

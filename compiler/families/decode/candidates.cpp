@@ -50,7 +50,8 @@ bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why)
     if (*s.copies == Copies::boxes)
       return refuse(why, "copies: {} rows have their parts in the rings that boxes go to; use copies=rows", *s.tile_q);
     if (problem.spec.numerics == Numerics::BatchInvariant)
-      return refuse(why, "tile_q: {} rows have no room for the parts of numerics=batch_invariant; use 16", *s.tile_q);
+      return refuse(why, "tile_q: {} rows have no room for the parts of numerics=batch_invariant; use {}", *s.tile_q,
+                    problem.spec.d_qk > kMostDimOfPair ? kOctet : 2 * kOctet);
   }
   if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
@@ -102,15 +103,18 @@ bool refuses_resources(const Problem& problem, const Schedule& s, std::string* w
 }
 
 // Rows of a tile: as few tiles as can be, of no more rows than those need. Tiles of 16 are there for head dims, and
-// numerics, that larger ones are refused for.
+// numerics, that larger ones are refused for; those of 8 where that holds for 16.
 std::vector<int> row_choices(const Problem& problem, const Schedule& pins) {
   if (pins.tile_q) return {*pins.tile_q};
   const AttentionSpec& spec = problem.spec;
   const std::int64_t group = spec.heads_q / spec.heads_kv, most = kMostRows / group;
   const int rows = static_cast<int>(std::min(spec.q_len.max, std::max<std::int64_t>(most, 1)) * group);
-  if (rows <= 2 * kOctet) return {rows <= kOctet ? kOctet : 2 * kOctet};
+  if (rows <= kOctet) return {kOctet};
   const int tiles = (rows + kMostTileRows - 1) / kMostTileRows;
-  return {round_up((rows + tiles - 1) / tiles, kOctet), 2 * kOctet};
+  std::vector<int> choices = {2 * kOctet};
+  if (rows > 2 * kOctet) choices.insert(choices.begin(), round_up((rows + tiles - 1) / tiles, kOctet));
+  if (spec.d_qk > kMostDimOfPair) choices.push_back(kOctet);
+  return choices;
 }
 
 void enumerate_tiles(const Problem& problem, int tile_q, const Schedule& pins, std::vector<Schedule>& out) {
