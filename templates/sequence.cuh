@@ -73,8 +73,10 @@ __device__ inline NumberedTile numbered_tile(const int* offsets, int batch, int 
     (first_tile_of(offsets, middle, rows) <= number ? b : end) = middle;
   }
   const int first = first_tile_of(offsets, b, rows);
-  // In front of the first sequence there are tiles as well. The number that those get is behind every end.
-  return {b, number >= first ? number - first : first_tile_of(offsets, batch, rows)};
+  // In front of the first sequence there are tiles as well. The number that those get is behind every end, which is looked
+  // up here: its address would otherwise be found ahead of all loops, and kept by warps that have few registers.
+  if (number >= first) return {b, number - first};
+  return {b, first_tile_of(offsets, static_cast<int>(recompute(batch)), rows)};
 }
 
 // ---- which tile ----

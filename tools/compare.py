@@ -13,7 +13,7 @@
   compare.py --table prefix            64 sequences that share 32k tokens: read for each, and once
   compare.py --table cache             caches of 8 bits, new tokens written and turned by the call, pieces of prompts on pages
   compare.py --table mixed             prompts and single tokens in one launch, drafts in a tree
-  compare.py --table drawn --count 100 problems that nobody chose, drawn from --seed; drawn_backward: of gradients
+  compare.py --table drawn --count 100 problems that nobody chose, drawn from --seed; drawn_backward: gradients; drawn_cache: caches
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
   compare.py --before OLD/libflashjit.so --no-peers    another build of ours on the same rows: faster, slower, other bits
@@ -45,7 +45,7 @@ from flashjit.capi import Library
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, prefix, mixed, cache, drawn and drawn_backward")
+    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, prefix, mixed, cache, and drawn ones")
     parser.add_argument("--cpu", action="store_true", help="the host backend against PyTorch on the CPU")
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")
     parser.add_argument("--only", default="", help="rows to run: d=128,mask=causal,s=4096 (also heads=, score=, dtype=, ...)")

@@ -4,9 +4,9 @@ import random
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
-DRAWN_TABLES = ("drawn", "drawn_backward")
+DRAWN_TABLES = ("drawn", "drawn_backward", "drawn_cache")
 GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache", *DRAWN_TABLES)  # data takes minutes
-IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed", "cache", "drawn")  # replayed from CUDA graphs, as servers do where launches are short
+IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed", "cache", "drawn", "drawn_cache")  # replayed from CUDA graphs, as servers do where launches are short
 
 # By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
 # PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
@@ -63,6 +63,7 @@ LEAST_PAGED_OVER_CONTIGUOUS = 0.95  # of pieces of prompts
 # Latents of 576 columns, of which V is the first 512: 128 query heads, one KV head, through pages of 64 tokens.
 MOST_MLA_US = {(16, 8192): 66, (64, 8192): 205, (128, 4096): 205}
 READ_TBS = 4.54  # what an H200 reads at its best
+MULTIPLY_TFLOPS = 750  # and what the product of 16 bits has there under its limit of power, of long forwards about as many
 LEAST_UNEVEN_OVER_EVEN = 0.88
 MOST_INVARIANT_OVER_DEFAULT = 1.08
 LEAST_SHARED_OVER_UNSHARED = 5.0
@@ -223,10 +224,18 @@ def decode_rows():
 
 
 def drawn_row(draw, table):
-    """A problem that a model might have, of a size nobody chose: itself, or few queries, or as many as there are, on other keys."""
+    """A problem that a model might have, of a size nobody chose: itself, or few queries, or as many as there are, on other keys;
+    of a cache, few queries or a piece of a prompt."""
     def between(least, most):
         return int(least * ((most + 1) / least) ** draw.random())
 
+    if table == "drawn_cache":
+        d, kv_heads, group = draw.choice((64, 64, 96, 128, 128, 128, 192, 256)), draw.choice((1, 2, 4, 8, 16)), draw.choice((1, 2, 4, 5, 8, 16))
+        queries = draw.choice((1, 1, 1, between(2, 16), between(17, 2048)))
+        s = max(queries, between(256, 65536))
+        most = min(DRAWN_BYTES / (4.0 * d * kv_heads * s), DRAWN_FLOPS / (4.0 * d * kv_heads * group * queries * s), 128)
+        return Row(table, d, "causal" if queries > 1 else "full", s, between(1, max(1, int(most))), kv_heads * group, kv_heads, dtype=draw.choice(("bf16", "fp16")),
+                   queries=queries, page=draw.choice((0, 16, 64, 256)), kv=draw.choice(("", "e4m3")))
     d, d_v = draw.choice(((32, 0), (40, 0), (48, 0), (64, 0), (64, 0), (72, 0), (80, 0), (96, 0), (112, 0), (128, 0), (128, 0), (160, 0), (192, 0), (192, 128), (256, 0)))
     kv_heads, group = draw.choice((1, 2, 3, 4, 5, 8, 12, 16)), draw.choice((1, 1, 1, 2, 4, 7, 8))
     heads, dtype = kv_heads * group, draw.choice(("bf16", "bf16", "fp16"))

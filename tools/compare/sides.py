@@ -96,7 +96,7 @@ def launches_of(problem, with_flex, report):
         makers["torch"] = lambda: sdpa(problem)
     elif row.table == "cpu_backward":
         makers["torch"] = lambda: backward_of(problem)
-    elif row.table in ("training", "cache") or row.compute:  # ours beside ours
+    elif row.table in ("training", "cache", "drawn_cache") or row.compute:  # ours beside ours
         pass
     elif row.backward:
         makers["cudnn"] = lambda: backward_of(problem, "CUDNN_ATTENTION")
