@@ -179,12 +179,13 @@ std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& targe
   return shapes;
 }
 
-// Where there are few queries, a family that does not split the keys leaves most SMs idle with few sequences, and one that
+// Where there are few queries, or a cache of 8 bits keeps hopper away, a family that does not split the keys leaves most SMs idle with few sequences, and one that
 // does may read them twice with many: of both, that which loses less. Nothing where the shape is known.
 std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& target, Shape shape) {
   constexpr std::int64_t kFew = 2;
   const bool is_open = target.gpu && attends(spec) && !spec.batch.pinned() && shape == reference_shape(spec);
-  if (!is_open || shape.q_len >= kFewQueries) return {};
+  const bool is_few = shape.q_len < kFewQueries || (has_scaled_keys(spec) && !has_scaled_queries(spec));
+  if (!is_open || !is_few) return {};
   shape.b = std::min(shape.b, kFew);
   return shape;
 }

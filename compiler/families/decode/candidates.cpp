@@ -18,6 +18,9 @@ constexpr int kMostTileRows = 32;
 // few sequences: 16 queries of 8 heads at 1, 4 and 16 x 8192 keys in 37, 93 and 730 us, in the hopper family 77, 81 and 197
 // (H100, 2026-11-27).
 constexpr std::int64_t kMostRows = 4 * kMostTileRows;
+// A cache of 8 bits is widened here and in sync alone, whose blocks have all keys of their rows and widen them again for each.
+constexpr std::int64_t kMostNarrowRows = 32 * kMostTileRows;
+std::int64_t most_rows(const AttentionSpec& spec) { return has_scaled_keys(spec) ? kMostNarrowRows : kMostRows; }
 
 // Registers besides tiles: addresses, loop state, temporaries of the softmax; and the pieces of a tile that are on their
 // way from a ring at a time. Compiled for sm_80 and sm_90a with d=64..256 (NVRTC 13.0, 2026-11-23).
@@ -51,7 +54,7 @@ bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why)
       return refuse(why, "copies: {} rows have their parts in the rings that boxes go to; use copies=rows", *s.tile_q);
     if (problem.spec.numerics == Numerics::BatchInvariant)
       return refuse(why, "tile_q: {} rows have no room for the parts of numerics=batch_invariant; use {}", *s.tile_q,
-                    problem.spec.d_qk > kMostDimOfPair ? kOctet : 2 * kOctet);
+                    problem.spec.d_qk > most_dim_of_pair(has_scaled_keys(problem.spec)) ? kOctet : 2 * kOctet);
   }
   if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);
@@ -107,13 +110,13 @@ bool refuses_resources(const Problem& problem, const Schedule& s, std::string* w
 std::vector<int> row_choices(const Problem& problem, const Schedule& pins) {
   if (pins.tile_q) return {*pins.tile_q};
   const AttentionSpec& spec = problem.spec;
-  const std::int64_t group = spec.heads_q / spec.heads_kv, most = kMostRows / group;
+  const std::int64_t group = spec.heads_q / spec.heads_kv, most = most_rows(spec) / group;
   const int rows = static_cast<int>(std::min(spec.q_len.max, std::max<std::int64_t>(most, 1)) * group);
   if (rows <= kOctet) return {kOctet};
   const int tiles = (rows + kMostTileRows - 1) / kMostTileRows;
   std::vector<int> choices = {2 * kOctet};
   if (rows > 2 * kOctet) choices.insert(choices.begin(), round_up((rows + tiles - 1) / tiles, kOctet));
-  if (spec.d_qk > kMostDimOfPair) choices.push_back(kOctet);
+  if (spec.d_qk > most_dim_of_pair(has_scaled_keys(spec))) choices.push_back(kOctet);
   return choices;
 }
 
@@ -182,7 +185,7 @@ Registers decode_registers(const Problem& problem, const KernelConfig& c) {
 void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
   const AttentionSpec& spec = problem.spec;
   const std::int64_t group = spec.heads_q / spec.heads_kv;
-  if (spec.q_len.max > kMostRows / group && !pins.family) return;
+  if (spec.q_len.max > most_rows(spec) / group && !pins.family) return;
   for (const int tile_q : row_choices(problem, pins)) enumerate_tiles(problem, tile_q, pins, out);
 }
 }  // namespace flashjit

@@ -33,6 +33,7 @@ constexpr double kSmBytesPerClock = 48;     // no SM takes in more
 constexpr double kAgainRate = 3;
 constexpr double kStepClocks = 800, kKeyClocks = 50;  // from one tile of a warp to the next
 constexpr double kKeyInPiecesClocks = 100;            // where each row of a tile is found by itself
+constexpr double kManyNarrowRows = 1.35;  // of 128 rows, 8 bits: 1305 us at 64 x 8192, 35 at 1 (H200, 2026-11-27)
 
 // What a launch will do, on a device whose SMs are in groups like those of the usual product.
 Teams teams_at(const KernelConfig& c, const Target& target, const Shape& shape) {
@@ -76,7 +77,8 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   p.issue = of_sm / step_bytes * *s.tile_kv * 16 * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) /
             kIssuePerClock / (target.clock_ghz * 1e3);
   const bool in_pieces = is_paged(spec) && spec.page_size % *s.tile_kv != 0;
-  const double step_clocks = kStepClocks + *s.tile_kv * (in_pieces ? kKeyInPiecesClocks : kKeyClocks);
+  const double step_clocks = (kStepClocks + *s.tile_kv * (in_pieces ? kKeyInPiecesClocks : kKeyClocks)) *
+                             (is_scaled(c) && has_many_rows(c) ? kManyNarrowRows : 1);
   p.compute = std::max(p.issue, of_warp * step_clocks / (target.clock_ghz * 1e3));
   const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv * row_tiles) + 1);
   // What is loaded at once arrives together, and waits for the last of it at the end. The first rows take as long to ask

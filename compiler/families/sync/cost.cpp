@@ -82,7 +82,10 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
 
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
-  p.compute = calibration.compute *
+  // Elements of 8 bits that each block widens on the way: 1449 us for 797, 198 for 99, 1714 for 887, 4139 for 2522
+  // (compare.py --table drawn_cache --seed 21, H200, 2026-11-27).
+  constexpr double kWidening = 1.9;
+  p.compute = calibration.compute * (has_scaled_keys(spec) && !has_scaled_queries(spec) ? kWidening : 1) *
               makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::longest_first) /
               clocks_per_us;
   add_units(p, t, blocks * work.kv_tiles / std::min(blocks, static_cast<double>(target.sm_count)), spec, target, shape);
