@@ -19,7 +19,7 @@ constexpr int kMostTileRows = 32;
 // (H100, 2026-11-27).
 constexpr std::int64_t kMostRows = 4 * kMostTileRows;
 // A cache of 8 bits is widened here and in sync alone, whose blocks have all keys of their rows and widen them again for each.
-constexpr std::int64_t kMostNarrowRows = 32 * kMostTileRows;
+constexpr std::int64_t kMostNarrowRows = 128 * kMostTileRows;
 std::int64_t most_rows(const AttentionSpec& spec) { return has_scaled_keys(spec) ? kMostNarrowRows : kMostRows; }
 
 // Registers besides tiles: addresses, loop state, temporaries of the softmax; and the pieces of a tile that are on their

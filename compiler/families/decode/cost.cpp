@@ -78,7 +78,7 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
             kIssuePerClock / (target.clock_ghz * 1e3);
   const bool in_pieces = is_paged(spec) && spec.page_size % *s.tile_kv != 0;
   const double step_clocks = (kStepClocks + *s.tile_kv * (in_pieces ? kKeyInPiecesClocks : kKeyClocks)) *
-                             (is_scaled(c) && has_many_rows(c) ? kManyNarrowRows : 1);
+                             (is_scaled(c) && (has_many_rows(c) || row_tiles > 1) ? kManyNarrowRows : 1);
   p.compute = std::max(p.issue, of_warp * step_clocks / (target.clock_ghz * 1e3));
   const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv * row_tiles) + 1);
   // What is loaded at once arrives together, and waits for the last of it at the end. The first rows take as long to ask

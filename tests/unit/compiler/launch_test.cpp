@@ -72,6 +72,57 @@ TEST(Items, OfPackedSequencesAreNumbered) {
   EXPECT_EQ(items_of({.keys = 128, .heads = 2, .numbered = true}, no_keys), 0);
 }
 
+GridRule cut(int heads = 1, bool uneven = false, int cluster = 1) {
+  return {.keys = 128,
+          .heads = 2 * cluster,
+          .cluster = cluster,
+          .part = {.queries = 64, .heads = heads, .most_items = 128, .uneven = uneven}};
+}
+
+void expect_parts(const Parts& parts, int count, int tiles) {
+  EXPECT_EQ(parts.count, count);
+  EXPECT_EQ(parts.tiles, tiles);
+}
+
+// Of 200 keys two tiles of two heads, and 100 tiles of queries: four items for 132 SMs.
+TEST(Parts, KeepAllSmsBusy) {
+  const Parts parts = parts_of(cut(), sizes(1, 200, 6400), 132);
+  EXPECT_LE(4 * parts.count, 132);
+  EXPECT_GE(4 * parts.count, 80);
+  EXPECT_GE(parts.count * parts.tiles, 100) << "some queries are nobody's";
+  EXPECT_LT((parts.count - 1) * parts.tiles, 100) << "a part has none";
+}
+
+TEST(Parts, OfManyItemsAreWhole) {
+  expect_parts(parts_of(cut(), sizes(64, 128, 6400), 132), 1, 1 << 30);   // 128 items: nearly all SMs have one
+  expect_parts(parts_of(cut(), sizes(100, 128, 6400), 132), 1, 1 << 30);  // more than the workspace has sums for
+  EXPECT_EQ(parts_of(cut(), sizes(40, 128, 6400), 132).count, 3) << "80 items: 240 parts of a third, for two rounds";
+}
+
+TEST(Parts, OfFewStepsAreNotWorthIt) {
+  expect_parts(parts_of(cut(), sizes(1, 200, 128), 132), 1, 1 << 30);
+  EXPECT_GT(parts_of(cut(16), sizes(1, 200, 128), 132).count, 1) << "16 heads are 16 steps for each query tile";
+  expect_parts(parts_of(cut(), sizes(1, 200, 0), 132), 1, 1 << 30);
+  expect_parts(parts_of(cut(), sizes(0, 200, 64), 132), 1, 1 << 30);
+  expect_parts(parts_of({.keys = 128, .heads = 2}, sizes(1, 200, 6400), 132), 1, 1 << 30);
+}
+
+// A mask lets some tiles of keys see few queries: those with most are cut sooner.
+TEST(Parts, OfUnevenItemsAreSmaller) {
+  EXPECT_GT(parts_of(cut(1, true), sizes(40, 128, 6400), 132).count, 3);
+}
+
+TEST(Parts, ClustersCountOnce) {
+  expect_parts(parts_of(cut(1, false, 2), sizes(1, 200, 6400), 132), parts_of(cut(), sizes(1, 200, 6400), 66).count,
+               parts_of(cut(), sizes(1, 200, 6400), 66).tiles);
+}
+
+TEST(Workspace, OfMoreThanItsMostIsNone) {
+  const WorkspaceBuffer sums = {"sums", "float", 8, {{&CallSizes::batch}, {&CallSizes::k_len, 128, true}}, 8 * 4};
+  EXPECT_EQ(bytes_of(sums, sizes(2, 256)), 8 * 4);
+  EXPECT_EQ(bytes_of(sums, sizes(5, 128)), 0);
+}
+
 TEST(Workspace, OfNumberedTilesHasOneMoreForEachSequence) {
   const CallSizes call = {.batch = 4, .q_len = 129, .k_len = 200, .q_tokens = 200, .k_tokens = 238};
   const WorkspaceBuffer tiles = {
