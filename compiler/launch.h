@@ -33,9 +33,9 @@ struct TeamRule {
 // Items that have all queries may be cut along them: where there are fewer items than SMs, or few more. What their blocks
 // sum up then lies in memory that the plan has for so many items.
 struct PartRule {
-  int queries = 0;     // of a step, which is not cut; 0: items have all of them
-  int heads = 1;       // whose queries an item goes over
-  int most_items = 0;  // that are cut
+  int queries = 0;      // of a step, which is not cut; 0: items have all of them
+  int heads = 1;        // whose queries an item goes over
+  int most_items = 0;   // that are cut
   bool uneven = false;  // a mask lets some see more queries than others
   int blocks_per_sm = 1;
 };
@@ -52,8 +52,8 @@ struct GridRule {
   int cluster = 1;        // blocks are launched so many at a time
   TeamRule team;          // with blocks_per_sm
   PartRule part;
-  int pieces = 0;         // not 0: items are pieces instead of tiles. Every query has so many, and an item
-  int of_item = 1;        // so many of those of all queries, one after the other
+  int pieces = 0;           // not 0: items are pieces instead of tiles. Every query has so many, and an item
+  int of_item = 1;          // so many of those of all queries, one after the other
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
                             // KernelParams::work_counters
 };

@@ -146,8 +146,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   const auto start = [&](const Entry& entry) {
     const bool has_teams = teams.count > 0 && entry.launch.grid.team.most > 1;
     params.items = items(entry.launch.grid);
-    const int blocks =
-        has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, params.items, sm_count_);
+    const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, params.items, sm_count_);
     return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
   };
   if (before_) {

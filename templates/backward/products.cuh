@@ -136,7 +136,6 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
   }
 }
 
-
 // dQ += ds K, of all keys of the block and the columns of its part: those of a warp in turns, so that few sums are beside
 // those of dK and dV.
 __device__ inline void add_query_gradients(const KernelParams& params, const Sequence& seq, int q_lo, int part, u32 ds,
@@ -204,11 +203,11 @@ __device__ inline bool add_up_parts(const PartSums& all, const KernelParams& par
   const int warp = block.number * config.warps + static_cast<int>(warp_id());
   float* of_qk = all.of_warp(warp, key_floats(config));
   float* of_v = of_qk + kRowTiles * tiles_qk * PartSums::kFour;
-  each_four(d_qk, [&](float (&four)[4], int i) { PartSums::add(of_qk + i * PartSums::kFour, four); });
-  each_four(d_v, [&](float (&four)[4], int i) { PartSums::add(of_v + i * PartSums::kFour, four); });
+  each_four(d_qk, [&](float(&four)[4], int i) { PartSums::add(of_qk + i * PartSums::kFour, four); });
+  each_four(d_v, [&](float(&four)[4], int i) { PartSums::add(of_v + i * PartSums::kFour, four); });
   if (!all.is_last(warp, params.query_parts)) return false;
-  each_four(d_qk, [&](float (&four)[4], int i) { PartSums::read(four, of_qk + i * PartSums::kFour); });
-  each_four(d_v, [&](float (&four)[4], int i) { PartSums::read(four, of_v + i * PartSums::kFour); });
+  each_four(d_qk, [&](float(&four)[4], int i) { PartSums::read(four, of_qk + i * PartSums::kFour); });
+  each_four(d_v, [&](float(&four)[4], int i) { PartSums::read(four, of_v + i * PartSums::kFour); });
   return true;
 }
 

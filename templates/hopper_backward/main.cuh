@@ -255,8 +255,8 @@ struct Consumer {
   // If others have queries of the same keys. False: dK and dV are left to one of them.
   __device__ bool add_up(int number, bool any) {
     wait_for_launch_before();  // which has set sums to zero
-    const int warp = number * cut_warps(config) +
-                     static_cast<int>(turns.warpgroup * 4 + recompute(threadIdx.x) / 32 % 4);
+    const int warp =
+        number * cut_warps(config) + static_cast<int>(turns.warpgroup * 4 + recompute(threadIdx.x) / 32 % 4);
     float *of_dk = part_sums.of_warp(warp, cut_floats(config)), *of_dv = of_dk + 16 * config.head_dim_qk;
     if (any) {
       PartSums::add(of_dk, dk);

@@ -213,12 +213,14 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
                            .q_tokens = shape.b * shape.q_len,
                            .k_tokens = shape.b * shape.k_len};
   const GridRule grid = tiles_of_keys(c);
-  const double blocks = std::max(1.0, static_cast<double>(items_of(grid, sizes)) * parts_of(grid, sizes, target.sm_count).count);
-  const double sms = std::min<double>(target.sm_count, blocks), tiles = query_tiles * work.kv_tiles * c.tile_kv / block_keys(c);
+  const double blocks =
+      std::max(1.0, static_cast<double>(items_of(grid, sizes)) * parts_of(grid, sizes, target.sm_count).count);
+  const double sms = std::min<double>(target.sm_count, blocks),
+               tiles = query_tiles * work.kv_tiles * c.tile_kv / block_keys(c);
   Prediction p;
   p.waves = blocks / target.sm_count;
-  p.compute =
-      (tiles * clocks / sms + std::max(1.0, p.waves) * (takes_items(c) ? kItemClocks : kBlockClocks)) / (target.clock_ghz * 1e3);
+  p.compute = (tiles * clocks / sms + std::max(1.0, p.waves) * (takes_items(c) ? kItemClocks : kBlockClocks)) /
+              (target.clock_ghz * 1e3);
   add_units(p, tile, tiles / sms, spec, target, shape);
   p.latency = kLaunches * kLaunchMicroseconds + gradient_passes(spec, shape, !apart) / (target.memory_tbs * 1e6);
   p.total = std::max(p.compute, p.memory) + p.latency;

@@ -162,7 +162,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   constexpr double kBound = 1.2, kExcess = 0.15, kSums = 0.25, kOneStage = 1.1;  // shares of what takes how long
   // Before and after its loop: 580 us where this says 480, a window of 128 keys at 4 x 4096, 16 heads (H200, 2026-11-27).
   constexpr double kBlockClocks = 16000;
-  constexpr double kEnoughWarps = 2;                                             // of a scheduler
+  constexpr double kEnoughWarps = 2;       // of a scheduler
   constexpr double kL2BytesPerClock = 15;  // of sums; facts of an H200, 2026-11-23
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
@@ -184,8 +184,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
       static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / columns);
   const CallSizes sizes = {.batch = shape.b, .q_len = shape.q_len, .k_len = shape.k_len};
   const GridRule grid = tiles_of_keys(c);
-  const double blocks =
-      static_cast<double>(items_of(grid, sizes)) * parts_of(grid, sizes, target.sm_count).count;
+  const double blocks = static_cast<double>(items_of(grid, sizes)) * parts_of(grid, sizes, target.sm_count).count;
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
   const double warps_per_scheduler = std::clamp(resident * *s.warps / 4, 1.0, kEnoughWarps);
   const double excess = tile.mma + tile.exp + tile.issue + tile.smem - tile.bound();

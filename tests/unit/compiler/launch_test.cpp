@@ -108,9 +108,7 @@ TEST(Parts, OfFewStepsAreNotWorthIt) {
 }
 
 // A mask lets some tiles of keys see few queries: those with most are cut sooner.
-TEST(Parts, OfUnevenItemsAreSmaller) {
-  EXPECT_GT(parts_of(cut(1, true), sizes(40, 128, 6400), 132).count, 3);
-}
+TEST(Parts, OfUnevenItemsAreSmaller) { EXPECT_GT(parts_of(cut(1, true), sizes(40, 128, 6400), 132).count, 3); }
 
 TEST(Parts, ClustersCountOnce) {
   expect_parts(parts_of(cut(1, false, 2), sizes(1, 200, 6400), 132), parts_of(cut(), sizes(1, 200, 6400), 66).count,
