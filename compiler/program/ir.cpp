@@ -29,10 +29,10 @@ constexpr AttributeRow kRows[] = {
     {"registers", "budget_registers", "per thread: estimated need / what the budget leaves"},
 };
 
-constexpr std::array<std::string_view, 25> kKindNames = {
-    "load",      "commit",  "wait",     "barrier", "producer", "helper", "consumer", "await", "release",
-    "transpose", "widen",   "fragment", "fill",    "loop",     "mma",    "score",    "mask",  "softmax",
-    "gradient",  "rescale", "convert",  "reduce",  "finalize", "stage",  "store"};
+constexpr std::array<std::string_view, 24> kKindNames = {
+    "load",    "commit",    "wait",     "barrier", "producer", "transposer", "consumer", "await",
+    "release", "transpose", "fragment", "fill",    "loop",     "mma",        "score",    "mask",
+    "softmax", "gradient",  "rescale",  "convert", "reduce",   "finalize",   "stage",    "store"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
 

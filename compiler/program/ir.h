@@ -63,31 +63,30 @@ struct Buffer {
 // ---- statements ----
 
 enum class Kind {
-  Load,       // global -> shared, asynchronous once copies are pipelined; global -> nothing yet before that
-  Commit,     // closes a group of asynchronous copies, or of a consumer's products
-  Wait,       // until at most `pending` groups are under way; makes this thread's copies visible to itself
-  Barrier,    // all warps of the block
-  Producer,   // what the warp that copies does for an item, beside the consumers
-  Helper,     // what warps between both do for it, where operands are to be transposed or widened
-  Consumer,   // what each of the warpgroups that compute does for it
-  Await,      // until the next slot of a buffer's ring is full (for who reads it) or empty (for who fills it)
-  Release,    // this reader is done with a slot: empty once all of them are
-  Transpose,  // shared -> shared, by a helper
-  Widen,      // likewise, to the type of products
-  Fragment,   // shared -> register operands
-  Fill,       // a constant
-  Loop,       // over the tiles of the phases
-  Mma,        // target += a * b: a Product
-  Score,      // the score function
-  Mask,       // -inf where a key is hidden
-  Softmax,    // scores to probabilities, running reference and sum
-  Gradient,   // of the logits, from P and the gradients of P
-  Rescale,    // O and sums to a new reference
-  Convert,    // to the operand type
-  Reduce,     // over the owners of a row
-  Finalize,   // divide by the sum, LSE, sink
-  Stage,      // registers -> shared, for wide stores
-  Store,      // to global memory
+  Load,        // global -> shared, asynchronous once copies are pipelined; global -> nothing yet before that
+  Commit,      // closes a group of asynchronous copies, or of a consumer's products
+  Wait,        // until at most `pending` groups are under way; makes this thread's copies visible to itself
+  Barrier,     // all warps of the block
+  Producer,    // what the warp that copies does for an item, beside the consumers
+  Transposer,  // what warps between both do for it, where an operand is to be transposed
+  Consumer,    // what each of the warpgroups that compute does for it
+  Await,       // until the next slot of a buffer's ring is full (for who reads it) or empty (for who fills it)
+  Release,     // this reader is done with a slot: empty once all of them are
+  Transpose,   // shared -> shared, by a transposer
+  Fragment,    // shared -> register operands
+  Fill,        // a constant
+  Loop,        // over the tiles of the phases
+  Mma,         // target += a * b: a Product
+  Score,       // the score function
+  Mask,        // -inf where a key is hidden
+  Softmax,     // scores to probabilities, running reference and sum
+  Gradient,    // of the logits, from P and the gradients of P
+  Rescale,     // O and sums to a new reference
+  Convert,     // to the operand type
+  Reduce,      // over the owners of a row
+  Finalize,    // divide by the sum, LSE, sink
+  Stage,       // registers -> shared, for wide stores
+  Store,       // to global memory
 };
 std::string_view name(Kind kind);
 
@@ -95,7 +94,7 @@ struct Statement {
   Kind kind = Kind::Load;
   std::vector<int> writes, reads;  // indices of buffers
   Attributes attributes;
-  std::vector<Statement> body;  // Loop, Producer, Helper, Consumer
+  std::vector<Statement> body;  // Loop, Producer, Transposer, Consumer
   std::optional<Axis> along;    // Loop: of which tiles
   Product product;              // Mma, once warps are assigned
 };

@@ -65,7 +65,7 @@ struct Role {
 
 struct Roles {
   const Program& p;
-  std::array<Role, 3> roles = {Role{Kind::Producer}, Role{Kind::Helper}, Role{Kind::Consumer}};
+  std::array<Role, 3> roles = {Role{Kind::Producer}, Role{Kind::Transposer}, Role{Kind::Consumer}};
   std::vector<Ring> rings = {};        // by buffer
   std::vector<Product> products = {};  // under way
   std::int64_t groups = 0;             // of products, committed
@@ -96,11 +96,9 @@ struct Roles {
     return fill(step);
   }
 
-  Result<void> help(const Step& step) {
-    const Kind kind = step.statement->kind;
-    if (kind == Kind::Release) return release(step);
-    if (kind != Kind::Transpose && kind != Kind::Widen)
-      return wrong(step, "the helper transposes and widens and does nothing else");
+  Result<void> transpose(const Step& step) {
+    if (step.statement->kind == Kind::Release) return release(step);
+    if (step.statement->kind != Kind::Transpose) return wrong(step, "the transposer transposes and does nothing else");
     FLASHJIT_TRY(read(step, step.statement->reads[0]));
     return fill(step);
   }
@@ -171,7 +169,7 @@ struct Roles {
   }
 
   Result<void> execute(Kind role, const Step& step) {
-    return role == Kind::Producer ? produce(step) : role == Kind::Helper ? help(step) : consume(step);
+    return role == Kind::Producer ? produce(step) : role == Kind::Transposer ? transpose(step) : consume(step);
   }
 
   // Lets a role go on until it waits or is done. Says whether it has come further.
@@ -233,7 +231,7 @@ Result<void> check_tiles_apart(const Program& p) {
 }
 
 bool is_role(const Statement& s) {
-  return s.kind == Kind::Producer || s.kind == Kind::Helper || s.kind == Kind::Consumer;
+  return s.kind == Kind::Producer || s.kind == Kind::Transposer || s.kind == Kind::Consumer;
 }
 
 }  // namespace

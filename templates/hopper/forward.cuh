@@ -10,7 +10,6 @@
 #include "templates/hopper/producer.cuh"
 #include "templates/hopper/softmax.cuh"
 #include "templates/hopper/transpose.cuh"
-#include "templates/hopper/widen.cuh"
 
 namespace flashjit {
 
@@ -481,13 +480,9 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
   if (threadIdx.x < kThreadsPerWarpgroup) {
     shrink_registers<producer_registers(config)>();
     if (kInPages ? threadIdx.x < kProducers : threadIdx.x == 0) Producer{params, maps, shared, transposed}.run();
-    if (kHasHelpers && threadIdx.x >= 32) {
-      if constexpr (kWidens) Widener{shared, threadIdx.x / 32 - 1}.run();
-      else Transposer{shared}.run();
+    if constexpr (kTransposesValues) {
+      if (threadIdx.x >= kThreadsPerWarpgroup - 32 * kTransposingWarps) Transposer{shared}.run();
     }
-  } else if (kWidens && threadIdx.x >= (kWarpgroups + 1) * kThreadsPerWarpgroup) {
-    shrink_registers<producer_registers(config)>();
-    if constexpr (kWidens) Widener{shared, threadIdx.x / 32 - 4 * kWarpgroups - 1}.run();
   } else {
     grow_registers<consumer_registers(config)>();
     Consumer{params, maps, shared}.run();

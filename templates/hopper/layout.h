@@ -8,13 +8,7 @@ namespace flashjit {
 constexpr int kRowsPerWarpgroup = 64;
 constexpr int kThreadsPerWarpgroup = 128;
 
-// K and V of 8 bits that belong to Q of 16 are widened on their way, by a warpgroup of its own and three warps of that which
-// copies: one warp waits for itself most of the time (with three warps in all d=128 took 1.8 times as long as 16 bits; H200,
-// 2026-11-27).
-constexpr bool widens(const KernelConfig& c) { return is_scaled(c) && c.element != Element::f8; }
-constexpr int hopper_threads(const KernelConfig& c) {
-  return (c.warpgroups + 1 + (widens(c) ? 1 : 0)) * kThreadsPerWarpgroup;
-}
+constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
 
 // The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum.
 constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
@@ -36,9 +30,7 @@ constexpr int product_pieces(const KernelConfig& c) {
 // transposed it.
 constexpr bool transposes_values(const KernelConfig& c) { return c.transpose == Transpose::loop; }
 constexpr bool reads_transposed(const KernelConfig& c) { return c.transpose == Transpose::launch; }
-// What is to be widened waits there as well.
-constexpr bool has_helpers(const KernelConfig& c) { return transposes_values(c) || widens(c); }
-constexpr int helper_warps(const KernelConfig& c) { return widens(c) ? 7 : 3; }
+constexpr int kTransposingWarps = 3;
 // Copies take long, to transpose does not: two places of transposed V are enough.
 constexpr int value_stages(const KernelConfig& c) { return transposes_values(c) && c.stages > 2 ? 2 : c.stages; }
 
@@ -63,7 +55,7 @@ constexpr bool values_side_by_side(const KernelConfig& c) {
 // Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
 constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
 constexpr int consumer_registers(const KernelConfig& c) {
-  return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? widens(c) ? 216 : 232 : 160;
+  return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160;
 }
 
 // Whether O goes to memory by TMA, from Q's place: with two of those there is time for it. A warp stores its 16 rows.
@@ -124,7 +116,7 @@ constexpr int box_rows(const KernelConfig& c) {
   return c.page_size > 0 ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
 }
 
-// Shared memory: [ Q stages | K stages | V stages | copied K, if that is widened | copied V, if it is that or transposed | inputs of each warpgroup | work
+// Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | work
 // states | redo list | key of dropout | barriers | scales of tiles | numbers of the warps that do not compute ],
 // tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
@@ -145,10 +137,10 @@ constexpr int scale_places(const KernelConfig& c) { return has_key_scales(c) ? 2
 constexpr int kProgressNumbers = 4;
 
 struct HopperLayout {
-  PanelLayout q, k, v, copied_k, copied_v;  // as products read them, and as TMA brings them: most often the same
+  PanelLayout q, k, v, copied_v;  // V as products read it, and as TMA brings it: most often the same
   int v_stage_bytes = 0, copied_v_stage_bytes = 0;
-  int k_offset = 0, v_offset = 0, copied_k_offset = 0, copied_v_offset = 0, inputs_offset = 0, state_offset = 0,
-      redo_offset = 0, dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0;
+  int k_offset = 0, v_offset = 0, copied_v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0,
+      dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -160,29 +152,23 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.copied_v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
   s.v = c.transpose != Transpose::none ? panel_layout(c.head_dim_v, c.tile_kv, c.element) : s.copied_v;
   if (reads_transposed(c)) s.copied_v = s.v;
-  s.copied_k = s.k;
-  if (widens(c)) {
-    s.copied_k = panel_layout(c.tile_kv, c.head_dim_qk, Element::f8);
-    s.copied_v = panel_layout(c.tile_kv, c.head_dim_v, Element::f8);
-  }
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
   s.v_stage_bytes = round_up(s.v.bytes() + (c.row_sum == RowSum::matrix ? s.v.panel_bytes() : 0), 1024) /
                     (values_side_by_side(c) ? 2 : 1);
-  s.copied_v_stage_bytes = has_helpers(c) ? round_up(s.copied_v.bytes(), 1024) : s.v_stage_bytes;
+  s.copied_v_stage_bytes = transposes_values(c) ? round_up(s.copied_v.bytes(), 1024) : s.v_stage_bytes;
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;
-  s.copied_k_offset = s.v_offset + (has_helpers(c) ? value_stages(c) * s.v_stage_bytes : 0);
-  s.copied_v_offset = s.copied_k_offset + (widens(c) ? c.stages * round_up(s.copied_k.bytes(), 1024) : 0);
+  s.copied_v_offset = s.v_offset + (transposes_values(c) ? value_stages(c) * s.v_stage_bytes : 0);
   s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes + bytes_behind_values(c);
   s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
   s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
-  s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (has_helpers(c) ? 2 * c.stages : 0) +
-               (widens(c) ? 2 * c.stages : 0) + (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
+  s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (transposes_values(c) ? 2 * c.stages : 0) +
+               (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
   s.scales_offset = s.barrier_offset + s.barriers * 8;
   s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
-  s.bytes = s.numbers_offset + (c.page_size > 0 ? kProgressNumbers * 4 : 0) + (has_helpers(c) ? c.stages * 4 : 0);
+  s.bytes = s.numbers_offset + (c.page_size > 0 ? kProgressNumbers * 4 : 0) + (transposes_values(c) ? c.stages * 4 : 0);
   return s;
 }
 
@@ -191,12 +177,11 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
 // 0.98 and 0.97 with a warp, 0.95 and 0.94 with four; of 16 0.70 and 0.65, 0.93 and 0.94; H200, 2026-11-23).
 constexpr int boxes_of_tile(const KernelConfig& c) {
   const HopperLayout s = hopper_layout(c);
-  return c.tile_kv / box_rows(c) *
-         (s.copied_k.panels() > s.copied_v.panels() ? s.copied_k.panels() : s.copied_v.panels());
+  return c.tile_kv / box_rows(c) * (s.k.panels() > s.v.panels() ? s.k.panels() : s.v.panels());
 }
 constexpr int copying_threads(const KernelConfig& c) {
   if (c.page_size == 0) return 1;
-  return boxes_of_tile(c) <= 4 || has_helpers(c) ? 32 : kThreadsPerWarpgroup;
+  return boxes_of_tile(c) <= 4 || transposes_values(c) ? 32 : kThreadsPerWarpgroup;
 }
 
 }  // namespace flashjit

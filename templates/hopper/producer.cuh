@@ -96,16 +96,16 @@ struct Producer {
     join();  // no thread falls behind by more than a tile: barriers know two phases
     const u32 page = look_up_page(work, tile * kTileKv);      // comes while the producer waits
     const TileScales scales = find_scales(work, tile, page);  // likewise
-    const u32 keys = shared.copied_k(ring.stage()), full = shared.copied_k_full(ring.stage());
-    wait_barrier(shared.copied_k_empty(ring.stage()), ring.parity() ^ 1);
+    wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
     if (leads()) {
       if constexpr (kHasUnits) shared.scales(ring.count) = scales;
-      arrive_expecting(full, kLayout.copied_k.bytes());
+      arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
     }
     if constexpr (kEndsKeys) {
-      copy_ending_rows(keys, kLayout.copied_k, maps.k, maps.k_steps, full, work, tile * kTileKv, outer_of(work, page));
+      copy_ending_rows(shared.k(ring.stage()), kLayout.k, maps.k, maps.k_steps, shared.k_full(ring.stage()), work,
+                       tile * kTileKv, outer_of(work, page));
     } else {
-      copy_rows(keys, kLayout.copied_k, maps.k, full, work, tile * kTileKv);
+      copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
     }
   }
 
@@ -223,9 +223,9 @@ struct Producer {
     }
   }
 
-  // Tells the helpers that all of V has been copied.
+  // Tells the warps that transpose V that all of it has been copied.
   __device__ void end_values() {
-    if constexpr (!kHasHelpers) return;
+    if constexpr (!kTransposesValues) return;
     const Ring<kStages> at = ring;
     wait_barrier(shared.copied_v_empty(at.stage()), at.parity() ^ 1);
     if (!leads()) return;

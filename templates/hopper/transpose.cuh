@@ -63,7 +63,7 @@ struct Transposer {
       wait_barrier(shared.copied_v_full(copied.stage()), copied.parity());
       if (shared.values_ended(copied.stage())) return;
       wait_barrier(shared.v_empty(ring.stage()), ring.parity() ^ 1);
-      transpose_tile<kHelperWarps>(shared.v(ring.stage()), shared.copied_v(copied.stage()), warp);
+      transpose_tile<kTransposingWarps>(shared.v(ring.stage()), shared.copied_v(copied.stage()), warp);
       fence_async_proxy();
       __syncwarp();
       if (threadIdx.x % 32 == 0) {

@@ -13,8 +13,6 @@ constexpr HopperLayout kLayout = hopper_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kQStages = config.q_stages;
 constexpr bool kTransposesValues = transposes_values(config), kReadsTransposed = reads_transposed(config);
-constexpr bool kWidens = widens(config), kHasHelpers = has_helpers(config);
-constexpr int kHelperWarps = helper_warps(config);
 constexpr int kValueStages = value_stages(config);
 constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
@@ -216,10 +214,7 @@ struct SharedMemory {
   __device__ u32 v(u32 stage) const {
     return base + kLayout.v_offset + stage * (values_side_by_side(config) ? kPanelWidth / 2 : kLayout.v_stage_bytes);
   }
-  // K and V as TMA brings them.
-  __device__ u32 copied_k(u32 stage) const {
-    return kWidens ? base + kLayout.copied_k_offset + stage * round_up(kLayout.copied_k.bytes(), 1024) : k(stage);
-  }
+  // V as TMA brings it.
   __device__ u32 copied_v(u32 stage) const {
     return base + kLayout.copied_v_offset + stage * kLayout.copied_v_stage_bytes;
   }
@@ -243,13 +238,13 @@ struct SharedMemory {
 
   // Of keys in pages: what the producer knows of its items, between one and the next.
   __device__ int& progress(int i) const { return number(i); }
-  // Of V that helpers take: not 0 once there is no more, and nothing in this place.
+  // Of V that is transposed: not 0 once there is no more, and nothing in this place.
   __device__ int& values_ended(u32 stage) const { return number((kInPages ? kProgressNumbers : 0) + stage); }
   __device__ int& number(int i) const { return *reinterpret_cast<int*>(memory + kLayout.numbers_offset + i * 4); }
 
   // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
-  // window, one for V that the producer waits for itself, full and empty for V, and for K, that helpers take, and for
-  // the inputs of each warpgroup.
+  // window, one for V that the producer waits for itself, full and empty for V that is to be transposed, and for the
+  // inputs of each warpgroup.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 q_full(u32 slot) const { return barrier(slot); }
   __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }
@@ -260,19 +255,12 @@ struct SharedMemory {
   __device__ u32 flushed() const { return barrier(2 * kQStages + 4 * kStages); }
   __device__ u32 v_copied() const { return barrier(2 * kQStages + 4 * kStages + 1); }
   static constexpr int kCopiedBarriers = 2 * kQStages + 4 * kStages + 2,
-                       kCopiedKeyBarriers = kCopiedBarriers + (kHasHelpers ? 2 * kStages : 0),
-                       kInputBarriers = kCopiedKeyBarriers + (kWidens ? 2 * kStages : 0);
+                       kInputBarriers = kCopiedBarriers + (kTransposesValues ? 2 * kStages : 0);
   __device__ u32 copied_v_full(u32 stage) const {
-    return kHasHelpers ? barrier(kCopiedBarriers + stage) : v_full(stage);
+    return kTransposesValues ? barrier(kCopiedBarriers + stage) : v_full(stage);
   }
   __device__ u32 copied_v_empty(u32 stage) const {
-    return kHasHelpers ? barrier(kCopiedBarriers + kStages + stage) : v_empty(stage);
-  }
-  __device__ u32 copied_k_full(u32 stage) const {
-    return kWidens ? barrier(kCopiedKeyBarriers + stage) : k_full(stage);
-  }
-  __device__ u32 copied_k_empty(u32 stage) const {
-    return kWidens ? barrier(kCopiedKeyBarriers + kStages + stage) : k_empty(stage);
+    return kTransposesValues ? barrier(kCopiedBarriers + kStages + stage) : v_empty(stage);
   }
   __device__ u32 inputs_full(u32 warpgroup) const { return barrier(kInputBarriers + warpgroup); }
   __device__ u32 inputs_empty(u32 warpgroup) const { return barrier(kInputBarriers + kWarpgroups + warpgroup); }
@@ -291,19 +279,15 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
       init_barrier(shared.q_empty(i), kConsumerWarps * 32);
     }
     for (int i = 0; i < kStages; ++i) {
-      init_barrier(shared.k_full(i), kWidens ? kHelperWarps : 1);
-      init_barrier(shared.v_full(i), kHasHelpers ? kHelperWarps : 1);
+      init_barrier(shared.k_full(i), 1);
+      init_barrier(shared.v_full(i), kTransposesValues ? kTransposingWarps : 1);
       init_barrier(shared.k_empty(i), kConsumerWarps);
       init_barrier(shared.v_empty(i), kConsumerWarps);
     }
-    for (int i = 0; kHasHelpers && i < kStages; ++i) {
+    for (int i = 0; kTransposesValues && i < kStages; ++i) {
       init_barrier(shared.copied_v_full(i), 1);
-      init_barrier(shared.copied_v_empty(i), kHelperWarps);
+      init_barrier(shared.copied_v_empty(i), kTransposingWarps);
       shared.values_ended(i) = 0;
-      if constexpr (kWidens) {
-        init_barrier(shared.copied_k_full(i), 1);
-        init_barrier(shared.copied_k_empty(i), kHelperWarps);
-      }
     }
     init_barrier(shared.flushed(), kConsumerWarps);
     init_barrier(shared.v_copied(), 1);

@@ -165,9 +165,6 @@ bool refuses_heads(const Problem& problem, const Schedule& s, std::string* why) 
 
 bool refuses_resources(const Problem& problem, const KernelConfig& sizes, std::string* why) {
   const Target& target = problem.target;
-  if (widens(sizes) && sizes.warpgroups > 2)
-    return refuse(why, "warpgroups: {} leave none for the warps that widen {}; use 1 or 2", sizes.warpgroups,
-                  name(problem.spec.kv_dtype));
   if (sizes.page_size > 0 && boxes_of_tile(sizes) > copying_threads(sizes)) {
     return refuse(
         why,

@@ -27,12 +27,17 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
     return fmt::format("family: hopper has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
                        kMaxHeadDim, spec.d_qk, spec.d_v, other);
   }
-  if (has_scaled_keys(spec) && (spec.d_v % 16 != 0 || spec.d_qk % 16 != 0)) {
+  if (has_scaled_keys(spec) && !has_scaled_queries(spec)) {
     return fmt::format(
-        "family: hopper transposes or widens K and V of 8 bits 16 columns at a time, and copies by TMA, 16 bytes of a row at least, and the spec has d={}/{}; use multiples of 16, or family={}",
+        "family: hopper multiplies K and V where TMA has put them, and kv={} has to be widened to {} before; use family={}",
+        name(spec.kv_dtype), name(spec.dtype), other);
+  }
+  if (has_scaled_queries(spec) && (spec.d_v % 16 != 0 || spec.d_qk % 16 != 0)) {
+    return fmt::format(
+        "family: hopper transposes V of 8 bits 16 columns at a time, and copies by TMA, 16 bytes of a row at least, and the spec has d={}/{}; use multiples of 16, or family={}",
         spec.d_qk, spec.d_v, other);
   }
-  if (spec.token_scales) {
+  if (spec.token_scales && has_scaled_queries(spec)) {
     return fmt::format(
         "family: hopper has one scale for all keys of a tile, and those of the spec have their own "
         "(token_scales); use scales=block(128), or family={}",

@@ -51,7 +51,7 @@ Parts parts_of(const Program& p, const Body& loop) {
 struct Splitter {
   static constexpr std::string_view kPass = "pipeline_copies";
   Program& p;
-  bool overlap, stages_output, inputs, transposes, widens;
+  bool overlap, stages_output, inputs, transposes;
   Result<void> failed = {};
 
   template <class Value>
@@ -80,29 +80,24 @@ struct Splitter {
     Statement role = make_statement(Kind::Producer), loop = make_statement(Kind::Loop);
     loop.along = consumed.along;
     loop.attributes = consumed.attributes;
-    const std::string_view keys = widens ? "Kc" : "Ks", values = transposes || widens ? "Vc" : "Vs";
-    append(loop.body, at(fetch(keys, "k"), 1));
-    append(loop.body, at(fetch(values, "v"), 0));
+    append(loop.body, at(fetch("Ks", "k"), 1));
+    append(loop.body, at(fetch(transposes ? "Vc" : "Vs", "v"), 0));
     append(role.body, fetch("Qs", "q"));
-    append(role.body, at(fetch(keys, "k"), 0));
+    append(role.body, at(fetch("Ks", "k"), 0));
     if (inputs) append(loop.body, at(fetch("Is", "inputs"), 1));
     if (inputs) append(role.body, at(fetch("Is", "inputs"), 0));
     role.body.push_back(std::move(loop));
     return role;
   }
 
-  // What was copied, as products read it.
-  Body made(Kind kind, std::string_view tile, std::string_view copied) {
-    return {await(copied, "full"), await(tile, "empty"), make_statement(kind, {p.buffer(tile)}, {p.buffer(copied)}),
-            release(copied)};
-  }
-  Statement helper(const Statement& consumed) {
-    Statement role = make_statement(Kind::Helper), loop = make_statement(Kind::Loop);
+  // V as products of 8 bits read it.
+  Statement transposer(const Statement& consumed) {
+    Statement role = make_statement(Kind::Transposer), loop = make_statement(Kind::Loop);
     loop.along = consumed.along;
     loop.attributes = consumed.attributes;
-    if (widens) append(role.body, at(made(Kind::Widen, "Ks", "Kc"), 0));
-    if (widens) append(loop.body, at(made(Kind::Widen, "Ks", "Kc"), 1));
-    append(loop.body, at(made(widens ? Kind::Widen : Kind::Transpose, "Vs", "Vc"), 0));
+    append(loop.body, at({await("Vc", "full"), await("Vs", "empty"),
+                          make_statement(Kind::Transpose, {p.buffer("Vs")}, {p.buffer("Vc")}), release("Vc")},
+                         0));
     role.body.push_back(std::move(loop));
     return role;
   }
@@ -179,14 +174,10 @@ void add_tiles(Program& p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const HopperLayout l = hopper_layout(c);
   p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, c.q_stages, l.k_offset / c.q_stages));
-  const Dtype multiplied = widens(c) ? spec.dtype : spec.kv_dtype;
-  p.buffers.push_back(shared_tile("Ks", multiplied, l.k, l.k_offset, c.stages, (l.v_offset - l.k_offset) / c.stages));
-  p.buffers.push_back(shared_tile("Vs", multiplied, l.v, l.v_offset, value_stages(c), l.v_stage_bytes));
-  if (widens(c)) {
-    p.buffers.push_back(shared_tile("Kc", spec.kv_dtype, l.copied_k, l.copied_k_offset, c.stages,
-                                    (l.copied_v_offset - l.copied_k_offset) / c.stages));
-  }
-  if (has_helpers(c)) {
+  p.buffers.push_back(
+      shared_tile("Ks", spec.kv_dtype, l.k, l.k_offset, c.stages, (l.v_offset - l.k_offset) / c.stages));
+  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, value_stages(c), l.v_stage_bytes));
+  if (transposes_values(c)) {
     p.buffers.push_back(
         shared_tile("Vc", spec.kv_dtype, l.copied_v, l.copied_v_offset, c.stages, l.copied_v_stage_bytes));
   }
@@ -223,12 +214,11 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const bool stages_output = flashjit::stages_output(c);
-  Splitter splitter{p,        c.overlap == Overlap::qk_pv, stages_output, inputs_bytes(c) > 0, transposes_values(c),
-                    widens(c)};
+  Splitter splitter{p, c.overlap == Overlap::qk_pv, stages_output, inputs_bytes(c) > 0, transposes_values(c)};
   const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
   if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no loop");
   Body roles = {splitter.producer(*loop)};
-  if (has_helpers(c)) roles.push_back(splitter.helper(*loop));
+  if (transposes_values(c)) roles.push_back(splitter.transposer(*loop));
   roles.push_back(splitter.consumer(std::move(p.body)));
   p.body = std::move(roles);
   if (!splitter.failed) return splitter.failed.error();

@@ -287,7 +287,7 @@ TEST(VerifyRoles, RegistersOfAProductUnderWay) {
 
 // V of 8 bits passes through the hands of a third role.
 TEST(VerifyRoles, ValuesAreTransposedInStep) {
-  const auto transposed = [](Program& p) -> std::vector<Statement>& { return loop_in(role(p, Kind::Helper)); };
+  const auto transposed = [](Program& p) -> std::vector<Statement>& { return loop_in(role(p, Kind::Transposer)); };
   Program early = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(early), Kind::Await, 0);
   expect_broken(early, "transpose Vs (item 0, tile 0): reads Vc before it has awaited that it is full");
