@@ -26,7 +26,9 @@ void add_gradient_launches(Plan& plan, int tile_kv, int warps);
 // Bytes that launches before and after the loop read and write: O and dO, and with sums dQ is written, read and written.
 double gradient_passes(const AttentionSpec& spec, const Shape& shape, bool sums);
 
-// Where items of the launch over keys are cut: along tiles of so many queries, of so many heads.
+// Where items of the launch over keys are cut: along tiles of so many queries, of so many heads; and what says so.
+inline constexpr std::string_view kSharesQueries =
+    "  where there are few tiles of keys, blocks share the queries of each, and add up dK and dV likewise\n";
 PartRule part_rule(int tile_q, int heads, bool uneven);
 // Of such a plan: sums of dK and dV of each tile of keys, of so many heads, in so many warps of so many floats, as arguments
 // of the first two launches from these places on.

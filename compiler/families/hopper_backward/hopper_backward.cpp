@@ -305,9 +305,11 @@ std::string describe(const KernelConfig& c) {
     text += "  blocks in pairs tell each other dS; a third warpgroup makes dQ of both, half of its columns\n";
   text += has_roles(c) ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
                        : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
-  if (adds_dq(c))
-    return text + fmt::format("  dQ is added to sums in memory, {}\n",
-                              adds_in_order(c) ? "the last keys first" : "in any order");
+  if (adds_dq(c)) {
+    text +=
+        fmt::format("  dQ is added to sums in memory, {}\n", adds_in_order(c) ? "the last keys first" : "in any order");
+    return cuts_items(c) ? text.append(kSharesQueries) : text;
+  }
   return text + fmt::format("  then dQ of {} queries by a block, over tiles of {} keys; scores are made twice\n",
                             kDqTileQ, dq_layout(c).tile_kv);
 }

@@ -257,7 +257,8 @@ std::string why_rejected(const CompilerFindings&) { return {}; }
 std::string describe(const KernelConfig& c) {
   if (c.dq == DqSums::atomics)
     return fmt::format("  a block has {} keys, and adds its share of dQ to sums in memory, in any order\n",
-                       block_rows(c));
+                       block_rows(c)) +
+           (shares_keys(c) ? std::string(kSharesQueries) : "");
   return fmt::format("  dK and dV of {0} keys, then dQ of {0} queries, by a block; scores are made twice\n",
                      block_rows(c));
 }

@@ -115,6 +115,24 @@ TEST(Parts, ClustersCountOnce) {
                parts_of(cut(), sizes(1, 200, 6400), 66).tiles);
 }
 
+// Sums in any order are what `fast` allows; gradients of parameters have sums of their own for each tile of keys.
+TEST(Parts, AreOfFastGradientsAlone) {
+  const auto cuts = [](std::string_view words, std::string_view target) {
+    const auto spec = parse_spec(fmt::format("bwd bf16 d=128 heads=8/2 {}", words));
+    EXPECT_TRUE(spec) << words << ": " << spec.error().message;
+    const auto plan = make_plan(*spec, **find_target(target), {});
+    EXPECT_TRUE(plan) << words << ": " << plan.error().message;
+    return std::ranges::any_of(plan->launches, [](const KernelLaunch& launch) { return launch.grid.part.queries > 0; });
+  };
+  for (const std::string_view target : {"sm_90a", "sm_80"}) {
+    EXPECT_TRUE(cuts("", target)) << target;
+    EXPECT_TRUE(cuts("mask=\"causal\" dropout=0.1", target)) << target;
+    EXPECT_FALSE(cuts("numerics=deterministic", target)) << target;
+    EXPECT_FALSE(cuts("score=\"alibi\" grads=\"slope\"", target)) << target;
+  }
+  EXPECT_FALSE(cuts("layout=packed", "sm_90a")) << "a warp that finds tiles has no registers for it";
+}
+
 TEST(Workspace, OfMoreThanItsMostIsNone) {
   const WorkspaceBuffer sums = {"sums", "float", 8, {{&CallSizes::batch}, {&CallSizes::k_len, 128, true}}, 8 * 4};
   EXPECT_EQ(bytes_of(sums, sizes(2, 256)), 8 * 4);
