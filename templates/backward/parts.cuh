@@ -88,7 +88,10 @@ struct PartSums {
     const int first = blockIdx.x * threads + threadIdx.x, step = gridDim.x * threads;
     const int all = params.key_items * warps;
     auto* fours = reinterpret_cast<float4*>(sums);
+    // (Unrolled, these are what makes registers of the launch spill.)
+#pragma unroll 1
     for (int i = first; i < all * (floats / 4); i += step) fours[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
     for (int i = first; i < all; i += step) done[i] = 0;
   }
 };

@@ -59,8 +59,6 @@ constexpr int kRowLanes = row_lanes();
 __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* dq_sums = nullptr,
                                         float* sink_rows = nullptr, float* kv_sums = nullptr,
                                         int* parts_done = nullptr) {
-  if constexpr (shares_keys(config))
-    PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(p, config.warps, key_floats(config));
   if (config.gradients > 0 && (p.q_len == 0 || p.batch == 0)) return;
   const QueryRows rows = rows_of_block(p);
   const Sequence& seq = rows.seq;
@@ -95,6 +93,8 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
     if constexpr (config.sink_gradient) sink_rows[row] = sink_share(p, seq, lse * kNaturalLse, delta);
     facts[row] = {lse == -kInfinity ? kInfinity : lse * (kNaturalLse * kLog2e), delta * kKeptShare};
   }
+  if constexpr (shares_keys(config))
+    PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(p, config.warps, key_floats(config));
 }
 
 // dQ from its sums, in chunks of eight columns.
