@@ -33,11 +33,11 @@ struct TeamRule {
 // Items that have all queries may be cut along them: where there are fewer items than SMs, or few more. What their blocks
 // sum up then lies in memory that the plan has for so many items.
 struct PartRule {
-  int queries = 0;      // of a step, which is not cut; 0: items have all of them
-  int heads = 1;        // whose queries an item goes over
-  int most_items = 0;   // that are cut
-  bool uneven = false;  // a mask lets some see more queries than others
-  int blocks_per_sm = 1;
+  int queries = 0;        // of a step, which is not cut; 0: items have all of them
+  int heads = 1;          // whose queries an item goes over
+  int most_items = 0;     // that are cut
+  bool uneven = false;    // a mask lets some see more queries than others
+  int blocks_per_sm = 1;  // that run at the same time
 };
 
 // How the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.

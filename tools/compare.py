@@ -13,7 +13,7 @@
   compare.py --table prefix            64 sequences that share 32k tokens: read for each, and once
   compare.py --table cache             caches of 8 bits, new tokens written and turned by the call, pieces of prompts on pages
   compare.py --table mixed             prompts and single tokens in one launch, drafts in a tree
-  compare.py --table drawn --count 100 problems that nobody chose, drawn from --seed; drawn_backward: gradients; drawn_cache: caches
+  compare.py --table drawn             problems that nobody chose, drawn from --seed; drawn_backward: gradients; drawn_cache: caches
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
   compare.py --before OLD/libflashjit.so --no-peers    another build of ours on the same rows: faster, slower, other bits

@@ -142,6 +142,13 @@ std::vector<Row> every_row() {
             rows.push_back({fmt::format("bwd {} d={} heads=32/8{}", dtype, dims, variant), target.name, pins});
         }
       }
+      // Sixteen rows: with more columns than registers bear, Q lies in shared memory. Another family would hide what spills.
+      for (const int d : {64, 128, 144, 160, 192, 208, 224, 256}) {
+        for (const char* kv : {"", " kv=e4m3"}) {
+          rows.push_back({fmt::format("fwd {} d={} heads=32/8 q_len=4{} layout=paged(64)", dtype, d, kv), target.name,
+                          "family=decode"});
+        }
+      }
       for (const char* variant : kVariants) {
         for (const std::string_view pins : pins_for(target)) {
           for (int d = 8; d <= 256; d += 8) {
