@@ -17,23 +17,24 @@ constexpr double kOverlappingUs = 1.2, kAloneUs = 3.0;
 
 void add_append(Plan& plan) {
   const KernelConfig& c = plan.config;
-  plan.before = {.entry = "flashjit_append",
-                 .threads = kAppendThreads,
-                 .grid = {.pieces = append_pieces(c), .of_item = kAppendThreads},
-                 .bounds = "flashjit::kAppendThreads",
-                 .call = "appending::write_rows(params, nullptr)"};
-  overlap_with_before(plan);
+  KernelLaunch& launch =
+      *plan.before.insert(plan.before.begin(), {.entry = "flashjit_append",
+                                                .threads = kAppendThreads,
+                                                .grid = {.pieces = append_pieces(c), .of_item = kAppendThreads},
+                                                .bounds = "flashjit::kAppendThreads",
+                                                .call = "appending::write_rows(params, nullptr)",
+                                                .file = "templates/append/append.cuh"});
   if (c.rope == Rope::none) return;
   plan.rotated_q = static_cast<int>(plan.workspace.size());
   plan.workspace.push_back({.name = "rotated_q",
                             .bytes = std::int64_t{size_of(c.element)} * rotated_columns(c),
                             .extents = {{&CallSizes::q_tokens}}});
-  plan.before->buffers = {plan.rotated_q};
-  plan.before->call = "appending::write_rows(params, rotated_q)";
+  launch.buffers = {plan.rotated_q};
+  launch.call = "appending::write_rows(params, rotated_q)";
 }
 
 std::string describe_append(const Plan& plan) {
-  if (!plan.before || !plan.config.append) return {};
+  if (plan.before.empty() || !plan.config.append) return {};
   std::string text = "  a launch before it writes the rows of new tokens into K and V";
   if (plan.rotated_q >= 0) {
     text += fmt::format(", and Q, rotated, into the workspace: {} bytes for a token",

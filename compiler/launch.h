@@ -93,6 +93,7 @@ struct KernelLaunch {
   std::vector<int> buffers;  // numbers in Plan::workspace
   std::string_view bounds;   // of __launch_bounds__, as generated code says it
   std::string call;          // what its body is
+  std::string_view file;     // the template that has it; empty: the family's loop_file
 };
 
 // A factor of a buffer's size: a size of the call, rounded up to a multiple, and with `tiles` divided by that; `more`: so

@@ -157,6 +157,15 @@ std::vector<std::string> notes_of(const Plan& plan) {
   return notes;
 }
 
+// Each launch behind another one begins while that runs, up to the one or the other that is a family's first.
+void overlap_with_before(Plan& plan) {
+  if (plan.before.empty() || !plan.target.can.overlapping_launches) return;
+  for (KernelLaunch& launch : plan.before) launch.overlaps = &launch != &plan.before.front();
+  for (KernelLaunch& launch : plan.launches) {
+    if (&launch == &plan.launches.front() || launch.of_teams) launch.overlaps = true;
+  }
+}
+
 std::string why_family(const Plan& plan, const Schedule& pins) {
   const Family family = plan.schedule.family, first = first_choice(plan.spec, plan.target);
   if (family == first) return {};
@@ -190,18 +199,12 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   schedule.family->finish(plan);
   if (plan.config.append && target.gpu) add_append(plan);
   if (plan.config.v_transposed && target.gpu && !reads_columns(plan.config)) add_value_rows(plan);
+  overlap_with_before(plan);
   plan.wide_ints = static_cast<bool>(first_wide_part(spec, plan.tiles));
   plan.program = std::move(program);
   plan.notes = notes_of(plan);
   plan.why_family = why_family(plan, pins);
   return plan;
-}
-
-void overlap_with_before(Plan& plan) {
-  for (KernelLaunch& launch : plan.launches) {
-    const bool first = &launch == &plan.launches.front() || launch.of_teams;
-    if (first) launch.overlaps = plan.target.can.overlapping_launches;
-  }
 }
 
 }  // namespace flashjit

@@ -32,19 +32,19 @@ using Candidates = std::vector<Candidate>;
 struct Plan {
   AttentionSpec spec;
   Target target;
-  Schedule schedule;                             // complete
-  KernelConfig config;                           // GPU families
-  std::optional<KernelLaunch> before;            // all others: new rows of K and V (append.h), or V of 8 bits as they
-                                                 // read it (values.h, or a family's own)
-  std::vector<KernelLaunch> launches;            // in this order; none on a host
-  std::vector<WorkspaceBuffer> workspace;        // what they pass on
-  int rotated_q = -1;                            // of these the one that `launches` find Q in; none: Q is as given
-  int value_rows = -1;                           // likewise V
-  TileAnalysis tiles;                            // of spec.mask
-  TileAnalysis query_tiles;                      // of backward: likewise along the queries, for tiles of keys
-  bool wide_ints = false;                        // some int of mask or score may leave 32 bits
-  std::vector<std::string> notes;                // what is slower than it could be, and why; and last,
-  std::string why_family;                        // where there is a faster family: why not that
+  Schedule schedule;                       // complete
+  KernelConfig config;                     // GPU families
+  std::vector<KernelLaunch> before;        // all others, one after the other: new rows of K and V (append.h), then
+                                           // 8 bits as those read them (values.h, or a family's own)
+  std::vector<KernelLaunch> launches;      // in this order; none on a host
+  std::vector<WorkspaceBuffer> workspace;  // what they pass on
+  int rotated_q = -1;                      // of these the one that `launches` find Q in; none: Q is as given
+  int value_rows = -1;                     // likewise V
+  TileAnalysis tiles;                      // of spec.mask
+  TileAnalysis query_tiles;                // of backward: likewise along the queries, for tiles of keys
+  bool wide_ints = false;                  // some int of mask or score may leave 32 bits
+  std::vector<std::string> notes;          // what is slower than it could be, and why; and last,
+  std::string why_family;                  // where there is a faster family: why not that
   std::shared_ptr<const Candidates> candidates;  // best first, then the illegal ones; shared, as plans are copied
   Program program;                               // after the last pass
 
@@ -56,9 +56,6 @@ struct Plan {
 
 // Called with the name of a pass and the dump of the program after it.
 using DumpSink = std::function<void(std::string_view pass, const std::string& dump)>;
-
-// The launches that may come first begin while the one before all of them runs.
-void overlap_with_before(Plan& plan);
 
 // The whole compiler: spec -> program -> passes -> plan.
 Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {},

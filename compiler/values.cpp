@@ -13,14 +13,14 @@ void add_value_rows(Plan& plan) {
   const KernelConfig& c = plan.config;
   const bool packed = c.sequences == Sequences::packed;
   plan.value_rows = static_cast<int>(plan.workspace.size());
-  plan.before = {.entry = "flashjit_value_rows",
-                 .threads = kValueRowsThreads,
-                 .smem_bytes = kValueRowsKeys * value_row_bytes(c),
-                 .grid = {.keys = kValueRowsKeys, .heads = c.heads_kv, .numbered = packed},
-                 .buffers = {plan.value_rows},
-                 .bounds = "flashjit::kValueRowsThreads",
-                 .call = "write_value_rows(params, value_rows)"};
-  overlap_with_before(plan);
+  plan.before.push_back({.entry = "flashjit_value_rows",
+                         .threads = kValueRowsThreads,
+                         .smem_bytes = kValueRowsKeys * value_row_bytes(c),
+                         .grid = {.keys = kValueRowsKeys, .heads = c.heads_kv, .numbered = packed},
+                         .buffers = {plan.value_rows},
+                         .bounds = "flashjit::kValueRowsThreads",
+                         .call = "write_value_rows(params, value_rows)",
+                         .file = "templates/values/rows.cuh"});
   std::vector<Extent> tokens = {{&CallSizes::batch}, {&CallSizes::k_len}};
   if (packed) tokens = {{&CallSizes::k_tokens}};
   plan.workspace.push_back({"value_rows", "char", std::int64_t{value_row_bytes(c)} * c.heads_kv, tokens});

@@ -134,6 +134,8 @@ constexpr bool is_scaled(const KernelConfig& c) { return c.cache != Narrow::none
 // Bytes of an element in memory: of Q, and of K and V.
 constexpr int query_bytes(const KernelConfig& c) { return has_scaled_queries(c) ? 1 : size_of(c.element); }
 constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }
+// K and V of 8 bits under Q of 16, which a launch before the hopper loop widens.
+constexpr bool widens(const KernelConfig& c) { return is_scaled(c) && !has_scaled_queries(c) && c.warpgroups > 0; }
 // How many keys share a scale; 0: all of a sequence.
 constexpr int keys_of_scale(const KernelConfig& c) { return c.token_scales ? 1 : c.scale_block; }
 constexpr bool has_key_scales(const KernelConfig& c) { return keys_of_scale(c) > 0; }

@@ -421,9 +421,12 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   }
   std::string entry = short_header(family.summary);
   entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", family.loop_file);
-  if (plan.config.append) entry += "#include \"templates/append/append.cuh\"\n";
-  if (plan.value_rows >= 0) entry += "#include \"templates/values/rows.cuh\"\n";
-  if (plan.before) entry += emit_entry(plan, *plan.before, plan.launches.front().overlaps);
+  for (const KernelLaunch& launch : plan.before)
+    if (!launch.file.empty()) entry += fmt::format("#include \"{}\"\n", launch.file);
+  for (std::size_t i = 0; i < plan.before.size(); ++i) {
+    const KernelLaunch& next = i + 1 < plan.before.size() ? plan.before[i + 1] : plan.launches.front();
+    entry += emit_entry(plan, plan.before[i], next.overlaps);
+  }
   for (std::size_t i = 0; i < plan.launches.size(); ++i) {
     const KernelLaunch* next = i + 1 < plan.launches.size() ? &plan.launches[i + 1] : nullptr;
     const bool follows = next && !next->of_teams;  // else it is another first launch

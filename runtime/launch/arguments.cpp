@@ -65,7 +65,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
       ordinal_(ordinal),
       indices_(spec_) {
   for (const KernelLaunch& launch : plan.launches) grids_.push_back(launch.grid);
-  if (plan.before) grids_.push_back(plan.before->grid);
+  for (const KernelLaunch& launch : plan.before) grids_.push_back(launch.grid);
   for (std::size_t i = 0; i < kOperands.size(); ++i) {
     const Operand& operand = kOperands[i];
     Row& row = rows_[i];

@@ -10,7 +10,8 @@ constexpr std::int64_t kCachedBytes = 32 << 20;
 
 // Of a row of a head: of a key K and V; of backward of a query Q, dO and what dQ is summed in.
 std::int64_t cached_bytes(const Plan& plan) {
-  const std::int64_t elements = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
+  const Dtype read = widens(plan.config) ? plan.spec.dtype : plan.spec.kv_dtype;
+  const std::int64_t elements = std::int64_t{cached_dims(plan.spec)} * size_of(read);
   if (!is_backward(plan.spec)) return elements;
   return elements + (plan.config.dq != DqSums::launch ? std::int64_t{plan.spec.d_qk} * size_of(Dtype::F32) : 0);
 }

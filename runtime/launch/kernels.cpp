@@ -95,9 +95,9 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
     }
     kernel->entries_.push_back({function, launch});
   }
-  if (plan.before) {
-    FLASHJIT_ASSIGN(function, library->function(plan.before->entry, plan.before->smem_bytes));
-    kernel->before_ = Entry{function, *plan.before};
+  for (const KernelLaunch& launch : plan.before) {
+    FLASHJIT_ASSIGN(function, library->function(launch.entry, launch.smem_bytes));
+    kernel->before_.push_back({function, launch});
   }
   kernel->library_ = std::move(library);
   if (std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)) kernel->mapped_ = mapped_operands(plan);
@@ -149,11 +149,9 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, params.items, sm_count_);
     return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
   };
-  if (before_) {
-    FLASHJIT_TRY(start(*before_));
-    if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
-    if (value_rows_ >= 0) use_value_rows(params, sizes, buffers[static_cast<std::size_t>(value_rows_)]);
-  }
+  for (const Entry& entry : before_) FLASHJIT_TRY(start(entry));
+  if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
+  if (value_rows_ >= 0) use_value_rows(params, sizes, buffers[static_cast<std::size_t>(value_rows_)]);
   if (!mapped_.empty()) {
     FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));

@@ -61,7 +61,7 @@ class GpuKernel : public RunnableKernel {
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;         // in the order of their launches
   ResidentClusters resident_ = {};     // of the one of teams
-  std::optional<Entry> before_;        // before them
+  std::vector<Entry> before_;          // before them, likewise
   std::vector<MappedOperand> mapped_;  // empty: none of them takes tensor maps
   const KernelConfig config_;
   const std::vector<InputPlace> inputs_;

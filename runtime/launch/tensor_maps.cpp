@@ -233,8 +233,8 @@ std::vector<MappedOperand> mapped_operands(const Plan& plan) {
     return mapped;
   }
   add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.tile_q);
-  add(operand("k"), &TensorMaps::k, &TensorMaps::k_steps, box_rows(c));
-  if (!reads_transposed(c)) add(operand("v"), &TensorMaps::v, &TensorMaps::v_steps, box_rows(c));
+  if (!widens(c)) add(operand("k"), &TensorMaps::k, &TensorMaps::k_steps, box_rows(c));
+  if (!widens(c) && !reads_transposed(c)) add(operand("v"), &TensorMaps::v, &TensorMaps::v_steps, box_rows(c));
   if (stages_output(c)) add(operand("o"), &TensorMaps::o, &TensorMaps::o_steps, kRowsPerWarp);
   return mapped;
 }

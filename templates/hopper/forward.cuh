@@ -472,14 +472,13 @@ struct Consumer {
   }
 };
 
-__device__ inline void hopper_forward(const KernelParams& params, const TensorMaps& maps,
-                                      const char* transposed = nullptr) {
+__device__ inline void hopper_forward(const KernelParams& params, const TensorMaps& maps, const char* tiles = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
   set_up(shared, params);
   if (threadIdx.x < kThreadsPerWarpgroup) {
     shrink_registers<producer_registers(config)>();
-    if (kInPages ? threadIdx.x < kProducers : threadIdx.x == 0) Producer{params, maps, shared, transposed}.run();
+    if (kInPages ? threadIdx.x < kProducers : threadIdx.x == 0) Producer{params, maps, shared, tiles}.run();
     if constexpr (kTransposesValues) {
       if (threadIdx.x >= kThreadsPerWarpgroup - 32 * kTransposingWarps) Transposer{shared}.run();
     }

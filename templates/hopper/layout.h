@@ -40,6 +40,7 @@ constexpr int bytes_behind_values(const KernelConfig& c) {
   return reads_transposed(c) ? (product_pieces(c) * product_columns(c) - output_columns(c)) * kPanelWidth : 0;
 }
 
+constexpr int kWideningThreads = 256;
 // Of the launch that transposes: a tile as it is, and as it shall be.
 constexpr int kTransposingThreads = 128;
 constexpr int transposing_bytes(const KernelConfig& c) {
@@ -100,8 +101,10 @@ constexpr int input_number(const KernelConfig& c, int i) {
 // Does the producer copy K and V by maps that end where a sequence does, as those of packed tensors? With lengths or
 // pages that is not where the tensor ends. (The decode loop, which has no warpgroups, looks at lengths itself.)
 constexpr bool ends_keys(const KernelConfig& c) {
-  return c.warpgroups > 0 && (c.page_size > 0 || (c.k_lens && c.sequences == Sequences::dense));
+  return c.warpgroups > 0 && !widens(c) && (c.page_size > 0 || (c.k_lens && c.sequences == Sequences::dense));
 }
+// Does the producer look up where keys lie? Else nobody has to, or a launch before has done it.
+constexpr bool finds_pages(const KernelConfig& c) { return c.page_size > 0 && !widens(c); }
 // Packed queries beside keys in pages are prompts and single tokens in one call: few tiles of the longest sequence are
 // tiles of every one, so those of all sequences are numbered one after the other.
 constexpr bool mixes_lengths(const KernelConfig& c) {
@@ -113,7 +116,7 @@ constexpr bool mixes_lengths(const KernelConfig& c) {
 constexpr int kSwizzledRows = 8;
 constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
 constexpr int box_rows(const KernelConfig& c) {
-  return c.page_size > 0 ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
+  return finds_pages(c) ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
 }
 
 // Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | work
@@ -168,9 +171,13 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
                (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
   s.scales_offset = s.barrier_offset + s.barriers * 8;
   s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
-  s.bytes = s.numbers_offset + (c.page_size > 0 ? kProgressNumbers * 4 : 0) + (transposes_values(c) ? c.stages * 4 : 0);
+  s.bytes = s.numbers_offset + (finds_pages(c) ? kProgressNumbers * 4 : 0) + (transposes_values(c) ? c.stages * 4 : 0);
   return s;
 }
+
+// What a launch before the loop has made of a tile of keys: K, where it has widened that, and V.
+constexpr int made_keys_bytes(const KernelConfig& c) { return widens(c) ? hopper_layout(c).k.bytes() : 0; }
+constexpr int made_tile_bytes(const KernelConfig& c) { return made_keys_bytes(c) + hopper_layout(c).v.bytes(); }
 
 // Boxes of a tile of K or of V in pages, and threads that copy them, one each at most. To go along costs a tile of few boxes
 // more than it brings (32/8 heads, d=128, 512 and 2048 queries on 16k keys, of the speed without pages: pages of 64 tokens
@@ -180,7 +187,7 @@ constexpr int boxes_of_tile(const KernelConfig& c) {
   return c.tile_kv / box_rows(c) * (s.k.panels() > s.v.panels() ? s.k.panels() : s.v.panels());
 }
 constexpr int copying_threads(const KernelConfig& c) {
-  if (c.page_size == 0) return 1;
+  if (!finds_pages(c)) return 1;
   return boxes_of_tile(c) <= 4 || transposes_values(c) ? 32 : kThreadsPerWarpgroup;
 }
 

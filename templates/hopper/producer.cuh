@@ -15,7 +15,7 @@ struct Producer {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
-  const char* transposed;      // V, where a launch has transposed it
+  const char* tiles;           // what a launch before has made of V, or of K and V
   Ring<kQStages> q_ring = {};  // of the item that is found or announced next
   Ring<kStages> ring = {};     // of the next K
   int waiting_tile = -1;       // the V of this tile, of the item that was announced last, is to be copied next
@@ -76,18 +76,25 @@ struct Producer {
     if constexpr (!kInPages) return 0;
     const int first = key + box() * kBoxRows;
     if (first >= work.seq.k_len) return 0;
-    // Opaque, so that the line of the table is not kept in the few registers of the producer.
-    const Int64 at = recompute(work.seq.b) * params.table_stride_batch + first / kPage * params.table_stride_page;
+    return page_of(work, first);
+  }
+  // Opaque, so that the line of the table is not kept in the few registers of the producer.
+  __device__ u32 page_of(const WorkState& work, int key) const {
+    const Int64 at = recompute(work.seq.b) * params.table_stride_batch + key / kPage * params.table_stride_page;
     return load_early(params.block_table + at);
   }
   __device__ u32 outer_of(const WorkState& work, u32 page) const {
     return kInPages ? min(page, params.pages - 1u) : work.seq.b;
   }
 
-  // `page`: that of the first key of the tile, which ends in the same one.
+  // `page`: that of the first key of the tile, which ends in the same one. Scales lie in pages also where K and V are read
+  // from what a launch has made of them.
   __device__ TileScales find_scales(const WorkState& work, int tile, u32 page) const {
     if constexpr (!kHasUnits) return {};
-    const int outer = outer_of(work, page), key = kInPages ? tile * kTileKv % kPage : tile * kTileKv;
+    constexpr bool kScalesInPages = config.page_size > 0;
+    if constexpr (kScalesInPages && !kInPages) page = page_of(work, tile * kTileKv);
+    const int outer = kScalesInPages ? min(page, params.pages - 1u) : work.seq.b,
+              key = kScalesInPages ? tile * kTileKv % kPage : tile * kTileKv;
     return {scale_of(params.scale_k, params.scale_k_stride, outer, work.seq.hk, key),
             scale_of(params.scale_v, params.scale_v_stride, outer, work.seq.hk, key)};
   }
@@ -101,7 +108,9 @@ struct Producer {
       if constexpr (kHasUnits) shared.scales(ring.count) = scales;
       arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
     }
-    if constexpr (kEndsKeys) {
+    if constexpr (kWidens) {
+      copy_made(shared.k(ring.stage()), shared.k_full(ring.stage()), work, tile, 0, kLayout.k.bytes());
+    } else if constexpr (kEndsKeys) {
       copy_ending_rows(shared.k(ring.stage()), kLayout.k, maps.k, maps.k_steps, shared.k_full(ring.stage()), work,
                        tile * kTileKv, outer_of(work, page));
     } else {
@@ -143,8 +152,8 @@ struct Producer {
     const u32 page = look_up_page(announced(), key);
     wait_barrier(shared.copied_v_empty(at.stage()), at.parity() ^ 1);
     if (leads()) arrive_expecting(copied, kLayout.copied_v.bytes());
-    if constexpr (kReadsTransposed) {
-      copy_transposed(values, copied, announced(), waiting_tile);
+    if constexpr (kReadsTransposed || kWidens) {
+      copy_made(values, copied, announced(), waiting_tile, made_keys_bytes(config), kLayout.v.bytes());
     } else if constexpr (kEndsKeys) {
       copy_ending_rows(values, kLayout.copied_v, maps.v, maps.v_steps, copied, announced(), key,
                        outer_of(announced(), page));
@@ -160,10 +169,10 @@ struct Producer {
   }
 
   // In one piece, as it is to lie in shared memory.
-  __device__ void copy_transposed(u32 to, u32 barrier, const WorkState& work, int tile) const {
+  __device__ void copy_made(u32 to, u32 barrier, const WorkState& work, int tile, int offset, int bytes) const {
     const Int64 number = first_tile_of_keys(params, work.seq) + tile;
-    copy_bytes(to, transposed + (number * config.heads_kv + work.seq.hk) * kLayout.v.bytes(), kLayout.v.bytes(),
-               barrier, kEvictLast);
+    const char* made = tiles + (number * config.heads_kv + work.seq.hk) * made_tile_bytes(config);
+    copy_bytes(to, made + offset, bytes, barrier, kEvictLast);
   }
 
   // NaN in V would reach rows that do not see its key, as 0 times NaN is NaN. Such items are done again, and then V is

@@ -13,6 +13,7 @@ constexpr HopperLayout kLayout = hopper_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kQStages = config.q_stages;
 constexpr bool kTransposesValues = transposes_values(config), kReadsTransposed = reads_transposed(config);
+constexpr bool kWidens = widens(config);  // a launch before the loop does
 constexpr int kValueStages = value_stages(config);
 constexpr int kWarpgroups = config.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
@@ -26,7 +27,7 @@ constexpr bool kHasUnits = has_key_scales(config);  // scales of blocks of keys
 constexpr bool kPersistent = config.grid == GridKind::persistent;
 constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-constexpr bool kInPages = kKeyRows == Rows::paged;
+constexpr bool kInPages = finds_pages(config);
 constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;  // of a tile of keys
 constexpr int kProducers = copying_threads(config);
 static_assert(!kInPages || boxes_of_tile(config) <= kProducers, "each thread has a box at most");

@@ -149,7 +149,7 @@ Result<void> load_and_run(const Plan& plan, const KernelSource& source, const Ar
 std::string launch_text(const Plan& plan, const KernelSource& source, const Arguments& arguments) {
   record.clear();
   has_maps = plan.launches.front().tensor_maps;
-  left_before = plan.before ? 1 : 0;
+  left_before = static_cast<int>(plan.before.size());
   if (const auto done = load_and_run(plan, source, arguments); !done)
     record += fmt::format("{}: {}\n", name(done.error().kind), done.error().message);
   return record;

@@ -81,7 +81,7 @@ CallSizes sizes_of(const Shape& shape) {
 Footprint footprint(const Plan& plan, const Shape& shape) {
   const CallSizes sizes = sizes_of(shape);
   Footprint all;
-  if (plan.before) all.launches.emplace_back(plan.before->entry);
+  for (const KernelLaunch& launch : plan.before) all.launches.emplace_back(launch.entry);
   for (const KernelLaunch& launch : plan.launches) all.launches.emplace_back(launch.entry);
   all.bytes = bytes_of(plan.workspace, sizes);
   for (const WorkspaceBuffer& buffer : plan.workspace) all.buffers.emplace_back(buffer.name, bytes_of(buffer, sizes));

@@ -165,7 +165,7 @@ bool refuses_heads(const Problem& problem, const Schedule& s, std::string* why) 
 
 bool refuses_resources(const Problem& problem, const KernelConfig& sizes, std::string* why) {
   const Target& target = problem.target;
-  if (sizes.page_size > 0 && boxes_of_tile(sizes) > copying_threads(sizes)) {
+  if (finds_pages(sizes) && boxes_of_tile(sizes) > copying_threads(sizes)) {
     return refuse(
         why,
         "tile_kv: {} keys in pages of {} tokens are {} boxes of {}, and {} threads copy one each; use a smaller "

@@ -40,7 +40,7 @@ struct HopperCalibration {
   double odd_sectors = 1.5;        // of L2's time, for rows that do not begin with a sector of 32 bytes
   double single_heads = 1.3;  // of everything, in batches with single tokens, whose tiles one head alone leaves empty
   double launch_us = 5;
-  // Of a launch that transposes V: itself, and its bytes at so much of the memory's rate. What warps of the loop take for it
+  // Of a launch that transposes V, or widens K and V: itself, and its bytes at so much of the memory's rate. What warps of the loop take for it
   // shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
   double transpose_us = 2, transpose_rate = 0.8;
 };
@@ -92,11 +92,12 @@ double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) 
          (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
 }
 
-// Of the launch before the loop: V is read and written.
-double transposing_us(const AttentionSpec& spec, const Target& target, const Shape& shape, const KernelConfig& c) {
-  if (!reads_transposed(c)) return 0;
+// Of the launch before the loop, that reads V, or K and V, of 8 bits, and writes tiles.
+double making_us(const AttentionSpec& spec, const Target& target, const Shape& shape, const KernelConfig& c) {
+  if (!reads_transposed(c) && !widens(c)) return 0;
   const double tiles = static_cast<double>(shape.b) * std::ceil(static_cast<double>(shape.k_len) / c.tile_kv);
-  const double bytes = tiles * spec.heads_kv * (c.tile_kv * c.head_dim_v + hopper_layout(c).v.bytes());
+  const int columns = c.head_dim_v + (widens(c) ? c.head_dim_qk : 0);
+  const double bytes = tiles * spec.heads_kv * (c.tile_kv * columns + made_tile_bytes(c));
   return kCalibration.transpose_us + bytes / (kCalibration.transpose_rate * target.memory_tbs * 1e6);
 }
 
@@ -128,7 +129,7 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   const double empty = mixes_lengths(c) && c.head_tiles == HeadTiles::single ? kCalibration.single_heads : 1;
   p.compute = empty * makespan(items, slots, mean, longest, *s.order == TileOrder::longest_first) / clocks_per_us;
   add_units(p, t, items * work.kv_tiles / std::min(items, slots), spec, target, shape);
-  p.latency = kCalibration.launch_us + transposing_us(spec, target, shape, c);
+  p.latency = kCalibration.launch_us + making_us(spec, target, shape, c);
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;
 }

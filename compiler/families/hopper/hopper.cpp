@@ -27,23 +27,18 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
     return fmt::format("family: hopper has registers for head dims up to {}, and the spec has d={}/{}; use family={}",
                        kMaxHeadDim, spec.d_qk, spec.d_v, other);
   }
-  if (has_scaled_keys(spec) && !has_scaled_queries(spec)) {
-    return fmt::format(
-        "family: hopper multiplies K and V where TMA has put them, and kv={} has to be widened to {} before; use family={}",
-        name(spec.kv_dtype), name(spec.dtype), other);
-  }
   if (has_scaled_queries(spec) && (spec.d_v % 16 != 0 || spec.d_qk % 16 != 0)) {
     return fmt::format(
         "family: hopper transposes V of 8 bits 16 columns at a time, and copies by TMA, 16 bytes of a row at least, and the spec has d={}/{}; use multiples of 16, or family={}",
         spec.d_qk, spec.d_v, other);
   }
-  if (spec.token_scales && has_scaled_queries(spec)) {
+  if (spec.token_scales) {
     return fmt::format(
         "family: hopper has one scale for all keys of a tile, and those of the spec have their own "
         "(token_scales); use scales=block(128), or family={}",
         other);
   }
-  if (spec.page_size % kSwizzledRows != 0) {
+  if (spec.page_size % kSwizzledRows != 0 && (has_scaled_queries(spec) || !has_scaled_keys(spec))) {
     return fmt::format(
         "family: hopper copies K and V by TMA, {} rows at a time or a multiple of it, and pages of {} tokens end between; use pages of a multiple of {}, or family={}",
         kSwizzledRows, spec.page_size, kSwizzledRows, other);
@@ -70,24 +65,19 @@ void configure(const Problem& problem, KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
-// V as tiles of shared memory are to have it, one after the other.
-void add_transposing_launch(Plan& plan) {
+// V, or K and V, as tiles of shared memory are to have them, one after the other: by a block each.
+void add_tiles_launch(Plan& plan, KernelLaunch launch, const char* made) {
   const KernelConfig& c = plan.config;
-  const bool packed = c.sequences == Sequences::packed;
-  plan.before = {.entry = "flashjit_transpose_values",
-                 .threads = kTransposingThreads,
-                 .smem_bytes = transposing_bytes(c),
-                 .grid = {.keys = c.tile_kv, .heads = c.heads_kv, .numbered = packed},
-                 .buffers = {static_cast<int>(plan.workspace.size())},
-                 .bounds = "flashjit::kTransposingThreads",
-                 .call = "transpose_values(params, transposed)"};
+  const bool packed = has_packed_keys(plan.spec);
+  launch.grid = {.keys = c.tile_kv, .heads = c.heads_kv, .numbered = packed};
+  launch.buffers = {static_cast<int>(plan.workspace.size())};
   std::vector<Extent> tiles = {{&CallSizes::batch}, {&CallSizes::k_len, c.tile_kv, true}};
   if (packed) tiles = {{.size = &CallSizes::k_tokens, .multiple = c.tile_kv, .tiles = true, .more = &CallSizes::batch}};
-  plan.workspace.push_back({"transposed", "char", std::int64_t{hopper_layout(c).v.bytes()} * c.heads_kv, tiles});
+  plan.workspace.push_back({made, "char", std::int64_t{made_tile_bytes(c)} * c.heads_kv, tiles});
   KernelLaunch& loop = plan.launches.front();
-  loop.overlaps = true;
-  loop.buffers = plan.before->buffers;
-  loop.call = "hopper_forward(params, maps, transposed)";
+  loop.buffers = launch.buffers;
+  loop.call = fmt::format("hopper_forward(params, maps, {})", made);
+  plan.before.push_back(std::move(launch));
 }
 
 void finish(Plan& plan) {
@@ -102,7 +92,23 @@ void finish(Plan& plan) {
                     .tensor_maps = true,
                     .bounds = "flashjit::hopper_threads(flashjit::config), 1",
                     .call = "hopper_forward(params, maps)"}};
-  if (reads_transposed(c)) add_transposing_launch(plan);
+  if (reads_transposed(c)) {
+    add_tiles_launch(plan,
+                     {.entry = "flashjit_transpose_values",
+                      .threads = kTransposingThreads,
+                      .smem_bytes = transposing_bytes(c),
+                      .bounds = "flashjit::kTransposingThreads",
+                      .call = "transpose_values(params, transposed)"},
+                     "transposed");
+  } else if (widens(c)) {
+    add_tiles_launch(plan,
+                     {.entry = "flashjit_widen_keys",
+                      .threads = kWideningThreads,
+                      .bounds = "flashjit::kWideningThreads",
+                      .call = "widen_keys(params, widened)",
+                      .file = "templates/hopper/widen.cuh"},
+                     "widened");
+  }
 }
 
 std::string describe(const KernelConfig& c) {
@@ -124,6 +130,10 @@ std::string describe(const KernelConfig& c) {
   text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
   if (transposes_values(c)) text += "  three of its warps transpose V, which products of 8 bits read along its keys\n";
   if (reads_transposed(c)) text += "  a launch before it transposes V, which products of 8 bits read along its keys\n";
+  if (widens(c)) {
+    text += fmt::format("  a launch before it widens K and V, in the workspace: {} bytes for {} keys of a sequence\n",
+                        made_tile_bytes(c) * c.heads_kv, c.tile_kv);
+  }
   if (adds_tiles(c)) {
     text += fmt::format("  P V of {} keys at a time{}, added up in fp32: a sum of products of 8 bits has 13 bits\n",
                         c.tile_kv, product_pieces(c) > 1 ? fmt::format(", {} columns", product_columns(c)) : "");
@@ -131,7 +141,7 @@ std::string describe(const KernelConfig& c) {
   text += fmt::format("  {}\n", c.grid == GridKind::persistent
                                     ? "a block per SM, which takes one query tile after the other"
                                     : "a block per query tile");
-  if (c.page_size > 0) {
+  if (finds_pages(c)) {
     text += fmt::format("  keys in pages: the threads that copy take {} rows at a time\n", box_rows(c));
   }
   if (mixes_lengths(c)) text += "  query tiles of all sequences are taken from both ends of the batch in turns\n";

@@ -174,9 +174,9 @@ void add_tiles(Program& p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const HopperLayout l = hopper_layout(c);
   p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, c.q_stages, l.k_offset / c.q_stages));
-  p.buffers.push_back(
-      shared_tile("Ks", spec.kv_dtype, l.k, l.k_offset, c.stages, (l.v_offset - l.k_offset) / c.stages));
-  p.buffers.push_back(shared_tile("Vs", spec.kv_dtype, l.v, l.v_offset, value_stages(c), l.v_stage_bytes));
+  const Dtype copied = widens(c) ? spec.dtype : spec.kv_dtype;
+  p.buffers.push_back(shared_tile("Ks", copied, l.k, l.k_offset, c.stages, (l.v_offset - l.k_offset) / c.stages));
+  p.buffers.push_back(shared_tile("Vs", copied, l.v, l.v_offset, value_stages(c), l.v_stage_bytes));
   if (transposes_values(c)) {
     p.buffers.push_back(
         shared_tile("Vc", spec.kv_dtype, l.copied_v, l.copied_v_offset, c.stages, l.copied_v_stage_bytes));

@@ -239,23 +239,23 @@ constexpr CallSizes kSizes = {.batch = 3, .q_len = 5, .k_len = 300, .q_tokens = 
 
 TEST(Values, AreTransposedByALaunchOrTheLoop) {
   const Plan loop = planned("fwd e4m3 d=64 heads=8/2", "sm_90a", "family=hopper,transpose=loop");
-  EXPECT_FALSE(loop.before || loop.launches[0].overlaps || !loop.workspace.empty());
+  EXPECT_TRUE(loop.before.empty() && !loop.launches[0].overlaps && loop.workspace.empty());
   for (const bool given : {false, true}) {
     const std::string spec = std::string("fwd e4m3 d=64 heads=8/2") + (given ? " v_transposed" : "");
     const Plan plan = planned(spec, "sm_90a", "family=hopper,transpose=launch,tile_kv=128");
-    ASSERT_TRUE(plan.before);
+    ASSERT_FALSE(plan.before.empty());
     EXPECT_TRUE(plan.launches[0].overlaps);
-    EXPECT_EQ(plan.launches[0].buffers, plan.before->buffers);
+    EXPECT_EQ(plan.launches[0].buffers, plan.before.front().buffers);
     EXPECT_EQ(plan.value_rows, -1) << "the loop does not read V";
-    EXPECT_EQ(items_of(plan.before->grid, kSizes), 3 * 3 * 2) << "tiles of keys";
+    EXPECT_EQ(items_of(plan.before.front().grid, kSizes), 3 * 3 * 2) << "tiles of keys";
     EXPECT_EQ(bytes_of(plan.workspace, kSizes), 3 * 3 * 2 * 64 * 128);
-    EXPECT_LE(plan.before->smem_bytes, plan.smem_bytes());
+    EXPECT_LE(plan.before.front().smem_bytes, plan.smem_bytes());
   }
 }
 
 TEST(Values, OfPackedSequencesHaveTilesOfTheirOwn) {
   const Plan plan = planned("fwd e4m3 d=128 layout=packed", "sm_90a", "family=hopper,transpose=launch,tile_kv=96");
-  EXPECT_EQ(items_of(plan.before->grid, kSizes), 900 / 96 + 3);
+  EXPECT_EQ(items_of(plan.before.front().grid, kSizes), 900 / 96 + 3);
   EXPECT_EQ(bytes_of(plan.workspace, kSizes), (10 + 3) * 128 * 128) << "rows of shared memory have 128 bytes";
 }
 
@@ -281,15 +281,15 @@ TEST(Values, AreMadeRowsOfForLoopsThatReadRows) {
     SCOPED_TRACE(std::string(target) + pins);
     const Plan without = planned("fwd e4m3 d=80 heads=8/2", target, pins),
                plan = planned("fwd e4m3 d=80 heads=8/2 v_transposed", target, pins);
-    ASSERT_TRUE(plan.before && !without.before);
+    ASSERT_TRUE(!plan.before.empty() && without.before.empty());
     ASSERT_EQ(plan.workspace.size(), without.workspace.size() + 1);
     EXPECT_EQ(plan.value_rows, static_cast<int>(without.workspace.size()));
     EXPECT_EQ(bytes_of(plan.workspace.back(), kSizes), 900 * 2 * 80);
-    EXPECT_EQ(items_of(plan.before->grid, kSizes), 3 * 5 * 2) << "of 64 keys";
+    EXPECT_EQ(items_of(plan.before.front().grid, kSizes), 3 * 5 * 2) << "of 64 keys";
     EXPECT_NE(describe_value_rows(plan).find("160 bytes for a token"), std::string::npos);
     EXPECT_EQ(describe_value_rows(without), "");
   }
-  EXPECT_FALSE(planned("fwd e4m3 d=64 v_transposed", "x86-64-v3", "").before) << "hosts launch nothing";
+  EXPECT_TRUE(planned("fwd e4m3 d=64 v_transposed", "x86-64-v3", "").before.empty()) << "hosts launch nothing";
 }
 
 TEST(Values, OfALaunchTakeTime) {

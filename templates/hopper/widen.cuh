@@ -1,0 +1,65 @@
+// K and V of 8 bits under Q of 16: a launch before the loop widens them to the type of products, and leaves tiles of both as
+// shared memory is to have them. It walks through pages, so that the loop need not. (Widened in the loop, on their way to
+// the products, d=128 took 1.78 times as long as 16 bits, 1.03 without what converts; H200, 2026-11-27.)
+#pragma once
+
+#include "templates/cache_elements.cuh"
+#include "templates/hopper/work.cuh"
+#include "templates/kv_rows.cuh"
+
+namespace flashjit {
+
+// Does any query of any head of the group see keys from first to last? A window leaves most of a cache as it is.
+__device__ inline bool is_seen(const KernelParams& params, Sequence seq, int first, int last) {
+  constexpr int kHeadsAsked = config.has_mask ? group_size(config) : 1;
+#pragma unroll 1
+  for (int i = 0; i < kHeadsAsked && seq.q_len > 0; ++i, ++seq.h) {
+    const int begin = Variant::kv_begin(params, seq, 0, seq.q_len - 1);
+    const int end = Variant::kv_end(params, seq, 0, seq.q_len - 1);
+    if (begin <= last && first < end) return true;
+  }
+  return false;
+}
+
+// K or V, from key `first` on: eight columns at a time, and zeros behind the length and the head dim.
+constexpr int kWidenedColumns = 8;
+template <int head_dim>
+__device__ inline void widen_rows(const KernelParams& params, const Sequence& seq, const void* elements,
+                                  const Strides& stride, int first, const PanelLayout& layout, char* tile) {
+  constexpr int kChunks = round_up(head_dim, kPanelWidth / 2) / kWidenedColumns, kAll = kTileKv * kChunks,
+                kChunksOfPanel = kPanelWidth / kChunkBytes;
+  constexpr int kAhead = 8;  // loads under way
+  const auto rows = key_rows(params, stride, static_cast<const Cached*>(elements) + key_begin(stride, seq), seq);
+#pragma unroll 1
+  for (int begin = threadIdx.x; begin < kAll; begin += kAhead * kWideningThreads) {
+    uint2 bytes[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int i = begin + j * kWideningThreads, key = first + i / kChunks, chunk = i % kChunks;
+      bytes[j] = {};
+      if (i < kAll && key < seq.k_len && chunk * kWidenedColumns < head_dim)
+        bytes[j] = *reinterpret_cast<const uint2*>(rows.row(key) + chunk * kWidenedColumns);
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int i = begin + j * kWideningThreads, row = i / kChunks, chunk = i % kChunks;
+      const int at = chunk / kChunksOfPanel * layout.panel_bytes() + row * kPanelWidth +
+                     (chunk % kChunksOfPanel ^ row % kSwizzledRows) * kChunkBytes;
+      if (i < kAll) *reinterpret_cast<uint4*>(tile + at) = widened<config.cache>(bytes[j]);
+    }
+  }
+}
+
+// A block for each tile of keys of each KV head.
+__device__ inline void widen_keys(const KernelParams& params, char* widened) {
+  const int number = blockIdx.x / config.heads_kv, head = blockIdx.x % config.heads_kv;
+  const auto [b, tile] = tile_of_keys(params, number);
+  const Sequence seq = sequence_of(params, b, head * group_size(config));
+  const int first = tile * kTileKv, last = min(first + kTileKv, seq.k_len) - 1;
+  if (last < first || !is_seen(params, seq, first, last)) return;
+  char* to = widened + static_cast<Int64>(blockIdx.x) * made_tile_bytes(config);
+  widen_rows<config.head_dim_qk>(params, seq, params.k, params.k_stride, first, kLayout.k, to);
+  widen_rows<config.head_dim_v>(params, seq, params.v, params.v_stride, first, kLayout.v, to + made_keys_bytes(config));
+}
+
+}  // namespace flashjit
