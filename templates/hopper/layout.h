@@ -134,7 +134,7 @@ constexpr int kRedoPlaces = 64;
 struct TileScales {
   float k, v;
 };
-constexpr int scale_places(const KernelConfig& c) { return has_key_scales(c) ? 2 * c.stages : 0; }
+constexpr int scale_places(const KernelConfig& c) { return has_tile_scales(c) ? 2 * c.stages : 0; }
 
 // What the producer knows of its items between one and the next, where keys lie in pages; numbers of 4 bytes.
 constexpr int kProgressNumbers = 4;

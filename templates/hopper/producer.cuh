@@ -76,25 +76,18 @@ struct Producer {
     if constexpr (!kInPages) return 0;
     const int first = key + box() * kBoxRows;
     if (first >= work.seq.k_len) return 0;
-    return page_of(work, first);
-  }
-  // Opaque, so that the line of the table is not kept in the few registers of the producer.
-  __device__ u32 page_of(const WorkState& work, int key) const {
-    const Int64 at = recompute(work.seq.b) * params.table_stride_batch + key / kPage * params.table_stride_page;
+    // Opaque, so that the line of the table is not kept in the few registers of the producer.
+    const Int64 at = recompute(work.seq.b) * params.table_stride_batch + first / kPage * params.table_stride_page;
     return load_early(params.block_table + at);
   }
   __device__ u32 outer_of(const WorkState& work, u32 page) const {
     return kInPages ? min(page, params.pages - 1u) : work.seq.b;
   }
 
-  // `page`: that of the first key of the tile, which ends in the same one. Scales lie in pages also where K and V are read
-  // from what a launch has made of them.
+  // `page`: that of the first key of the tile, which ends in the same one.
   __device__ TileScales find_scales(const WorkState& work, int tile, u32 page) const {
     if constexpr (!kHasUnits) return {};
-    constexpr bool kScalesInPages = config.page_size > 0;
-    if constexpr (kScalesInPages && !kInPages) page = page_of(work, tile * kTileKv);
-    const int outer = kScalesInPages ? min(page, params.pages - 1u) : work.seq.b,
-              key = kScalesInPages ? tile * kTileKv % kPage : tile * kTileKv;
+    const int outer = outer_of(work, page), key = kInPages ? tile * kTileKv % kPage : tile * kTileKv;
     return {scale_of(params.scale_k, params.scale_k_stride, outer, work.seq.hk, key),
             scale_of(params.scale_v, params.scale_v_stride, outer, work.seq.hk, key)};
   }

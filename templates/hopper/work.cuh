@@ -23,7 +23,7 @@ constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
-constexpr bool kHasUnits = has_key_scales(config);  // scales of blocks of keys
+constexpr bool kHasUnits = has_tile_scales(config);  // scales of blocks of keys
 constexpr bool kPersistent = config.grid == GridKind::persistent;
 constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }

@@ -35,8 +35,13 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
   if (spec.token_scales) {
     return fmt::format(
         "family: hopper has one scale for all keys of a tile, and those of the spec have their own "
-        "(token_scales); use scales=block(128), or family={}",
-        other);
+        "(token_scales); use {}family={}",
+        has_scaled_queries(spec) ? "scales=block(128), or " : "", other);
+  }
+  if (spec.scale_block > 0 && !has_scaled_queries(spec)) {
+    return fmt::format(
+        "family: hopper adds up P V of all keys before it looks at scales, and those of the spec are of {} keys each; use a scale for each head, or family={}",
+        spec.scale_block, other);
   }
   if (spec.page_size % kSwizzledRows != 0 && (has_scaled_queries(spec) || !has_scaled_keys(spec))) {
     return fmt::format(
