@@ -190,7 +190,12 @@ std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& targ
   return shape;
 }
 
-std::vector<Candidate> candidates(const Problem& problem, const Schedule& pins, const Shape& shape) {
+std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, const Shape& shape) {
+  // Who knows the sizes is given what is best for few queries also where the spec allows more. Lengths of packed sequences
+  // are means, and one that is longer would wait for long.
+  Problem problem = asked;
+  if (shape != reference_shape(problem.spec) && !is_packed(problem.spec))
+    problem.queries = std::min(problem.queries, shape.q_len);
   const std::vector<Shape> shapes = ranking_shapes(problem.spec, problem.target, shape);
   std::vector<WorkSamplers> samplers;
   for (const Shape& each : shapes) samplers.emplace_back(problem, each);

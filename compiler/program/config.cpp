@@ -115,7 +115,12 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
 }  // namespace
 
 Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& analysis)
-    : spec(s), target(t), tiles(analysis), score(facts_of(s)), config(problem_config(s, analysis)) {}
+    : spec(s),
+      target(t),
+      tiles(analysis),
+      score(facts_of(s)),
+      config(problem_config(s, analysis)),
+      queries(s.q_len.max) {}
 
 Dtype weights_of(const AttentionSpec& spec, const KernelConfig& config) {
   if (!has_scaled_queries(spec)) return spec.dtype;

@@ -25,7 +25,8 @@ struct Problem {
   const Target& target;
   const TileAnalysis& tiles;  // of spec.mask
   ScoreFacts score;
-  KernelConfig config;  // that of the problem
+  KernelConfig config;   // that of the problem
+  std::int64_t queries;  // of a sequence: as many as the spec allows, or are expected
 };
 
 // The dtype of P where it is multiplied with V: what limits the accuracy of a kernel. Products of 8 bits take e4m3, which

@@ -112,7 +112,7 @@ std::vector<int> row_choices(const Problem& problem, const Schedule& pins) {
   if (pins.tile_q) return {*pins.tile_q};
   const AttentionSpec& spec = problem.spec;
   const std::int64_t group = spec.heads_q / spec.heads_kv, most = most_rows(spec) / group;
-  const int rows = static_cast<int>(std::min(spec.q_len.max, std::max<std::int64_t>(most, 1)) * group);
+  const int rows = static_cast<int>(std::min(problem.queries, std::max<std::int64_t>(most, 1)) * group);
   if (rows <= kOctet) return {kOctet};
   const int tiles = (rows + kMostTileRows - 1) / kMostTileRows;
   std::vector<int> choices = {2 * kOctet};
@@ -186,7 +186,7 @@ Registers decode_registers(const Problem& problem, const KernelConfig& c) {
 void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
   const AttentionSpec& spec = problem.spec;
   const std::int64_t group = spec.heads_q / spec.heads_kv;
-  if (spec.q_len.max > most_rows(spec) / group && !pins.family) return;
+  if (problem.queries > most_rows(spec) / group && !pins.family) return;
   for (const int tile_q : row_choices(problem, pins)) enumerate_tiles(problem, tile_q, pins, out);
 }
 }  // namespace flashjit
