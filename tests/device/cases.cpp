@@ -111,6 +111,16 @@ const FixedCase kCases[] = {
     {"kv-int8",         "fwd bf16 kv=int8 d=96 heads=4 layout=packed mask=\"causal\" lse=ln", {70, 1, 0, 129}, {70, 33, 5, 400}},
     {"kv-d72",          "fwd fp16 kv=e4m3 d=72 heads=2 layout=paged(7) bytes=4 sink lse=ln", {40, 40, 40}, {0, 24, 500}},
     {"kv-d8-256",       "fwd bf16 kv=e5m2 d=8/256 heads=2 bytes=2 lse=ln", {50, 50}, {100, 100}},
+    // Prompts, for which a launch widens what some query sees: pages no box fits into, a window, one launch that appends
+    // before, as many prompts as single tokens, V of other columns, or that K has.
+    {"kv-prompt-pages", "fwd bf16 kv=e4m3 d=128 heads=8/2 layout=paged(20) mask=\"causal\" lse=ln max_logit", {150, 150, 150}, {700, 150, 19}},
+    {"kv-prompt-window","fwd fp16 kv=e5m2 d=64 heads=4/2 k_lens mask=\"causal & window(99, 0)\" lse=ln", {130, 130}, {1000, 131}},
+    {"kv-prompt-heads", "fwd bf16 kv=int8 d=64 heads=6/2 mask=\"qpos - k <= 40 * h & qpos >= k\" lse=ln", {90, 90}, {600, 600}},
+    {"kv-prompt-append","fwd bf16 kv=e4m3 d=128 heads=8/2 layout=paged(64) mask=\"causal\" append rope=half(128) lse=ln", {200, 200, 200}, {200, 900, 321}},
+    {"kv-prompt-mixed", "fwd fp16 kv=e4m3 d=96 heads=8/2 layout=packed/paged(16) mask=\"causal\" score=\"softcap(30)\" sink lse=ln", {1, 300, 0, 1, 170, 2}, {900, 300, 40, 77, 400, 2}},
+    {"kv-prompt-wide",  "fwd bf16 kv=e4m3 d=256 heads=4/2 layout=packed mask=\"causal\" lse=ln", {129, 1, 70}, {129, 300, 500}},
+    {"kv-prompt-dims",  "fwd bf16 kv=int8 d=72/200 heads=4/1 score=\"alibi\" lse=ln", {100, 100}, {333, 333}},
+    {"kv-prompt-v-in-k","fwd bf16 kv=e4m3 d=192/128 heads=4/1 v_in_k mask=\"causal\" lse=ln", {140, 140}, {300, 300}},
     {"kv-decode-e4m3",  "fwd bf16 kv=e4m3 d=128 heads=32/8 q_len=1 lse=ln max_logit", {1, 1, 1}, {1500, 1500, 1500}},
     {"kv-decode-half",  "fwd fp16 kv=e4m3 d=128 heads=32/8 q_len=1 k_lens lse=ln", {1, 1, 1, 1}, {1500, 3, 0, 700}},
     {"kv-decode-e5m2",  "fwd bf16 kv=e5m2 d=64 heads=16/2 q_len=1 layout=paged(64) lse=ln", {1, 1, 1}, {3000, 1, 65}},

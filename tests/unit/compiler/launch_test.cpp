@@ -292,6 +292,26 @@ TEST(Values, AreMadeRowsOfForLoopsThatReadRows) {
   EXPECT_TRUE(planned("fwd e4m3 d=64 v_transposed", "x86-64-v3", "").before.empty()) << "hosts launch nothing";
 }
 
+// K and V of 8 bits under Q of 16, through whatever pages.
+TEST(Keys, AreWidenedByALaunchBehindTheOneThatAppends) {
+  const Plan plain = planned("fwd bf16 d=64 heads=8/2 layout=paged(16)", "sm_90a", "family=hopper,tile_kv=96"),
+             plan = planned("fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(20)", "sm_90a", "family=hopper,tile_kv=96");
+  EXPECT_TRUE(plain.before.empty() && plain.workspace.empty() && !plain.launches[0].overlaps);
+  ASSERT_EQ(plan.before.size(), 1u);
+  EXPECT_TRUE(!plan.before[0].overlaps && plan.launches[0].overlaps);
+  EXPECT_EQ(plan.launches[0].buffers, plan.before[0].buffers);
+  EXPECT_EQ(items_of(plan.before[0].grid, kSizes), 3 * 4 * 2) << "tiles of keys";
+  EXPECT_EQ(bytes_of(plan.workspace, kSizes), 3 * 4 * 2 * 96 * (64 + 64) * 2);
+  EXPECT_EQ(hopper_layout(plan.config).bytes - hopper_layout(plain.config).bytes,
+            static_cast<int>(scale_places(plan.config) * sizeof(TileScales)) - kProgressNumbers * 4)
+      << "the loop is that of 16 bits, and looks up no pages";
+
+  const Plan two = planned("fwd bf16 kv=e4m3 d=64 heads=8/2 append", "sm_90a", "family=hopper,tile_kv=96");
+  ASSERT_EQ(two.before.size(), 2u);
+  EXPECT_EQ(two.before[0].entry, "flashjit_append");
+  EXPECT_TRUE(!two.before[0].overlaps && two.before[1].overlaps && two.launches[0].overlaps);
+}
+
 TEST(Values, OfALaunchTakeTime) {
   const Shape shape = {4, 4096, 4096};
   const auto latency = [&](const char* pins) {
