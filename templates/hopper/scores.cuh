@@ -178,7 +178,7 @@ struct Tile {
   // From a product of row h to its score.
   __device__ float scale(int h) const {
     const float of_row = row_scales.of[h % RowScales::kCount];
-    return has_key_scales(config) ? of_row * keys_scale : of_row;
+    return kHasUnits ? of_row * keys_scale : of_row;
   }
 
   __device__ u32* words_of(int pair) { return words + pair % (kHasInputs ? kPairsAhead : 1) * kPairWords; }
