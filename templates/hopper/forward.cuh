@@ -385,6 +385,7 @@ struct Consumer {
     if constexpr (config.lse != Lse::none || config.max_logit) store_rows(params, work, rows);
     const u32 kept = saw_keys ? 0xffffffff : 0;
     if constexpr (kStagesOutput) {
+      if (!kMainIsCareful && is_marked(kExact)) wait_stores();  // of the same rows, which this thread has stored before
       send_output(maps.o, maps.o_steps, shared.q(q_ring.previous().stage()), work, o, kept);
     } else {
       store_output(params, work, o, kept);
@@ -455,9 +456,12 @@ struct Consumer {
       } else {
         const Work kind = static_cast<Work>(uniform(static_cast<int>(work.kind)));
         if (kind == Work::end) break;
-        if (kind == Work::flush) {
-          if constexpr (kStagesOutput) wait_stores();  // what is done again is stored later
-          __syncwarp();
+        __syncwarp();
+        if (kind == Work::last_flush) {
+          release(shared.finished());
+          wait_barrier(shared.finished(), 0);
+          if (!uniform(shared.some_failed())) break;
+        } else if (kind == Work::flush) {
           release(shared.flushed());
         }
         release_queries();

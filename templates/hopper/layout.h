@@ -167,7 +167,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
   s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
-  s.barriers = 2 * c.q_stages + 4 * c.stages + 2 + (transposes_values(c) ? 2 * c.stages : 0) +
+  s.barriers = 2 * c.q_stages + 4 * c.stages + 3 + (transposes_values(c) ? 2 * c.stages : 0) +
                (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
   s.scales_offset = s.barrier_offset + s.barriers * 8;
   s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
