@@ -141,9 +141,7 @@ constexpr int keys_of_scale(const KernelConfig& c) { return c.token_scales ? 1 :
 constexpr bool has_key_scales(const KernelConfig& c) { return keys_of_scale(c) > 0; }
 // Is the scale of K found for each tile of keys? Also where it is the same for all, if the hopper loop has no register that
 // holds it for an item, as with d=256. Else that costs 5 % (d=128, 4 x 4096; H200, 2026-11-27).
-constexpr bool has_tile_scales(const KernelConfig& c) {
-  return has_key_scales(c) || (widens(c) && c.head_dim_v > 224);
-}
+constexpr bool has_tile_scales(const KernelConfig& c) { return has_key_scales(c) || (widens(c) && c.head_dim_v > 224); }
 
 // A matrix instruction takes 32 bytes of a row of Q and of K, and as much of one of V is read at a time; head dims are
 // padded to that and no further.
