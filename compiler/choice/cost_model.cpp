@@ -191,11 +191,10 @@ std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& targ
 }
 
 std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, const Shape& shape) {
-  // Who knows the sizes is given what is best for few queries also where the spec allows more. Lengths of packed sequences
-  // are means, and one that is longer would wait for long.
+  // Who knows the sizes is given what is best for few queries also where the spec allows more. (Of packed sequences they are
+  // means: what splits keys takes a long one among short ones for as many of these.)
   Problem problem = asked;
-  if (shape != reference_shape(problem.spec) && !is_packed(problem.spec))
-    problem.queries = std::min(problem.queries, shape.q_len);
+  if (shape != reference_shape(problem.spec)) problem.queries = std::min(problem.queries, shape.q_len);
   const std::vector<Shape> shapes = ranking_shapes(problem.spec, problem.target, shape);
   std::vector<WorkSamplers> samplers;
   for (const Shape& each : shapes) samplers.emplace_back(problem, each);
