@@ -457,7 +457,7 @@ struct Consumer {
         const Work kind = static_cast<Work>(uniform(static_cast<int>(work.kind)));
         if (kind == Work::end) break;
         __syncwarp();
-        if (kind == Work::last_flush) {
+        if (kEndsUntold && kind == Work::last_flush) {
           release(shared.finished());
           wait_barrier(shared.finished(), 0);
           if (!uniform(shared.some_failed())) break;

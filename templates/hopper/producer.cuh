@@ -288,7 +288,7 @@ struct Producer {
     }
     if (kMainIsCareful || window == 0) return Work::end;
     again = 0;
-    return dealt < 0 ? Work::last_flush : Work::flush;
+    return kEndsUntold && dealt < 0 ? Work::last_flush : Work::flush;
   }
 
   // Writes the state of what comes next. What only this needs lies in shared memory in between, where keys lie in pages:
@@ -340,7 +340,7 @@ struct Producer {
         announce(shared.work(q_ring.count));
         if (announced().kind == Work::end) break;
         if (announced().kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
-        if (announced().kind == Work::last_flush) {
+        if (kEndsUntold && announced().kind == Work::last_flush) {
           wait_barrier(shared.finished(), 0);
           if (!shared.some_failed()) break;
         }

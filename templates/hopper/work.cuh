@@ -42,6 +42,8 @@ constexpr int kProducerBarrier = kVoteBarrier + kWarpgroups;
 // the last one consumers look for themselves whether any did, and mostly are done at once: to be told so takes 0.4 us more
 // (d=64 and 128, 128 and 512 tokens; H200, 2026-11-27).
 enum class Work { item, careful_item, flush, last_flush, end };
+// Products of 8 bits leave no registers for it (d=128: spills 40 bytes).
+constexpr bool kEndsUntold = config.element != Element::f8;
 
 // KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees
 // every key: they need no mask code. None: the last is before the first.
