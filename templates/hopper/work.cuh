@@ -258,8 +258,8 @@ struct SharedMemory {
   __device__ int& number(int i) const { return *reinterpret_cast<int*>(memory + kLayout.numbers_offset + i * 4); }
 
   // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
-  // window, one for that of the last, one for V that the producer waits for itself, full and empty for V that is to be transposed, and for the
-  // inputs of each warpgroup.
+  // window, one for that of the last, one for V that the producer waits for itself, full and empty for V that is to be
+  // transposed, and for the inputs of each warpgroup.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 q_full(u32 slot) const { return barrier(slot); }
   __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }

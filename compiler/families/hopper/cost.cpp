@@ -40,8 +40,8 @@ struct HopperCalibration {
   double odd_sectors = 1.5;        // of L2's time, for rows that do not begin with a sector of 32 bytes
   double single_heads = 1.3;  // of everything, in batches with single tokens, whose tiles one head alone leaves empty
   double launch_us = 5;
-  // Of a launch that transposes V, or widens K and V: itself, and its bytes at so much of the memory's rate. What warps of the loop take for it
-  // shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
+  // Of a launch that transposes V, or widens K and V: itself, and its bytes at so much of the memory's rate. What
+  // warps of the loop take for it shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
   double transpose_us = 2, transpose_rate = 0.8;
 };
 constexpr HopperCalibration kCalibration;
