@@ -33,7 +33,7 @@ std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
     return std::max<std::int64_t>(none ? 0 : product(filled + sizes.batch, rule.heads), rule.least);
   }
   const std::int64_t of_head = product(tiles(sizes.q_len, rule.queries), tiles(sizes.k_len, rule.keys));
-  return std::max<std::int64_t>(product(product(of_head, rule.heads), sizes.batch), rule.least);
+  return std::max<std::int64_t>(product(product(of_head, rule.heads), rule.of_all ? 1 : sizes.batch), rule.least);
 }
 
 Parts parts_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {

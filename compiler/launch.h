@@ -46,6 +46,7 @@ struct GridRule {
   int keys = 0;           // likewise
   int heads = 1;          // that have items of their own
   int least = 0;          // items even of calls that have nothing to cut
+  bool of_all = false;    // of all sequences together
   bool numbered = false;  // along the queries or the keys: tiles of all sequences are numbered one after the other, of
                           // which there are no more than all tokens fill, and one for each sequence
   int blocks_per_sm = 0;  // not 0: so many for each SM of the device share all items evenly

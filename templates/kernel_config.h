@@ -81,6 +81,7 @@ struct KernelConfig {
   int inputs_32 = 0;  // likewise, of 32 bits
   int inputs_q = 0;   // which of them are read at the query as well; the others are the same for all queries
   bool inputs_of_batches = false;  // one of them is the same for all batch indices
+  bool keeps_ds = false;           // backward for sm_90a: a call that has room for dS sums up its gradients later (kept.cuh)
   bool has_mask = false;           // variant.gen.cuh's visible() is not always true
   bool mask_has_holes = false;     // variant.gen.cuh's may_see() is not always true
   bool mask_is_range = false;      // a query sees all keys from kv_begin(q, q) to kv_end(q, q)

@@ -49,6 +49,9 @@ struct Plain {
   static constexpr bool in_tiles(int) { return false; }
   // Scores and keys of all queries, and of no others, have elements of one to themselves.
   static constexpr bool covers_all(int) { return false; }
+  // Those of tiles that are kept: do sequences have elements of their own, and how many neighbouring heads share theirs?
+  static constexpr bool has_own_batches(int) { return false; }
+  static constexpr int heads_that_share(int) { return 1; }
   // Asks for what is loaded for query q and key k.
   __device__ static void prefetch(const KernelParams&, const Sequence&, int, int) {}
   // The logit of query q and key k, and its derivatives by s and by what it reads there.

@@ -45,11 +45,6 @@ struct Term {
   const float* y;
 };
 
-// The largest error of rounding, a third of whose square is its variance. Small numbers of fp16 are evenly spaced.
-double largest_rounding(Dtype dtype, double x) {
-  return std::max(unit_roundoff(dtype) * std::fabs(x), dtype == Dtype::F16 ? 0x1p-25 : 0.0);
-}
-
 // As in the forward (add_variance): errors of terms that are the same number are the same, so that they add up before
 // they are squared, or they are independent; the larger counts.
 void add_variance(const AttentionSpec& spec, Dtype out, std::vector<Term> terms, double factor, Gradient& row) {
@@ -230,6 +225,10 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   result.recipe_ds = round_to(spec.dtype, static_cast<float>(by_logit.recipe * slope.value / unit));
   result.ds /= unit, result.ds_error /= unit, result.in_common /= unit;
   return result;
+}
+
+double largest_rounding(Dtype dtype, double x) {
+  return std::max(unit_roundoff(dtype) * std::fabs(x), dtype == Dtype::F16 ? 0x1p-25 : 0.0);
 }
 
 Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64_t q) const {

@@ -48,7 +48,8 @@ class Backward {
   };
   OfKey of_key(const Group& group, std::int64_t k) const;
 
-  // Of one query of a group: what it adds to the gradients of parameters, and to that of its head's sink.
+  // Of one query of a group: what it adds to the gradients of parameters, and to that of its head's sink. Where a tensor of
+  // 16 bits has an element for each key, that may be ds as products take it, of 16 bits as well.
   struct Share {
     Element element;
     double exact = 0, variance = 0, squares = 0, terms = 0;
@@ -81,6 +82,9 @@ class Backward {
 
   const Problem& problem_;
 };
+
+// The largest error of rounding, a third of whose square is its variance. Small numbers of fp16 are evenly spaced.
+double largest_rounding(Dtype dtype, double x);
 
 // What the derivative of the score by its s is, and a bound of what one taken in fp32 differs from it if s is off by
 // `error`. Both are not finite where there is none.

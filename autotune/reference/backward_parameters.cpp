@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "autotune/reference/backward.h"
+#include "compiler/spec/half.h"
 
 namespace flashjit::reference {
 namespace {
@@ -15,6 +16,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 bool all_finite(const float* values, std::size_t count) {
   return std::all_of(values, values + count, [](float x) { return std::isfinite(x); });
 }
+
+// A term of 16 bits, and the largest error of that.
+struct Rounded {
+  float recipe = 0;
+  double largest = 0;
+};
 
 // The derivative of a score by an element that it reads, and what a kernel's may be off.
 Slope derivative(const ElementReads& reads, const Position& at, const Dual& s, double s_error, const Element& element) {
@@ -40,6 +47,7 @@ std::vector<Backward::Share> Backward::of_parameters(const Group& group, std::in
   Position at = problem_.position({group.b, group.hk * heads + head_in_group, q});
   std::vector<Share> shares;
   std::vector<double> in_common;
+  std::vector<Rounded> rounded;
   std::map<std::pair<std::size_t, std::int64_t>, std::size_t> numbers;
   for (at.k = 0; at.k < at.k_len; ++at.k) {
     const float *key = &group.kv.k[at.k * spec.d_qk], *value = &group.kv.v[at.k * spec.d_v];
@@ -50,7 +58,7 @@ std::vector<Backward::Share> Backward::of_parameters(const Group& group, std::in
     for (const Element& element : reads.of(at, pair.s)) {
       if (std::ranges::count(wanted, static_cast<int>(element.param)) == 0) continue;
       const auto [number, is_new] = numbers.emplace(std::pair(element.param, element.number), shares.size());
-      if (is_new) shares.push_back({.element = element}), in_common.push_back(0);
+      if (is_new) shares.push_back({.element = element}), in_common.push_back(0), rounded.emplace_back();
       Share& share = shares[number->second];
       share.terms += 1;
       share.tainted = share.tainted || tainted;
@@ -63,10 +71,20 @@ std::vector<Backward::Share> Backward::of_parameters(const Group& group, std::in
       share.recipe += pair.by_logit.recipe * static_cast<float>(slope.value);
       share.variance += error * error;
       in_common[number->second] += pair.by_logit.in_common * slope.value;
+      const double kept = problem_.dropout().factor();
+      rounded[number->second] = {
+          round_to(spec.dtype, static_cast<float>(pair.by_logit.recipe / kept)) * static_cast<float>(kept * slope.value),
+          largest_rounding(spec.dtype, pair.by_logit.value / kept) * kept * slope.value};
       if (!std::isfinite(term) || !std::isfinite(error)) share.tainted = true;
     }
   }
-  for (std::size_t i = 0; i < shares.size(); ++i) shares[i].variance += in_common[i] * in_common[i];
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    Share& share = shares[i];
+    share.variance += in_common[i] * in_common[i];
+    if (share.terms > 1 || size_of(spec.params[share.element.param].dtype) > 2) continue;
+    share.recipe = rounded[i].recipe;
+    share.variance += rounded[i].largest * rounded[i].largest / 3;
+  }
   return shares;
 }
 

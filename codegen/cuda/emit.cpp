@@ -108,6 +108,7 @@ void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
   field("inputs_32", &KernelConfig::inputs_32, false);
   field("inputs_q", &KernelConfig::inputs_q, false);
   field("inputs_of_batches", &KernelConfig::inputs_of_batches, false);
+  field("keeps_ds", &KernelConfig::keeps_ds, false);
   field("has_mask", &KernelConfig::has_mask, false);
   field("mask_has_holes", &KernelConfig::mask_has_holes, false);
   field("mask_is_range", &KernelConfig::mask_is_range, false);
@@ -229,14 +230,6 @@ void find_loads(const Expr& expr, std::vector<Expr>& loads) {
   for (const Expr& arg : expr->args) find_loads(arg, loads);
 }
 
-// Are its indices variables, each once?
-bool is_plain(const Expr& read) {
-  return std::ranges::all_of(read->args, [&](const Expr& index) {
-    const auto is_it = [&](const Expr& other) { return same(other, index); };
-    return index->op == Op::Variable && std::ranges::count_if(read->args, is_it) == 1;
-  });
-}
-
 // For kernels that write gradients of parameters.
 Result<std::string> gradient_functions(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
@@ -272,8 +265,15 @@ Result<std::string> gradient_functions(const Plan& plan) {
     return std::string(std::ranges::any_of(inputs, is_it) ? "true" : "false");
   });
   text += fact_of_reads("bool", "covers_all", reads, [](const GradientRead& r) {
-    return std::string(r.sum == GradientSum::own && is_plain(r.read) ? "true" : "false");
+    return std::string(r.sum == GradientSum::own && r.index.plain ? "true" : "false");
   });
+  if (plan.config.keeps_ds) {
+    text += fact_of_reads("bool", "has_own_batches", reads,
+                          [](const GradientRead& r) { return std::string(r.index.own_b ? "true" : "false"); });
+    text += fact_of_reads("int", "heads_that_share", reads, [&](const GradientRead& r) {
+      return fmt::format("{}", heads_that_share(r, plan.spec));
+    });
+  }
   std::vector<Expr> loads;
   find_loads(gradients.score, loads);
   if (!loads.empty()) {

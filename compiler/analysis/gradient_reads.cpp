@@ -31,6 +31,11 @@ std::vector<std::string> names_of_gradients(const AttentionSpec& spec) {
   return names;
 }
 
+int heads_that_share(const GradientRead& read, const AttentionSpec& spec) {
+  if (read.index.own_h) return 1;
+  return read.index.own_hk ? spec.heads_q / spec.heads_kv : spec.heads_q;
+}
+
 Result<std::vector<GradientRead>> gradient_reads(const AttentionSpec& spec) {
   const std::vector<std::string> names = names_of_gradients(spec);
   FLASHJIT_ASSIGN(gradients, gradients_of(spec.score, spec.mask, names));

@@ -24,6 +24,9 @@ struct GradientRead {
 
 Result<std::vector<GradientRead>> gradient_reads(const AttentionSpec& spec);
 
+// Of a plain index: so many neighbouring query heads read the same elements.
+int heads_that_share(const GradientRead& read, const AttentionSpec& spec);
+
 // The names of those parameters, for gradients_of().
 std::vector<std::string> names_of_gradients(const AttentionSpec& spec);
 

@@ -40,6 +40,13 @@ bool told(const Expr& read, std::vector<Variable> wanted, const std::vector<Vari
   return true;
 }
 
+bool is_plain(const Expr& read) {
+  return std::ranges::all_of(read->args, [&](const Expr& index) {
+    const auto is_it = [&](const Expr& other) { return same(other, index); };
+    return index->op == Op::Variable && std::ranges::count_if(read->args, is_it) == 1;
+  });
+}
+
 }  // namespace
 
 ReadIndex read_index(const Expr& read) {
@@ -54,6 +61,7 @@ ReadIndex read_index(const Expr& read) {
   index.by_q = std::ranges::find(of_pair, Q) != of_pair.end();
   index.by_k = std::ranges::find(of_pair, K) != of_pair.end();
   index.apart = told(read, of_pair);
+  index.plain = is_plain(read);
   index.own_b = told(read, {B}, {Q, K, H, Hk, QLen, KLen});
   index.own_h = told(read, {H}, {Q, K, B, Hk, QLen, KLen});
   index.own_hk = index.own_h || told(read, {Hk}, {Q, K, B, H, QLen, KLen});

@@ -11,6 +11,7 @@ struct ReadIndex {
   // Within a sequence and head.
   bool by_q = false, by_k = false;  // the element changes with the query, with the key
   bool apart = false;  // and differs wherever one of these differs that it changes with: no two sums meet in an element
+  bool plain = false;  // indices are variables, each once
   // Never the same element for two sequences, two query heads, two KV heads.
   bool own_b = false, own_h = false, own_hk = false;
 };

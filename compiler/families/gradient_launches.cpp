@@ -73,7 +73,7 @@ bool sums_by_key(const AttentionSpec& spec) {
   return reads && std::ranges::count(*reads, GradientSum::keys, &GradientRead::sum) > 0;
 }
 
-void add_gradient_launches(Plan& plan, int tile_kv, int warps) {
+void add_gradient_launches(Plan& plan, int tile_kv, int warps, std::string_view kept) {
   const AttentionSpec& spec = plan.spec;
   if (spec.grads.empty()) return;
   const int reads = head_reads(spec);
@@ -94,7 +94,7 @@ void add_gradient_launches(Plan& plan, int tile_kv, int warps) {
   } else {
     arguments += ", nullptr";
   }
-  std::string begin = "begin_parameters(params";
+  std::string begin = "begin_parameters(params)";
   if (reads > 0) {
     const auto bytes = static_cast<std::int64_t>(sizeof(float)) * spec.heads_q * reads * warps;
     summed.push_back(
@@ -102,12 +102,13 @@ void add_gradient_launches(Plan& plan, int tile_kv, int warps) {
     prepare.buffers.push_back(summed.back());
     of_keys.buffers.push_back(summed.back());
     add_argument(of_keys.call, "head_sums", of_keys.tensor_maps ? 4 : 3);
-    begin += ", head_sums";
+    add_argument(begin, "head_sums", 1);
     arguments += ", head_sums";
   }
   if (of_params) {
     prepare.grid.least = 1;
-    prepare.call = fmt::format("{});\n  flashjit::{}", begin, prepare.call);
+    if (!kept.empty()) add_argument(begin, kept, 2);
+    prepare.call = fmt::format("{};\n  flashjit::{}", begin, prepare.call);
   }
   if (summed.empty()) return;
   plan.launches.push_back({.entry = "flashjit_backward_sums",

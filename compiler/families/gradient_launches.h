@@ -20,8 +20,8 @@ bool sums_by_key(const AttentionSpec& spec);
 void add_argument(std::string& call, std::string_view argument, int place);
 
 // To a plan with a launch that prepares, one of keys with blocks of `tile_kv` keys and `warps` that have scores, and maybe
-// more: the buffers, a launch that adds up, and the arguments of the others.
-void add_gradient_launches(Plan& plan, int tile_kv, int warps);
+// more: the buffers, a launch that adds up, and the arguments of the others. `kept`: dS, if a buffer of the plan has it.
+void add_gradient_launches(Plan& plan, int tile_kv, int warps, std::string_view kept = {});
 
 // Bytes that launches before and after the loop read and write: O and dO, and with sums dQ is written, read and written.
 double gradient_passes(const AttentionSpec& spec, const Shape& shape, bool sums);

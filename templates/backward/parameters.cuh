@@ -36,33 +36,37 @@ __device__ inline float* element_of_gradient(const KernelParams& params, const S
 
 // ---- before: zeros ----
 
-// Does the main loop write all of a gradient, if only for that it also writes zeros in tiles that are not visited? So it
-// is where there are no elements but those of queries and keys that there are.
-template <int gradient>
-__device__ inline bool is_written_whole(const KernelParams& params) {
-  bool covered = false;
+// Do other launches write all of a gradient: the main loop, if only for that it also writes zeros in tiles that are not
+// visited, or where dS is `kept` a last one? So it is where there are no elements but those of queries and keys that there are.
+template <int gradient, bool loop_writes>
+__device__ inline bool is_written_whole(const KernelParams& params, bool kept) {
+  Int64 planes = 0;  // of queries and keys
   each_read([&](auto number) {
     constexpr int read = decltype(number)::value;
-    if constexpr (Variant::gradient_of(read) == gradient && Variant::covers_all(read)) covered = true;
+    if constexpr (Variant::gradient_of(read) == gradient) {
+      if (loop_writes && Variant::covers_all(read)) planes = static_cast<Int64>(params.batch) * config.heads_q;
+      if (kept && Variant::in_tiles(read))
+        planes = static_cast<Int64>(Variant::has_own_batches(read) ? params.batch : 1) *
+                 (config.heads_q / Variant::heads_that_share(read));
+    }
   });
   const ParamGradient& g = params.d_extra[gradient];
-  return covered && g.size[0] * g.size[1] * g.size[2] * g.size[3] ==
-                        static_cast<Int64>(params.batch) * config.heads_q * params.q_len * params.k_len;
+  return planes > 0 && g.size[0] * g.size[1] * g.size[2] * g.size[3] == planes * params.q_len * params.k_len;
 }
 
 // By all blocks of a launch, each of so many threads. A warp has 1024 elements of a row at a time. `loop_writes`: zeros in
 // tiles that are not visited.
 template <int threads, bool loop_writes>
-__device__ inline void zero_gradients(const KernelParams& params) {
+__device__ inline void zero_gradients(const KernelParams& params, bool kept = false) {
   constexpr int kPiece = 1024;
   const Int64 warp = (static_cast<Int64>(blockIdx.x) * threads + threadIdx.x) / 32,
               warps = static_cast<Int64>(gridDim.x) * threads / 32;
 #pragma unroll 1
   for (int i = 0; i < config.gradients; ++i) {
-    if (loop_writes && (i == 0   ? is_written_whole<0>(params)
-                        : i == 1 ? is_written_whole<1>(params)
-                        : i == 2 ? is_written_whole<2>(params)
-                                 : is_written_whole<3>(params)))
+    if (i == 0   ? is_written_whole<0, loop_writes>(params, kept)
+        : i == 1 ? is_written_whole<1, loop_writes>(params, kept)
+        : i == 2 ? is_written_whole<2, loop_writes>(params, kept)
+                 : is_written_whole<3, loop_writes>(params, kept))
       continue;
     const ParamGradient& g = params.d_extra[i];
     const Int64 pieces = (g.size[3] + kPiece - 1) / kPiece, all = g.size[0] * g.size[1] * g.size[2] * pieces;

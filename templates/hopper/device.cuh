@@ -187,6 +187,12 @@ __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x
                "r"(shared), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
                : "memory");
 }
+// So many bytes, on 16 bytes.
+__device__ inline void store_bytes(void* global, u32 shared, u32 bytes, u64 policy) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(global),
+               "r"(shared), "r"(bytes), "l"(policy)
+               : "memory");
+}
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until the stores of this thread have read shared memory, or are complete.
 __device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }

@@ -60,6 +60,7 @@ constexpr int row_terms_bytes(const KernelConfig& c) { return (in_clusters(c) ? 
 constexpr int row_terms_room(const KernelConfig& c) { return row_terms_bytes(c) + c.tile_q * kTermBytes; }
 
 constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many threads as two warpgroups have
+constexpr int kKeptThreads = 256, kKeptRows = 64;           // of the launch that sums up kept dS: queries of a block
 
 // Where there are few tiles of keys, several items share the queries of one (KernelParams::query_parts) and add up dK and dV in
 // memory, as their warps hold them. Sums in order would wait for each other; gradients of parameters have sums of their

@@ -7,6 +7,7 @@
 #include "templates/hopper_backward/cluster.cuh"
 #include "templates/hopper_backward/dealer.cuh"
 #include "templates/hopper_backward/finish.cuh"
+#include "templates/hopper_backward/kept.cuh"
 #include "templates/hopper_backward/order.cuh"
 #include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/producer.cuh"
@@ -46,6 +47,7 @@ struct Consumer {
   Kept kept;
   float* head_sums;
   PartSums part_sums;
+  bool keeps;  // dS is kept, and its gradients come later
   OfParameters of_parameters;
 
   __device__ void issue_dv(u32 stage) {
@@ -206,7 +208,9 @@ struct Consumer {
     make_score_gradients(number, at, before);
     wait_barrier(shared.exchange_empty(exchange), number / 2 % 2 ^ 1);
     hand_out_ds(exchange);
-    if constexpr (kGradientTiles) put_gradients(at);
+    if constexpr (kGradientTiles) {
+      if (!config.keeps_ds || !keeps) put_gradients(at);
+    }
     if (before.any())
       wait_for_turn(number - 1);  // not in the warpgroup's turn at products, which would hold up the other
     turns.begin();
@@ -353,7 +357,7 @@ template <DqSums dq_sums_by = config.dq>
 __device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
                                        float* dq_sums = nullptr, float* head_sums = nullptr, int* counters = nullptr,
                                        int* added = nullptr, int* dealt = nullptr, float* kv_sums = nullptr,
-                                       int* parts_done = nullptr) {
+                                       int* parts_done = nullptr, char* kept_ds = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
   if constexpr (kCounts) release_next_launch();
@@ -363,7 +367,8 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
     item = item_of_block(params, shared);
     if (kPacked && item.k_lo >= item.seq.k_len) return;
   }
-  set_up(shared, params);
+  const bool keeps = config.keeps_ds && kept_ds;
+  set_up(shared, params, keeps);
   const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
   if (warpgroup == kWarpgroups) {
     shrink_registers<backward_producer_registers(config)>();
@@ -381,6 +386,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
           release(done);
         });
       }
+      if (keeps && warp == 3) return keep_items(params, shared, kept_ds);
       if constexpr (kZeroesItems) {
         if (warp != 3) return;
         each_item(params, shared, [&](const BackwardItem& its, u32 done, u32) {
@@ -405,6 +411,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
     } else {
       Consumer<dq_sums_by> consumer{params, maps, shared, dq_sums, {warpgroup}, warpgroup * kRowsPerWarpgroup};
       if constexpr (config.gradients > 0) consumer.head_sums = head_sums;
+      if constexpr (config.keeps_ds) consumer.keeps = keeps;
       if constexpr (kCutsItems) consumer.part_sums = {kv_sums, parts_done};
       consumer.run();
     }

@@ -50,8 +50,9 @@ __device__ inline HeadSums head_sums_of(const KernelParams& params, float* data)
   return {data, (params.k_len + config.tile_kv - 1) / config.tile_kv, config.warpgroups * 4};
 }
 // What comes before prepare_backward() ...
-__device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr) {
-  zero_gradients<kPrepareThreads, kZeroesUnvisited>(params);
+__device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr,
+                                        const char* kept_ds = nullptr) {
+  zero_gradients<kPrepareThreads, kLoopZeroes>(params, kept_ds != nullptr);
   if constexpr (Variant::kHeadReads > 0) zero_head_sums<kPrepareThreads>(params, head_sums_of(params, head_sums));
 }
 // ... and a launch after all others.

@@ -19,7 +19,7 @@ constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those t
 constexpr bool kCounts = counts_items(config);
 constexpr bool kCutsItems = cuts_items(config);
 constexpr bool kOrdered = adds_in_order(config);
-constexpr bool kZeroesItems = kTakesItems && kZeroesUnvisited && config.gradients > 0;
+constexpr bool kZeroesItems = kTakesItems && kLoopZeroes && config.gradients > 0;
 constexpr int kItemReaders =
     kConsumerWarps + 1 + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
 constexpr int kExchanges = exchanges(config);
@@ -128,6 +128,13 @@ struct Steps {
     tile = visible(params, item, item.first);
     return tile <= item.last || begin_next_head(params, item);
   }
+  // Is a tile between the first and the last in no hole?
+  __device__ static bool sees(const KernelParams& params, const BackwardItem& item, int tile) {
+    if constexpr (!config.mask_has_holes) return true;
+    const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
+    return Variant::may_see(params, item.seq, tile * kTileQ, min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo,
+                            k_hi);
+  }
   // False: this was the last.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
     tile = visible(params, item, tile + 1);
@@ -152,10 +159,7 @@ struct Steps {
   }
   __device__ static int visible(const KernelParams& params, const BackwardItem& item, int tile) {
     if constexpr (config.mask_has_holes) {
-      const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
-      while (tile <= item.last && !Variant::may_see(params, item.seq, tile * kTileQ,
-                                                    min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo, k_hi))
-        ++tile;
+      while (tile <= item.last && !sees(params, item, tile)) ++tile;
     }
     return tile;
   }
@@ -273,7 +277,8 @@ __device__ inline void each_item(const KernelParams& params, const SharedMemory&
   }
 }
 
-__device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
+// `keeps`: a warp reads dS, too.
+__device__ inline void set_up(const SharedMemory& shared, const KernelParams& params, bool keeps) {
   if (threadIdx.x == 0) {
     if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_full(i), 1);
@@ -282,7 +287,7 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
       for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_empty(i), kConsumerWarps);
       for (int i = 0; i < kItemPlaces; ++i) {
         init_barrier(shared.item_full(i), 1);
-        init_barrier(shared.item_empty(i), kItemReaders);
+        init_barrier(shared.item_empty(i), kItemReaders + keeps);
       }
       init_barrier(shared.v_empty(), kConsumerWarps);
       init_barrier(shared.item_wanted(), 1);
@@ -293,7 +298,7 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
     }
     for (int i = 0; !kHasRoles && i < kExchanges; ++i) {
       init_barrier(shared.exchange_full(i), kConsumerWarps);
-      init_barrier(shared.exchange_empty(i), kConsumerWarps + kOrdered);
+      init_barrier(shared.exchange_empty(i), kConsumerWarps + kOrdered + keeps);
       if constexpr (kOrdered) init_barrier(shared.turn(i), 1);
     }
     for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {

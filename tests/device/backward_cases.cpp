@@ -121,6 +121,8 @@ const FixedCase kCases[] = {
     {"bwd-grads-odd",      "bwd fp16 d=64 heads=4/2 mask=\"causal\" score=\"bias(t, fp16)\" grads=\"t\"", {199, 199}, {261, 261}},
     {"bwd-grads-tiles-b",  "bwd bf16 d=64 heads=4/2 layout=bhsd mask=\"window(60, 30)\" score=\"bias_b(t, bf16)\" grads=\"t\" dlse", {200, 200}, {264, 264}},
     {"bwd-grads-tiles-qk", "bwd bf16 d=128 heads=4/2 params=\"t: fp32[2]\" mask=\"causal\" score=\"s + 0.5 * t[q, k]\" grads=\"t\"", {200, 200}, {260, 260}},
+    {"bwd-grads-tiles-hk", "bwd bf16 d=64 heads=6/2 params=\"t: bf16[3]\" mask=\"(causal & window(50, 0)) | k < 4\" score=\"s + 0.5 * t[hk, q, k]\" grads=\"t\"", {130, 130, 130}, {200, 200, 200}},
+    {"bwd-grads-two-tiles","bwd bf16 d=128 heads=4/2 params=\"t: bf16[3], u: bf16[3]\" mask=\"causal\" score=\"s + t[h, q, k] + u[b, q, k]\" grads=\"t, u\"", {200, 200, 200}, {264, 264, 264}},
     {"bwd-grads-tiles-and","bwd bf16 d=128 heads=4/2 mask=\"causal\" score=\"bias(t, bf16); alibi\" grads=\"slope, t, sink\" sink", {200, 200}, {264, 264}},
     {"bwd-grads-table",    "bwd bf16 d=64 heads=4/2 params=\"t: bf16[2]\" mask=\"causal\" score=\"s + t[h, min(abs(q - k), 31)]\" grads=\"t\"", {200, 100}, {200, 100}},
     {"bwd-grads-of-keys",  "bwd bf16 d=64 heads=4/2 layout=packed params=\"w: fp32[2]\" score=\"s * w[b, k]\" grads=\"w\"", {70, 0, 129}, {70, 40, 150}},

@@ -17,6 +17,8 @@ namespace {
 
 constexpr int kWarpgroups = 2, kStages = 2;
 constexpr int kMostDim = 256;
+// Bytes of dS; calls with more add gradients of tensors to memory as they come.
+constexpr std::int64_t kMostKept = std::int64_t{8} << 30;
 
 // With roles, the warpgroup that has dP gets P times the slope, and no score.
 bool has_roles_and_gradients(const AttentionSpec& spec) {
@@ -150,6 +152,24 @@ std::vector<Expr> inputs_of(const Problem& problem) {
   return std::ranges::any_of(gradients->by_params, loads) ? std::vector<Expr>{} : inputs;
 }
 
+// Does some tensor that is read in tiles have elements that several batch indices or heads share? Then it is worth keeping
+// dS for all such tensors, if of each it can be told whose elements are shared, and its gradient is to be no more precise
+// than dS of 16 bits.
+bool keeps_tiles(const AttentionSpec& spec, const KernelConfig& c) {
+  const std::vector<Expr> inputs = copied_inputs(spec, c);
+  if (inputs.empty() || params_with_gradients(spec).empty()) return false;
+  const auto reads = gradient_reads(spec);
+  if (!reads) return false;
+  bool shared = false;
+  for (const GradientRead& read : *reads) {
+    const auto is_it = [&](const Expr& input) { return same(input, read.read); };
+    if (std::ranges::none_of(inputs, is_it)) continue;
+    if (!read.index.plain || size_of(read.read->param.dtype) > 2) return false;
+    shared |= read.sum == GradientSum::pairs;
+  }
+  return shared;
+}
+
 void configure(const Problem& problem, KernelConfig& c) {
   c.warpgroups = kWarpgroups;
   c.stages = kStages;
@@ -166,6 +186,7 @@ void configure(const Problem& problem, KernelConfig& c) {
   c.score_cap = problem.score.cap;
   c.score_factor = problem.score.factor;
   set_inputs(problem.spec, inputs_of(problem), c);
+  c.keeps_ds = takes_items(c) && c.dq == DqSums::atomics && !is_packed(problem.spec) && keeps_tiles(problem.spec, c);
 }
 
 // Packed sequences are of any lengths: few tiles of the longest are tiles of every one.
@@ -279,7 +300,7 @@ void finish(Plan& plan) {
   };
   plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
-  add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups);
+  add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups, c.keeps_ds ? "kept_ds" : "");
   const auto add_buffer = [&](WorkspaceBuffer buffer, std::initializer_list<std::pair<std::size_t, int>> places) {
     plan.workspace.push_back(std::move(buffer));
     for (const auto& [launch, place] : places) {
@@ -292,6 +313,21 @@ void finish(Plan& plan) {
   if (counts_items(c))
     add_buffer({"counters", "int", 2 * std::int64_t{c.heads_kv} * kInt, {{&CallSizes::batch}}},
                {{0, 4}, {1, 5}, {2, 2}});
+  if (c.keeps_ds) {
+    plan.launches.push_back({.entry = "flashjit_backward_kept",
+                             .threads = kKeptThreads,
+                             .grid = {.queries = kKeptRows, .keys = c.tile_kv, .heads = c.heads_q, .of_all = true},
+                             .overlaps = true,
+                             .bounds = "flashjit::kKeptThreads",
+                             .call = "sum_kept(params)"});
+    add_buffer({"kept_ds",
+                "char",
+                std::int64_t{hopper_backward_layout(c).exchange_bytes} * c.heads_q,
+                {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}, {&CallSizes::k_len, c.tile_kv, true}},
+                kMostKept},
+               {{1, 10}, {plan.launches.size() - 1, 1}});
+    plan.launches[0].buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
+  }
   if (cuts_items(c)) add_part_sums(plan, c.tile_kv, c.heads_kv, cut_warps(c), cut_floats(c), 7, 8);
   if (!adds_in_order(c)) return;
   add_buffer(of_tiles("added", "int", c.cluster * kInt), {{0, 5}, {1, 6}});
@@ -308,6 +344,10 @@ std::string describe(const KernelConfig& c) {
   if (adds_dq(c)) {
     text +=
         fmt::format("  dQ is added to sums in memory, {}\n", adds_in_order(c) ? "the last keys first" : "in any order");
+    if (c.keeps_ds)
+      text += fmt::format(
+          "  dS is kept in 16 bits, up to {} GiB of it; a last launch sums up the gradients of tensors from that\n",
+          kMostKept >> 30);
     return cuts_items(c) ? text.append(kSharesQueries) : text;
   }
   return text + fmt::format("  then dQ of {} queries by a block, over tiles of {} keys; scores are made twice\n",
