@@ -240,8 +240,11 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
                tiles = query_tiles * work.kv_tiles * c.tile_kv / block_keys(c);
   Prediction p;
   p.waves = blocks / target.sm_count;
-  p.compute = (tiles * clocks / sms + std::max(1.0, p.waves) * (takes_items(c) ? kItemClocks : kBlockClocks)) /
-              (target.clock_ghz * 1e3);
+  double beside = std::max(1.0, p.waves) * (takes_items(c) ? kItemClocks : kBlockClocks);
+  if (apart)
+    beside += std::max(1.0, static_cast<double>(items_of(tiles_of_queries(c, kDqTileQ), sizes)) / target.sm_count) *
+              kBlockClocks;
+  p.compute = (tiles * clocks / sms + beside) / (target.clock_ghz * 1e3);
   add_units(p, tile, tiles / sms, spec, target, shape);
   p.latency = kLaunches * kLaunchMicroseconds + gradient_passes(spec, shape, !apart) / (target.memory_tbs * 1e6);
   p.total = std::max(p.compute, p.memory) + p.latency;
