@@ -40,22 +40,21 @@ Parts parts_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
   const PartRule& part = rule.part;
   const std::int64_t items = items_of(rule, sizes) / rule.cluster,
                      at_once = std::int64_t{sm_count} * part.blocks_per_sm / rule.cluster;
-  if (part.queries == 0 || items == 0 || items > part.most_items || at_once == 0) return {};
+  if (!part.cuts() || items == 0 || items > part.most_items || at_once == 0) return {};
   const auto quotient = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
-  // In steps: what an item takes beside them, and one that adds to memory.
-  constexpr std::int64_t kItem = 3, kSums = 1;
-  const std::int64_t tiles = quotient(sizes.q_len, part.queries);
+  const std::int64_t tiles =
+      part.queries > 0 ? quotient(sizes.q_len, part.queries) : quotient(sizes.k_len, part.keys);
   const auto steps = [&](std::int64_t parts, std::int64_t of_part) {
-    const std::int64_t of_item = of_part * part.heads + kItem + (parts > 1 ? kSums : 0);
+    const std::int64_t of_item = of_part * part.heads + part.beside + (parts > 1 ? part.sums : 0);
     if (!part.uneven) return quotient(items * parts, at_once) * of_item;
     // Half as many in the mean; blocks take one after the other, and a longest one may be the last.
     return quotient(items * parts * of_item, 2 * at_once) + of_item;
   };
   Parts best;
   std::int64_t fewest = steps(1, tiles);
-  for (std::int64_t of_part = tiles - 1; of_part > 0; --of_part) {
-    const std::int64_t parts = quotient(tiles, of_part);
-    if (parts > at_once) break;
+  const std::int64_t most = std::min({tiles, at_once, std::int64_t{part.most_parts}, part.most_of_all / items});
+  for (std::int64_t asked = 2; asked <= most; ++asked) {
+    const std::int64_t of_part = quotient(tiles, asked), parts = quotient(tiles, of_part);
     if (steps(parts, of_part) >= fewest) continue;
     fewest = steps(parts, of_part);
     best = {static_cast<int>(parts), static_cast<int>(of_part)};

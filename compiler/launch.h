@@ -30,14 +30,19 @@ struct TeamRule {
   bool even = false;         // they do not
 };
 
-// Items that have all queries may be cut along them: where there are fewer items than SMs, or few more. What their blocks
-// sum up then lies in memory that the plan has for so many items.
+// Items that have all queries, or all keys, may be cut along them: where there are fewer items than SMs, or few more. What
+// their blocks sum up, or have of a result, then lies in memory that the plan has for so many items, or parts.
 struct PartRule {
-  int queries = 0;        // of a step, which is not cut; 0: items have all of them
+  int queries = 0;        // of a step, which is not cut; 0: not along the queries
+  int keys = 0;           // likewise
   int heads = 1;          // whose queries an item goes over
   int most_items = 0;     // that are cut
+  int most_parts = 1 << 30;      // of an item
+  int most_of_all = 1 << 30;     // parts of all items
   bool uneven = false;    // a mask lets some see more queries than others
   int blocks_per_sm = 1;  // that run at the same time
+  int beside = 3, sums = 1;  // in steps: what an item takes beside them, and, if it is cut, to be put together
+  bool cuts() const { return queries > 0 || keys > 0; }
 };
 
 // How the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.
@@ -62,7 +67,7 @@ struct GridRule {
 // Items that there are of a call, none of them cut; 2^62: that many or more.
 std::int64_t items_of(const GridRule& rule, const CallSizes& sizes);
 
-// Into how many parts each is cut on a device with this many SMs, and how many steps of a head each has.
+// Into how many parts each is cut on a device with this many SMs, and how many steps of a head each has at most.
 struct Parts {
   int count = 1;
   int tiles = 1 << 30;
@@ -88,6 +93,7 @@ struct KernelLaunch {
   GridRule grid;
   bool tensor_maps = false;
   bool adds_up = false;   // what blocks of the launch before have left of items: not where those are of teams
+  bool of_parts = false;  // it puts together what items that are cut have left, and is left out where none is
   bool of_teams = false;  // of several blocks: where there are such, it is for the launches that are not of teams
   bool overlaps = false;  // it begins while the launch before it runs, and waits for its end itself: first of all, or,
                           // if it adds up, when it knows what

@@ -20,6 +20,7 @@ enum class GridKind : unsigned char { tiles, persistent };    // a block per que
 enum class Copies : unsigned char { rows, boxes };            // how rings are filled: row after row, or by TMA
 enum class HeadTiles : unsigned char { single, grouped };     // grouped: the heads of a KV head share a tile
 enum class Transpose : unsigned char { none, loop, launch };  // where V is, so that its keys lie along rows
+enum class Keys : unsigned char { whole, parts };  // of a query tile: one block goes over all, or several over some each
 // Of backward: dQ has a launch of its own, or is added up in memory by that of dK and dV, in any order or in that of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };
 
@@ -110,6 +111,7 @@ struct KernelConfig {
   GridKind grid = GridKind::tiles;
   HeadTiles head_tiles = HeadTiles::single;
   Transpose transpose = Transpose::none;
+  Keys keys = Keys::whole;
   // of the decode loop
   Copies copies = Copies::rows;
   int evict_first_mb = 0;    // K and V that a call has room for leave L2 before other lines up to this size

@@ -88,6 +88,18 @@ struct WorkItem {
   int tile;  // query tile
 };
 
+// Of heads that have so many tiles each, which tile of which head has a number: that which is to start at this place. Heads are
+// taken one after the other, or where the longest tiles start first in groups that L2 holds together, a tile of all of a group
+// before the next. (Not of all heads: gradients at 16 x 1024, d=256, causal, 0.5 of the speed; H100, 2026-11-27.)
+struct TileOfHead {
+  int head, tile;
+};
+__device__ inline TileOfHead tile_of_head(int number, int tiles, int heads, int group) {
+  if constexpr (!kLongestFirst) return {number / tiles, number % tiles};
+  const int first = number / (group * tiles) * group, at = number - first * tiles, those = min(group, heads - first);
+  return {first + at % those, at / those};
+}
+
 __device__ inline Sequence sequence_of(const KernelParams& p, int b, int h) {
   Sequence seq;
   seq.b = b;
@@ -98,13 +110,11 @@ __device__ inline Sequence sequence_of(const KernelParams& p, int b, int h) {
   return seq;
 }
 
-// Blocks are numbered so that those which run together share K and V in L2 (natural), or so that the query tiles with
-// the most keys start first and the last wave is short (longest first: with a causal mask the last tiles have most).
+// Blocks are numbered so that those which run together share K and V in L2, and, longest first, so that the query tiles with
+// the most keys start first and the last wave is short (with a causal mask the last tiles have most).
 __device__ inline WorkItem work_item(const KernelParams& p, int block) {
-  const int heads = config.heads_q * p.batch;
-  const int tile = kLongestFirst ? p.tiles_q - 1 - block / heads : block % p.tiles_q;
-  const int head = kLongestFirst ? block % heads : block / p.tiles_q;
-  return {sequence_of(p, head / config.heads_q, head % config.heads_q), tile};
+  const auto [head, tile] = tile_of_head(block, p.tiles_q, config.heads_q * p.batch, p.heads_per_group);
+  return {sequence_of(p, head / config.heads_q, head % config.heads_q), kLongestFirst ? p.tiles_q - 1 - tile : tile};
 }
 
 }  // namespace flashjit

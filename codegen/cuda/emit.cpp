@@ -421,8 +421,9 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   }
   std::string entry = short_header(family.summary);
   entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", family.loop_file);
-  for (const KernelLaunch& launch : plan.before)
-    if (!launch.file.empty()) entry += fmt::format("#include \"{}\"\n", launch.file);
+  for (const auto* launches : {&plan.before, &plan.launches})
+    for (const KernelLaunch& launch : *launches)
+      if (!launch.file.empty()) entry += fmt::format("#include \"{}\"\n", launch.file);
   for (std::size_t i = 0; i < plan.before.size(); ++i) {
     const KernelLaunch& next = i + 1 < plan.before.size() ? plan.before[i + 1] : plan.launches.front();
     entry += emit_entry(plan, plan.before[i], next.overlaps);

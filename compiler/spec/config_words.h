@@ -48,6 +48,8 @@ inline constexpr WordTable<2> kWords<HeadTiles> = {"HeadTiles", {"single", "grou
 template <>
 inline constexpr WordTable<3> kWords<Transpose> = {"Transpose", {"none", "loop", "launch"}};
 template <>
+inline constexpr WordTable<2> kWords<Keys> = {"Keys", {"whole", "parts"}};
+template <>
 inline constexpr WordTable<3> kWords<DqSums> = {"DqSums", {"launch", "atomics", "ordered"}};
 
 template <>

@@ -109,6 +109,7 @@ constexpr std::array kFields = {
     choice<&Schedule::grid, &KernelConfig::grid>("grid"),
     choice<&Schedule::head_tiles, &KernelConfig::head_tiles>("head_tiles"),
     choice<&Schedule::transpose, &KernelConfig::transpose>("transpose"),
+    choice<&Schedule::keys, &KernelConfig::keys>("keys"),
     choice<&Schedule::order, &KernelConfig::order>("order"),
     choice<&Schedule::copies, &KernelConfig::copies>("copies"),
     choice<&Schedule::dq, &KernelConfig::dq>("dq"),

@@ -41,6 +41,7 @@ struct Schedule {
   std::optional<GridKind> grid;   // a block per query tile, or one per SM that takes one tile after the other
   std::optional<HeadTiles> head_tiles;  // grouped: the query heads of one KV head share a tile
   std::optional<Transpose> transpose;   // of V of 8 bits: by warps of the loop, or by a launch before it
+  std::optional<Keys> keys;             // parts: where query tiles are few, several blocks share the keys of each
   // backward
   std::optional<DqSums> dq;  // atomics, ordered: added up in memory by the launch of dK and dV
   // decode

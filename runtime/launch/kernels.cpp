@@ -133,12 +133,12 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   params.blocks = blocks_of(first.launch.grid, items(first.launch.grid), sm_count_);
   params.team = teams.blocks;
   params.team_items = teams.items;
-  params.query_parts = 1;
+  params.parts = 1;
   for (const Entry& entry : entries_) {
     const GridRule& grid = entry.launch.grid;
-    if (grid.part.queries == 0) continue;
+    if (!grid.part.cuts()) continue;
     const Parts parts = parts_of(grid, sizes, sm_count_);
-    params.query_parts = parts.count;
+    params.parts = parts.count;
     params.part_tiles = parts.tiles;
     params.key_items = static_cast<int>(items_of(grid, sizes)) / grid.cluster;
   }
@@ -158,6 +158,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   }
   for (const Entry& entry : entries_) {
     if (entry.launch.of_teams != (teams.blocks > 1) || (teams.count > 0 && entry.launch.adds_up)) continue;
+    if (entry.launch.of_parts && params.parts == 1) continue;
     FLASHJIT_TRY(start(entry));
   }
   return {};

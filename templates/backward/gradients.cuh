@@ -121,7 +121,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
   }
 
   if constexpr (side == Side::keys && shares_keys(config)) {
-    if (params.query_parts > 1 && !add_up_parts({kv_sums, parts_done}, params, block, d_qk, d_v)) return;
+    if (params.parts > 1 && !add_up_parts({kv_sums, parts_done}, params, block, d_qk, d_v)) return;
   }
   store_gradients<side>(params, block, d_qk, d_v, share_qk, share_v, rows_qk, rows_v);
 }

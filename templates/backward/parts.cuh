@@ -1,4 +1,4 @@
-// Several blocks may share the queries of a tile of keys (KernelParams::query_parts): each has some of the query tiles, its
+// Several blocks may share the queries of a tile of keys (KernelParams::parts): each has some of the query tiles, its
 // warps add what they have of dK and dV to sums in memory, and of those that add to the same sums the last one takes all.
 #pragma once
 
@@ -84,7 +84,7 @@ struct PartSums {
   // By all blocks of the first launch, each of so many threads: for tiles of keys with so many warps of so many floats.
   template <int threads>
   __device__ void clear(const KernelParams& params, int warps, int floats) const {
-    if (params.query_parts == 1) return;
+    if (params.parts == 1) return;
     const int first = blockIdx.x * threads + threadIdx.x, step = gridDim.x * threads;
     const int all = params.key_items * warps;
     auto* fours = reinterpret_cast<float4*>(sums);

@@ -205,7 +205,7 @@ __device__ inline bool add_up_parts(const PartSums& all, const KernelParams& par
   float* of_v = of_qk + kRowTiles * tiles_qk * PartSums::kFour;
   each_four(d_qk, [&](float(&four)[4], int i) { PartSums::add(of_qk + i * PartSums::kFour, four); });
   each_four(d_v, [&](float(&four)[4], int i) { PartSums::add(of_v + i * PartSums::kFour, four); });
-  if (!all.is_last(warp, params.query_parts)) return false;
+  if (!all.is_last(warp, params.parts)) return false;
   each_four(d_qk, [&](float(&four)[4], int i) { PartSums::read(four, of_qk + i * PartSums::kFour); });
   each_four(d_v, [&](float(&four)[4], int i) { PartSums::read(four, of_v + i * PartSums::kFour); });
   return true;

@@ -64,11 +64,10 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
   const int tiles = ((side == Side::keys ? params.k_len : params.q_len) + kBlockRows - 1) / kBlockRows;
   int item = blockIdx.x;
   const int part_first = side == Side::keys && shares_keys(config) ? take_part(params, item) : 0;
-  const int heads = kHeads * params.batch, number = item / kParts;
   // With a causal mask the first keys have the most queries, and the last queries the most keys: those start first.
-  int tile = kLongestFirst ? number / heads : number % tiles;
+  const int group = max(params.heads_per_group / (side == Side::keys ? group_size(config) : 1), 1);
+  auto [head, tile] = tile_of_head(item / kParts, tiles, kHeads * params.batch, group);
   if (kLongestFirst && side == Side::queries) tile = tiles - 1 - tile;
-  const int head = kLongestFirst ? number % heads : number / tiles;
   const int h = side == Side::keys ? head % kHeads * group_size(config) : head % kHeads;
   const Sequence seq = sequence_of(params, head / kHeads, h);
   const int row_lo = tile * kBlockRows, count = rows_of<side>(seq);

@@ -55,6 +55,7 @@ struct Consumer {
   u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
   Queries queries;             // of this item's main steps
   RowScales scales;            // of this item
+  float* parts = nullptr;      // kKeyParts: what blocks have of items that are cut
   float unit = 1.0f;           // kHasUnits: of V in the product that O takes in later
 
   Output o;
@@ -382,6 +383,9 @@ struct Consumer {
     if constexpr (!kMainIsCareful) {
       if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
+    if (kKeyParts && params.parts > 1) {
+      return store_part(parts + static_cast<Int64>(work.rank) * hopper_part_floats(config), rows, o, saw_keys);
+    }
     if constexpr (config.lse != Lse::none || config.max_logit) store_rows(params, work, rows);
     const u32 kept = saw_keys ? 0xffffffff : 0;
     if constexpr (kStagesOutput) {
@@ -476,7 +480,8 @@ struct Consumer {
   }
 };
 
-__device__ inline void hopper_forward(const KernelParams& params, const TensorMaps& maps, const char* tiles = nullptr) {
+__device__ inline void hopper_forward(const KernelParams& params, const TensorMaps& maps, const char* tiles = nullptr,
+                                      float* parts = nullptr) {
   extern __shared__ __align__(1024) char memory[];
   const SharedMemory shared = {shared_address(memory), memory};
   set_up(shared, params);
@@ -488,7 +493,9 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
     }
   } else {
     grow_registers<consumer_registers(config)>();
-    Consumer{params, maps, shared}.run();
+    Consumer consumer{params, maps, shared};
+    if constexpr (kKeyParts) consumer.parts = parts;
+    consumer.run();
   }
 }
 

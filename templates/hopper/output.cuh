@@ -14,7 +14,7 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
     rows.reference[h] *= kNaturalScale;
     rows.sum[h] *= kLowered;
     float scale = kLowered * units;
-    if constexpr (config.sink)
+    if (config.sink && !(kKeyParts && params.parts > 1))  // else when parts are put together
       scale *= take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
     // Nothing visible leaves a sum of zero.
     const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * kDropoutFactor * reciprocal_approx(rows.sum[h]);
@@ -59,6 +59,23 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
     const Int64 at = result_row(params, seq, row.q);
     if constexpr (config.lse != Lse::none) store_lse(params, at, rows.reference[h], rows.sum[h]);
     if constexpr (config.max_logit) store_max_logit(params, at, rows.top[h], rows.sum[h]);
+  }
+}
+
+// What a block has of an item that is cut. Rows behind the last query are nobody's.
+__device__ inline void store_part(float* part, const RowStates& rows, const Output& o, bool saw_keys) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = tile_row(recompute(threadIdx.x), h), lane = static_cast<int>(recompute(threadIdx.x)) % 4;
+    float* to = part + row * config.head_dim_v + lane * 2;
+#pragma unroll
+    for (int j = 0; j < config.head_dim_v / 8; ++j)
+      *reinterpret_cast<float2*>(to + 8 * j) = make_float2(o[4 * j + 2 * h], o[4 * j + 2 * h + 1]);
+    if (lane != 0) continue;
+    float* of_row = part + kTileQ * config.head_dim_v + row;
+    of_row[0] = rows.reference[h];
+    of_row[kTileQ] = saw_keys ? rows.sum[h] : 0.0f;
+    if constexpr (config.max_logit) of_row[2 * kTileQ] = rows.top[h];
   }
 }
 

@@ -281,7 +281,7 @@ struct Producer {
       window = 0;
     }
     if (dealt >= 0 && (kMainIsCareful || window < kRedoPlaces)) {
-      const int items = params.tiles_q * kHeads * (kMixesLengths ? 1 : params.batch);
+      const int items = params.tiles_q * kHeads * (kMixesLengths ? 1 : params.batch) * (kKeyParts ? params.parts : 1);
       rank = next_rank(items);
       if (rank < items) return Work::item;
       dealt = -1;

@@ -25,6 +25,7 @@ constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
 constexpr bool kHasUnits = has_tile_scales(config);  // scales of blocks of keys
 constexpr bool kPersistent = config.grid == GridKind::persistent;
+constexpr bool kKeyParts = config.keys == Keys::parts;
 constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr bool kInPages = finds_pages(config);
@@ -171,10 +172,12 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
     share.marks |= kIdle;
   } else if constexpr (kOwnTiles) {
     Tiles own = tiles_of(params, work, lo, hi);
-    const bool sees_first = any_of(own) && own.first <= block.first, sees_last = any_of(own) && own.last >= block.last;
+    const bool any = any_of(own) && (!kKeyParts || (own.last >= block.first && own.first <= block.last));
+    const bool sees_first = any && own.first <= block.first, sees_last = any && own.last >= block.last;
     const bool is_last = warpgroup == kWarpgroups - 1;
     own.first = is_last && !sees_first ? min(block.first + 1, block.last) : block.first;
     own.last = !is_last && !sees_last ? max(block.last - 1, block.first) : block.last;
+    if constexpr (kKeyParts) own.full_first = max(own.full_first, own.first);
     share.tiles = own;
     share.marks |= (own.first > block.first ? kPassesFirst : 0) | (own.last < block.last ? kPassesLast : 0);
   } else if (config.mask_is_range && Variant::full_end(params, work.seq, work.range_lo, work.range_hi) % kTileKv != 0) {
@@ -183,9 +186,18 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
   return share;
 }
 
-// False when the tile lies behind the end of its sequence.
+// Of the tiles that an item sees, those of one part. There may be none.
+__device__ inline void take_part(Tiles& tiles, int part, int parts) {
+  const int first = tiles.first, count = max(tiles.last - first + 1, 0);
+  tiles.first = first + count * part / parts;
+  tiles.last = first + count * (part + 1) / parts - 1;
+  tiles.full_first = max(tiles.full_first, tiles.first);
+}
+
+// False when the tile lies behind the end of its sequence. The parts of an item have ranks that follow each other.
 __device__ inline bool find_work(WorkState& work, const KernelParams& params, int rank) {
-  const WorkItem item = item_at(params, rank);
+  const int parts = kKeyParts ? static_cast<int>(recompute(params.parts)) : 1;
+  const WorkItem item = item_at(params, rank / parts);
   work.seq = item.seq;
   work.rank = rank;
   work.range_lo = item.tile * kQueries;
@@ -193,6 +205,7 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
   work.range_hi = min(work.range_lo + kQueries, item.seq.q_len) - 1;
   work.q_lo = work.range_lo;
   work.tiles = tiles_of(params, work, work.range_lo, work.range_hi);
+  if constexpr (kKeyParts) take_part(work.tiles, rank % parts, parts);
   work.tiles.last = visible_tile(params, work, work.tiles.last);
 #pragma unroll 1
   for (int i = 0; i < kWarpgroups; ++i) work.shares[i] = share_of(params, work, i);

@@ -62,7 +62,7 @@ constexpr int row_terms_room(const KernelConfig& c) { return row_terms_bytes(c) 
 constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many threads as two warpgroups have
 constexpr int kKeptThreads = 256, kKeptRows = 64;           // of the launch that sums up kept dS: queries of a block
 
-// Where there are few tiles of keys, several items share the queries of one (KernelParams::query_parts) and add up dK and dV in
+// Where there are few tiles of keys, several items share the queries of one (KernelParams::parts) and add up dK and dV in
 // memory, as their warps hold them. Sums in order would wait for each other; gradients of parameters have sums of their
 // own for each tile of keys; and the warp that finds tiles of packed sequences has no registers left.
 constexpr bool cuts_items(const KernelConfig& c) {

@@ -266,7 +266,7 @@ struct Consumer {
       PartSums::add(of_dk, dk);
       PartSums::add(of_dv, dv);
     }
-    if (!part_sums.is_last(warp, params.query_parts)) return false;
+    if (!part_sums.is_last(warp, params.parts)) return false;
     PartSums::read(dk, of_dk);
     PartSums::read(dv, of_dv);
     return true;
@@ -274,7 +274,7 @@ struct Consumer {
 
   // Whose they are is read once more: kept through the loop it would cost registers.
   __device__ void store_keys(const BackwardItem& its, bool any) {
-    if (kCutsItems && params.query_parts > 1 && !add_up(uniform(its.number), any)) return;
+    if (kCutsItems && params.parts > 1 && !add_up(uniform(its.number), any)) return;
     const int key = uniform(its.k_lo) + static_cast<int>(keys);
     store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, its.seq),
                                                      params.dk_stride.token, key, its.seq.k_len,

@@ -41,7 +41,7 @@ struct RoleSums {
   __device__ void store(const KernelParams& params, const SharedMemory& shared, void* tensor, const Strides& strides,
                         float scale, const PartSums& all) {
     const BackwardItem item = item_of_block(params, shared);
-    if (kCutsItems && params.query_parts > 1 && !add_up(all, item.number, params.query_parts)) return;
+    if (kCutsItems && params.parts > 1 && !add_up(all, item.number, params.parts)) return;
     const Int64 begin = key_begin(strides, item.seq);
     const int row = item.k_lo + static_cast<int>(first_key_of_block());
     store_rows<output, kFirst>(tensor, begin, strides.token, row, item.seq.k_len, scale, first);

@@ -77,7 +77,7 @@ struct Ahead {
 // there that sets counters to zero.
 // Calls whose items are cut have few.
 __device__ inline bool zeroes_ahead(const KernelParams& params) {
-  return params.work_counters && params.tiles_q > 0 && params.query_parts == 1;
+  return params.work_counters && params.tiles_q > 0 && params.parts == 1;
 }
 // Of a group of heads, how many shares are zero.
 template <class Counter>

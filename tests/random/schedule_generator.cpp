@@ -29,6 +29,7 @@ const Field kHopper[] = {
     {"grid", {"tiles", "persistent"}},
     {"head_tiles", {"single", "grouped"}},
     {"transpose", {"loop", "launch"}},
+    {"keys", {"whole", "parts"}},
     {"order", {"natural", "longest_first"}},
 };
 const Field kSync[] = {

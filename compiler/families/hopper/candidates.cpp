@@ -36,6 +36,7 @@ constexpr int kTanhRegistersOfThree = 20;
 constexpr int kWideRegisters = 20;  // of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes
 // of more than 128, with three warpgroups: d=136 with 80 keys spills 108, d=152 with 64 32 bytes
 constexpr int kWideRegistersOfThree = 8;
+constexpr int kMostRowsOfFew = 128;  // for each SM
 constexpr int kMostColumnsOfGroups = 240;  // of packed queries: d=256 with 64 keys spills 8 bytes
 // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 constexpr int kInputRegisters = 24;
@@ -69,6 +70,9 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
   if (*s.exclusive == Exclusive::issue && *s.overlap != Overlap::qk_pv)
     return refuse(why,
                   "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none");
+  if (*s.keys == Keys::parts && spec.numerics == Numerics::BatchInvariant)
+    return refuse(why,
+                  "keys: parts are as many as SMs want, which numerics=batch_invariant excludes; use keys=whole");
   if (*s.reference == Reference::lazy)
     return refuse(why, "reference: lazy is not what this loop does; use reference=tile or first");
   if (*s.reference == Reference::first && spec.max_logit)
@@ -99,6 +103,8 @@ bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelC
     return refuse(
         why, "row_sum: matrix adds up what dropout={} leaves of a row, and a sum is of all of it; use row_sum=adds",
         spec.dropout);
+  if (*s.row_sum == RowSum::matrix && *s.keys == Keys::parts)
+    return refuse(why, "row_sum: matrix is not exact enough for the LSE by which parts are weighted; use row_sum=adds");
   if (*s.row_sum == RowSum::matrix && spec.lse != Lse::none) {
     return refuse(
         why,
@@ -252,10 +258,10 @@ struct Enumeration {
       if (pins.head_tiles && *pins.head_tiles != heads) continue;
       const bool grouped = heads == HeadTiles::grouped;
       const bool possible = group() > 1 && *s.tile_q % group() == 0;
-      const bool pays = possible && !has_packed_keys(spec) && !drops(spec) && (mixed() || spec.q_len.max < *s.tile_q);
+      const bool pays = possible && !has_packed_keys(spec) && !drops(spec) && (mixed() || problem.queries < *s.tile_q);
       if (grouped && !pays && !pins.head_tiles) continue;
       if (grouped && mixed() && *s.warpgroups == 3 && spec.d_v > 64 && !pins.warpgroups && !pins.tile_q) continue;
-      const std::int64_t rows = spec.q_len.max * (grouped ? group() : 1);
+      const std::int64_t rows = problem.queries * (grouped ? group() : 1);
       if (rows <= *s.tile_q - kRowsPerWarpgroup && *s.warpgroups > 1 && !pins.warpgroups && !pins.tile_q) continue;
       s.head_tiles = heads;
       keys(s);
@@ -315,7 +321,18 @@ struct Enumeration {
         !pins.overlap && !pins.tile_kv)
       return;
     s.overlap = pins.overlap.value_or(*s.overlap);
-    sums(s);
+    for (const Keys keys : {Keys::whole, Keys::parts}) {
+      s.keys = pins.keys.value_or(keys);
+      if (!pins.keys && keys == Keys::parts && (*s.warpgroups == 3 || !few_tiles())) return;
+      sums(s);
+      if (pins.keys) return;
+    }
+  }
+
+  // Parts pay where one sequence has no tile for every SM. (Three warpgroups spill 84 bytes, d=64.)
+  bool few_tiles() const {
+    return spec.numerics != Numerics::BatchInvariant &&
+           problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
   // A column of ones beside V, where memory is left for it beside two Q: an addition less for every score, for eight
@@ -330,7 +347,7 @@ struct Enumeration {
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
     const bool pays =
-        overlaps && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == Reference::first && spec.d_v >= 128;
+        overlaps && *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == Reference::first && spec.d_v >= 128;
     if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
         fits(problem, matrix))
       s = matrix;

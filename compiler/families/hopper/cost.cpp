@@ -43,6 +43,7 @@ struct HopperCalibration {
   // Of a launch that transposes V, or widens K and V: itself, and its bytes at so much of the memory's rate. What
   // warps of the loop take for it shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
   double transpose_us = 2, transpose_rate = 0.8;
+  double combine_us = 3;
 };
 constexpr HopperCalibration kCalibration;
 constexpr int kMaskNodesInFit =
@@ -118,18 +119,29 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   const KernelConfig c = config_of(problem, s);
   const TileClocks t = tile_clocks(target, s, c, work);
   const double tile = tile_time(s, c, t), item = item_time(s, c, work), clocks_per_us = target.clock_ghz * 1e3;
-  const double items = static_cast<double>(shape.b) *
+  const double tiles = static_cast<double>(shape.b) *
                        (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
                        std::ceil(static_cast<double>(shape.q_len) / queries_per_tile(c));
   const double slots = target.sm_count;
-  const double mean = work.kv_tiles * tile + item, longest = work.kv_tiles_max * tile + item;
+  const Parts parts = parts_of(query_tiles(c),
+                               {.batch = shape.b,
+                                .q_len = shape.q_len,
+                                .k_len = shape.k_len,
+                                .q_tokens = shape.b * shape.q_len,
+                                .k_tokens = shape.b * shape.k_len},
+                               target.sm_count);
+  const double of_part = 1.0 / parts.count, items = parts.count * tiles;
+  const double mean = work.kv_tiles * of_part * tile + item, longest = work.kv_tiles_max * of_part * tile + item;
 
   Prediction p;
   p.waves = items / slots;
   const double empty = mixes_lengths(c) && c.head_tiles == HeadTiles::single ? kCalibration.single_heads : 1;
   p.compute = empty * makespan(items, slots, mean, longest, *s.order == TileOrder::longest_first) / clocks_per_us;
-  add_units(p, t, items * work.kv_tiles / std::min(items, slots), spec, target, shape);
+  add_units(p, t, tiles * work.kv_tiles / std::min(items, slots), spec, target, shape);
   p.latency = kCalibration.launch_us + making_us(spec, target, shape, c);
+  if (parts.count > 1)
+    p.latency += kCalibration.combine_us +
+                 2 * sizeof(float) * items * hopper_part_floats(c) / (target.memory_tbs * 1e6);
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;
 }

@@ -7,6 +7,7 @@
 
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/choices.h"
+#include "compiler/families/gradient_launches.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -80,9 +81,34 @@ void add_tiles_launch(Plan& plan, KernelLaunch launch, const char* made) {
   if (packed) tiles = {{.size = &CallSizes::k_tokens, .multiple = c.tile_kv, .tiles = true, .more = &CallSizes::batch}};
   plan.workspace.push_back({made, "char", std::int64_t{made_tile_bytes(c)} * c.heads_kv, tiles});
   KernelLaunch& loop = plan.launches.front();
-  loop.buffers = launch.buffers;
-  loop.call = fmt::format("hopper_forward(params, maps, {})", made);
+  loop.buffers.push_back(launch.buffers[0]);
+  const std::size_t nothing = loop.call.find("nullptr");
+  if (nothing == loop.call.npos) add_argument(loop.call, made, 2);
+  else loop.call.replace(nothing, std::string_view("nullptr").size(), made);
   plan.before.push_back(std::move(launch));
+}
+
+// What blocks have of items that are cut, and the launch that puts it together.
+void add_parts_launch(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  KernelLaunch& loop = plan.launches.front();
+  loop.buffers = {static_cast<int>(plan.workspace.size())};
+  add_argument(loop.call, "key_parts", 3);
+  plan.workspace.push_back(
+      {"key_parts", "float", std::int64_t{loop.grid.part.most_of_all} * hopper_part_floats(c) * static_cast<int>(sizeof(float)), {}});
+  KernelLaunch combine = {.entry = "flashjit_combine_parts",
+                          .threads = kCombiningThreads,
+                          .grid = loop.grid,
+                          .of_parts = true,
+                          .overlaps = true,
+                          .buffers = loop.buffers,
+                          .bounds = "flashjit::kCombiningThreads",
+                          .call = "combine_key_parts(params, key_parts)",
+                          .file = "templates/hopper/combine.cuh"};
+  combine.grid.part = {};
+  combine.grid.persistent = false;
+  combine.grid.heads *= c.tile_q / kCombinedRows;
+  plan.launches.push_back(std::move(combine));
 }
 
 void finish(Plan& plan) {
@@ -90,13 +116,11 @@ void finish(Plan& plan) {
   plan.launches = {{.entry = "flashjit_forward",
                     .threads = hopper_threads(c),
                     .smem_bytes = hopper_layout(c).bytes,
-                    .grid = {.queries = queries_per_tile(c),
-                             .heads = c.head_tiles == HeadTiles::grouped ? c.heads_kv : c.heads_q,
-                             .numbered = mixes_lengths(c),
-                             .persistent = c.grid == GridKind::persistent},
+                    .grid = query_tiles(c),
                     .tensor_maps = true,
                     .bounds = "flashjit::hopper_threads(flashjit::config), 1",
                     .call = "hopper_forward(params, maps)"}};
+  if (c.keys == Keys::parts) add_parts_launch(plan);
   if (reads_transposed(c)) {
     add_tiles_launch(plan,
                      {.entry = "flashjit_transpose_values",
@@ -149,6 +173,8 @@ std::string describe(const KernelConfig& c) {
   if (finds_pages(c)) {
     text += fmt::format("  keys in pages: the threads that copy take {} rows at a time\n", box_rows(c));
   }
+  if (c.keys == Keys::parts)
+    text += "  where there are few query tiles blocks share the keys of each; a launch behind it puts that together\n";
   if (mixes_lengths(c)) text += "  query tiles of all sequences are taken from both ends of the batch in turns\n";
   if (c.head_tiles == HeadTiles::grouped)
     text += fmt::format("  the {} query heads of a KV head share a tile of {} queries\n", group_size(c),
@@ -164,12 +190,29 @@ constexpr std::array<std::string_view, 13> kHonoured = {
 
 }  // namespace
 
+GridRule query_tiles(const KernelConfig& c) {
+  constexpr int kMostItems = 132, kMostParts = 16;
+  GridRule rule = {.queries = queries_per_tile(c),
+                   .heads = c.head_tiles == HeadTiles::grouped ? c.heads_kv : c.heads_q,
+                   .numbered = mixes_lengths(c),
+                   .persistent = c.grid == GridKind::persistent};
+  // A step is a tile of keys, of about 1.5 us.
+  if (c.keys == Keys::parts)
+    rule.part = {.keys = c.tile_kv,
+                 .most_items = kMostItems,
+                 .most_parts = kMostParts,
+                 .most_of_all = 2 * kMostItems,
+                 .beside = 2,
+                 .sums = 3};
+  return rule;
+}
+
 const FamilyRow kHopper = {
     .name = "hopper",
     .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
     .loop_file = "templates/hopper/forward.cuh",
     .fields =
-        "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose order",
+        "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose keys order",
     .drops = true,
     .narrow_queries = true,
     .compiles_quickly = false,

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "compiler/families/family.h"
+#include "compiler/launch.h"
 #include "compiler/program/product.h"
 #include "templates/hopper/layout.h"
 
@@ -11,6 +12,7 @@ namespace flashjit {
 
 extern const FamilyRow kHopper;
 
+GridRule query_tiles(const KernelConfig& config);  // the items of its launch
 // candidates.cpp
 void enumerate_hopper(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
 bool refuses_hopper(const Problem& problem, const Schedule& schedule, std::string* why);
