@@ -43,7 +43,7 @@ constexpr int bytes_behind_values(const KernelConfig& c) {
 // With keys=parts a block has some of the keys of a query tile, and leaves what it has of O, in floats, then of each row the
 // reference, the sum and the largest score. Another launch puts together some rows at a time.
 constexpr int hopper_part_floats(const KernelConfig& c) { return c.tile_q * (c.head_dim_v + 3); }
-constexpr int kCombiningThreads = 256, kCombinedRows = 16;
+constexpr int kCombiningThreads = 256, kCombinedRows = 8;
 
 constexpr int kWideningThreads = 256;
 // Of the launch that transposes: a tile as it is, and as it shall be.

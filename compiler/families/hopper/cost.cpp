@@ -43,7 +43,8 @@ struct HopperCalibration {
   // Of a launch that transposes V, or widens K and V: itself, and its bytes at so much of the memory's rate. What
   // warps of the loop take for it shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
   double transpose_us = 2, transpose_rate = 0.8;
-  double combine_us = 3;
+  // Of putting parts together: 32/8 heads, d=128, 16 queries on 8k keys take 39 us, 37 by decode (H100, 2026-11-27).
+  double combine_us = 8;
 };
 constexpr HopperCalibration kCalibration;
 constexpr int kMaskNodesInFit =

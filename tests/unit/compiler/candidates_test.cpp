@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kSound[] =
     "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1,overlap=qk_pv,exclusive=issue,reference=first,"
-    "row_sum=adds,grid=persistent,head_tiles=single,transpose=none,order=natural";
+    "row_sum=adds,grid=persistent,head_tiles=single,transpose=none,keys=whole,order=natural";
 
 AttentionSpec spec_of(const std::string& text) {
   const auto spec = parse_spec(text);
@@ -89,7 +89,7 @@ TEST(Schedules, IncompleteOnesAreIllegal) {
             "tile_kv: is not set; a complete host schedule has tile_q, tile_kv");
   EXPECT_EQ(why_not("family=sync", "sm_80").substr(0, 18), "tile_q: is not set");
   for (const std::string_view key : {"tile_q", "tile_kv", "warpgroups", "stages", "q_stages", "overlap", "exclusive",
-                                     "reference", "row_sum", "grid", "head_tiles", "transpose", "order"}) {
+                                     "reference", "row_sum", "grid", "head_tiles", "transpose", "keys", "order"}) {
     std::string text = "," + std::string(kSound) + ",";
     const std::size_t at = text.find("," + std::string(key) + "=");
     text.erase(at, text.find(',', at + 1) - at);
