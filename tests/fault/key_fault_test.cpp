@@ -247,6 +247,7 @@ const ScheduleRow kScheduleRows[] = {
     {"grid", "grid=tiles", "grid=persistent"},
     {"head_tiles", "head_tiles=single", "head_tiles=grouped"},
     {"transpose", "transpose=loop", "transpose=launch"},
+    {"keys", "keys=whole", "keys=parts"},
     {"copies", "copies=rows", "copies=boxes"},
     {"dq", "dq=launch", "dq=atomics"},
 };

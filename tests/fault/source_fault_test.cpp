@@ -50,8 +50,8 @@ class ClosedSource {
          {"kernel_config", "extern", "__global__", "__launch_bounds__", "__grid_constant__", "__cluster_dims__",
           "flashjit_forward", "flashjit_naive_scores", "flashjit_naive_softmax", "flashjit_naive_product",
           "flashjit_naive_score_gradients", "flashjit_naive_query_gradients", "flashjit_naive_key_gradients",
-          "flashjit_append", "flashjit_value_rows", "flashjit_transpose_values", "flashjit_widen_keys", "Key", "Number",
-          "Visit", "Math",
+          "flashjit_append", "flashjit_value_rows", "flashjit_transpose_values", "flashjit_widen_keys",
+          "flashjit_combine_parts", "Key", "Number", "Visit", "Math",
           // What intermediate results are called.
           "allowed", "condition", "element", "scalar", "squashed", "power", "distance", "x", "offset", "qpos",
           "first_qpos", "last_qpos", "position", "block", "within", "limit", "clamped", "block_begin", "product",

@@ -107,6 +107,21 @@ TEST(Parts, OfFewStepsAreNotWorthIt) {
   expect_parts(parts_of({.keys = 128, .heads = 2}, sizes(1, 200, 6400), 132), 1, 1 << 30);
 }
 
+// Of the keys: 32 items of 128 tiles for 132 SMs are four times as many; more SMs than 16 times as many have something to do
+// get no more parts, nor do parts get fewer tiles than it takes to put them together.
+TEST(Parts, OfKeysKeepAllSmsBusy) {
+  const GridRule rule = {
+      .queries = 128,
+      .heads = 32,
+      .part = {.keys = 128, .most_items = 132, .most_parts = 16, .most_of_all = 264, .beside = 2, .sums = 3}};
+  expect_parts(parts_of(rule, sizes(1, 16384, 128), 132), 4, 32);
+  expect_parts(parts_of(rule, sizes(1, 512, 128), 132), 1, 1 << 30);
+  expect_parts(parts_of(rule, sizes(1, 16384, 4096), 132), 1, 1 << 30);
+  GridRule few = rule;
+  few.heads = 1;
+  EXPECT_EQ(parts_of(few, sizes(1, 65536, 128), 132).count, 16);
+}
+
 // A mask lets some tiles of keys see few queries: those with most are cut sooner.
 TEST(Parts, OfUnevenItemsAreSmaller) { EXPECT_GT(parts_of(cut(1, true), sizes(40, 128, 6400), 132).count, 3); }
 
