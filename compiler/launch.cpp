@@ -42,8 +42,7 @@ Parts parts_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
                      at_once = std::int64_t{sm_count} * part.blocks_per_sm / rule.cluster;
   if (!part.cuts() || items == 0 || items > part.most_items || at_once == 0) return {};
   const auto quotient = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
-  const std::int64_t tiles =
-      part.queries > 0 ? quotient(sizes.q_len, part.queries) : quotient(sizes.k_len, part.keys);
+  const std::int64_t tiles = part.queries > 0 ? quotient(sizes.q_len, part.queries) : quotient(sizes.k_len, part.keys);
   const auto steps = [&](std::int64_t parts, std::int64_t of_part) {
     const std::int64_t of_item = of_part * part.heads + part.beside + (parts > 1 ? part.sums : 0);
     if (!part.uneven) return quotient(items * parts, at_once) * of_item;

@@ -33,15 +33,15 @@ struct TeamRule {
 // Items that have all queries, or all keys, may be cut along them: where there are fewer items than SMs, or few more. What
 // their blocks sum up, or have of a result, then lies in memory that the plan has for so many items, or parts.
 struct PartRule {
-  int queries = 0;        // of a step, which is not cut; 0: not along the queries
-  int keys = 0;           // likewise
-  int heads = 1;          // whose queries an item goes over
-  int most_items = 0;     // that are cut
-  int most_parts = 1 << 30;      // of an item
-  int most_of_all = 1 << 30;     // parts of all items
-  bool uneven = false;    // a mask lets some see more queries than others
-  int blocks_per_sm = 1;  // that run at the same time
-  int beside = 3, sums = 1;  // in steps: what an item takes beside them, and, if it is cut, to be put together
+  int queries = 0;            // of a step, which is not cut; 0: not along the queries
+  int keys = 0;               // likewise
+  int heads = 1;              // whose queries an item goes over
+  int most_items = 0;         // that are cut
+  int most_parts = 1 << 30;   // of an item
+  int most_of_all = 1 << 30;  // parts of all items
+  bool uneven = false;        // a mask lets some see more queries than others
+  int blocks_per_sm = 1;      // that run at the same time
+  int beside = 3, sums = 1;   // in steps: what an item takes beside them, and, if it is cut, to be put together
   bool cuts() const { return queries > 0 || keys > 0; }
 };
 

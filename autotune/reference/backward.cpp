@@ -123,21 +123,25 @@ std::vector<float> singles(const std::vector<double>& values) { return {values.b
 
 // Differences over one and two steps together are exact up to the fifth derivative. A step of 2^-11 leaves 2^-44 of it,
 // and 2^-42 of the score for rounding: below fp32's 2^-24 by far. Where the two differ the score bends between them, and
-// the step shrinks until the bend is outside; a bend at s itself stays, and leaves half of the jump as the error.
+// the step shrinks until the bend is outside; a bend at s itself, or so near that fp32 may be on the other side of it, stays,
+// and leaves half of the jump as the error.
 Slope slope_of(const Semantics& semantics, const Position& at, const Dual& s, double error) {
   if (!semantics.score) return {};
   return slope_of([&](double moved) { return semantics.score(at, Dual(s.f, s.d + moved)).d; }, error);
 }
 
+// What a score is made of is rounded, too, and where it is flat a rounding is a long way of s.
+constexpr double kNear = 0x1p-19;
+
 Slope slope_of(const std::function<double(double moved)>& score, double error) {
-  const double here = score(0);
+  const double here = score(0), least = std::max(kNear, 2 * error);
   for (double step = 0x1p-11;; step /= 16) {
     const double up = score(step), down = score(-step), up2 = score(2 * step), down2 = score(-2 * step);
     const double near = (up - down) / (2 * step), far = (up2 - down2) / (4 * step);
     const double bend = (up - 2 * here + down) / step, bend2 = (up2 - 2 * here + down2) / (2 * step);
     const double jump = std::fabs(2 * bend - bend2), tolerance = 1e-4 * (1 + std::fabs(near));
     const bool smooth = std::fabs(near - far) <= tolerance && jump <= tolerance;
-    if (!smooth && step > 0x1p-26 && std::isfinite(jump)) continue;
+    if (!smooth && step > least && std::isfinite(jump)) continue;
     const double value = (4 * near - far) / 3;
     const double moved = smooth ? std::fabs(bend / step) * error : std::fabs(near - far) + jump;
     return {value, moved + 0x1p-22 * (1 + std::fabs(value))};

@@ -72,9 +72,9 @@ std::vector<Backward::Share> Backward::of_parameters(const Group& group, std::in
       share.variance += error * error;
       in_common[number->second] += pair.by_logit.in_common * slope.value;
       const double kept = problem_.dropout().factor();
-      rounded[number->second] = {
-          round_to(spec.dtype, static_cast<float>(pair.by_logit.recipe / kept)) * static_cast<float>(kept * slope.value),
-          largest_rounding(spec.dtype, pair.by_logit.value / kept) * kept * slope.value};
+      rounded[number->second] = {round_to(spec.dtype, static_cast<float>(pair.by_logit.recipe / kept)) *
+                                     static_cast<float>(kept * slope.value),
+                                 largest_rounding(spec.dtype, pair.by_logit.value / kept) * kept * slope.value};
       if (!std::isfinite(term) || !std::isfinite(error)) share.tainted = true;
     }
   }

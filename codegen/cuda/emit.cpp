@@ -270,9 +270,8 @@ Result<std::string> gradient_functions(const Plan& plan) {
   if (plan.config.keeps_ds) {
     text += fact_of_reads("bool", "has_own_batches", reads,
                           [](const GradientRead& r) { return std::string(r.index.own_b ? "true" : "false"); });
-    text += fact_of_reads("int", "heads_that_share", reads, [&](const GradientRead& r) {
-      return fmt::format("{}", heads_that_share(r, plan.spec));
-    });
+    text += fact_of_reads("int", "heads_that_share", reads,
+                          [&](const GradientRead& r) { return fmt::format("{}", heads_that_share(r, plan.spec)); });
   }
   std::vector<Expr> loads;
   find_loads(gradients.score, loads);

@@ -8,8 +8,7 @@ namespace flashjit {
 
 // Four columns of a row of O.
 __device__ inline void store_four(const KernelParams& params, Int64 at, const float4& o) {
-  if constexpr (config.output == Element::f32)
-    *reinterpret_cast<float4*>(static_cast<float*>(params.o) + at) = o;
+  if constexpr (config.output == Element::f32) *reinterpret_cast<float4*>(static_cast<float*>(params.o) + at) = o;
   else
     store_global(static_cast<Bits<config.output>*>(params.o) + at,
                  make_uint2(pack<config.output>(o.x, o.y), pack<config.output>(o.z, o.w)));
@@ -37,8 +36,7 @@ __device__ inline void combine_four(const KernelParams& params, const WorkItem& 
   for (int part = 0; part < params.parts; ++part) {
     const float own = sums[part * kFloats];
     const float weight = own * exp2_approx((references[part * kFloats] - reference) * kLog2e);
-    const float4 more =
-        *reinterpret_cast<const float4*>(of_tile + part * kFloats + row * config.head_dim_v + column);
+    const float4 more = *reinterpret_cast<const float4*>(of_tile + part * kFloats + row * config.head_dim_v + column);
     if (own == 0.0f) continue;  // and may have left anything
     o = make_float4(o.x + more.x * weight, o.y + more.y * weight, o.z + more.z * weight, o.w + more.w * weight);
     sum += weight;

@@ -71,8 +71,8 @@ struct KeptSums {
     for (int panel = 0; panel < kPanels; ++panel)
 #pragma unroll
       for (int row = 0; row < kRows; ++row)
-        words[panel][row] = *reinterpret_cast<const uint4*>(
-            tile + ((panel * kTileQ + first + row * 32) * kPanelWidth + chunk * 16));
+        words[panel][row] =
+            *reinterpret_cast<const uint4*>(tile + ((panel * kTileQ + first + row * 32) * kPanelWidth + chunk * 16));
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
 #pragma unroll
@@ -90,8 +90,7 @@ struct KeptSums {
   }
 
   __device__ void store(const Sequence& seq) {
-    const Int64 right =
-        element_of_gradient<read>(params, seq, 0, 1) - element_of_gradient<read>(params, seq, 0, 0);
+    const Int64 right = element_of_gradient<read>(params, seq, 0, 1) - element_of_gradient<read>(params, seq, 0, 0);
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
 #pragma unroll
@@ -102,8 +101,7 @@ struct KeptSums {
         if (keys >= kKeys && right == 1 && reinterpret_cast<Int64>(to) % 16 == 0) {
 #pragma unroll
           for (int i = 0; i < kKeys; i += 4)
-            *reinterpret_cast<float4*>(to + i) =
-                make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
+            *reinterpret_cast<float4*>(to + i) = make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
         } else {
 #pragma unroll
           for (int i = 0; i < kKeys; ++i)

@@ -36,7 +36,7 @@ constexpr int kTanhRegistersOfThree = 20;
 constexpr int kWideRegisters = 20;  // of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes
 // of more than 128, with three warpgroups: d=136 with 80 keys spills 108, d=152 with 64 32 bytes
 constexpr int kWideRegistersOfThree = 8;
-constexpr int kMostRowsOfFew = 128;  // for each SM
+constexpr int kMostRowsOfFew = 128;        // for each SM
 constexpr int kMostColumnsOfGroups = 240;  // of packed queries: d=256 with 64 keys spills 8 bytes
 // what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
 constexpr int kInputRegisters = 24;
@@ -71,8 +71,7 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
     return refuse(why,
                   "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none");
   if (*s.keys == Keys::parts && spec.numerics == Numerics::BatchInvariant)
-    return refuse(why,
-                  "keys: parts are as many as SMs want, which numerics=batch_invariant excludes; use keys=whole");
+    return refuse(why, "keys: parts are as many as SMs want, which numerics=batch_invariant excludes; use keys=whole");
   if (*s.reference == Reference::lazy)
     return refuse(why, "reference: lazy is not what this loop does; use reference=tile or first");
   if (*s.reference == Reference::first && spec.max_logit)
@@ -331,7 +330,7 @@ struct Enumeration {
 
   // Parts pay where one sequence has no tile for every SM. (Three warpgroups spill 84 bytes, d=64.)
   bool few_tiles() const {
-    return spec.numerics != Numerics::BatchInvariant &&
+    return spec.numerics == Numerics::Fast &&
            problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
@@ -346,8 +345,8 @@ struct Enumeration {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
-    const bool pays =
-        overlaps && *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && *s.reference == Reference::first && spec.d_v >= 128;
+    const bool pays = overlaps && *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 &&
+                      *s.reference == Reference::first && spec.d_v >= 128;
     if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
         fits(problem, matrix))
       s = matrix;

@@ -141,8 +141,8 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   add_units(p, t, tiles * work.kv_tiles / std::min(items, slots), spec, target, shape);
   p.latency = kCalibration.launch_us + making_us(spec, target, shape, c);
   if (parts.count > 1)
-    p.latency += kCalibration.combine_us +
-                 2 * sizeof(float) * items * hopper_part_floats(c) / (target.memory_tbs * 1e6);
+    p.latency +=
+        kCalibration.combine_us + 2 * sizeof(float) * items * hopper_part_floats(c) / (target.memory_tbs * 1e6);
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;
 }

@@ -95,7 +95,10 @@ void add_parts_launch(Plan& plan) {
   loop.buffers = {static_cast<int>(plan.workspace.size())};
   add_argument(loop.call, "key_parts", 3);
   plan.workspace.push_back(
-      {"key_parts", "float", std::int64_t{loop.grid.part.most_of_all} * hopper_part_floats(c) * static_cast<int>(sizeof(float)), {}});
+      {"key_parts",
+       "float",
+       std::int64_t{loop.grid.part.most_of_all} * hopper_part_floats(c) * static_cast<int>(sizeof(float)),
+       {}});
   KernelLaunch combine = {.entry = "flashjit_combine_parts",
                           .threads = kCombiningThreads,
                           .grid = loop.grid,
