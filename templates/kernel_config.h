@@ -20,10 +20,7 @@ enum class GridKind : unsigned char { tiles, persistent };    // a block per que
 enum class Copies : unsigned char { rows, boxes };            // how rings are filled: row after row, or by TMA
 enum class HeadTiles : unsigned char { single, grouped };     // grouped: the heads of a KV head share a tile
 enum class Transpose : unsigned char { none, loop, launch };  // where V is, so that its keys lie along rows
-enum class Keys : unsigned char {
-  whole,
-  parts
-};  // of a query tile: one block goes over all, or several over some each
+enum class Keys : unsigned char { whole, parts };             // of a query tile: one block has them, or several
 // Of backward: dQ has a launch of its own, or is added up in memory by that of dK and dV, in any order or in that of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };
 
@@ -85,8 +82,8 @@ struct KernelConfig {
   int inputs_32 = 0;  // likewise, of 32 bits
   int inputs_q = 0;   // which of them are read at the query as well; the others are the same for all queries
   bool inputs_of_batches = false;  // one of them is the same for all batch indices
-  bool keeps_ds = false;  // backward for sm_90a: a call that has room for dS sums up its gradients later (kept.cuh)
-  bool has_mask = false;  // variant.gen.cuh's visible() is not always true
+  bool keeps_ds = false;           // backward for sm_90a: dS, where there is room, is summed up by a last launch
+  bool has_mask = false;           // variant.gen.cuh's visible() is not always true
   bool mask_has_holes = false;     // variant.gen.cuh's may_see() is not always true
   bool mask_is_range = false;      // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
   bool queries_are_range = false;  // backward: a key is seen by all queries from q_begin(k, k) to q_end(k, k)
