@@ -201,11 +201,9 @@ Result<std::int64_t> ArgumentChecker::workspace_bytes(const CallArguments& call)
 
 Result<void> ArgumentChecker::place_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const {
   FLASHJIT_TRY(check_workspace(call, bytes_of(workspace_, sizes)));
-  for (std::size_t i = 0; i < workspace_.size(); ++i) {
-    buffers[i] = bytes_of(workspace_[i], sizes) == 0
-                     ? nullptr
-                     : static_cast<char*>(call.workspace) + offset_of(static_cast<int>(i), sizes);
-  }
+  for (std::size_t i = 0; i < workspace_.size(); ++i)
+    if (bytes_of(workspace_[i], sizes) > 0)
+      buffers[i] = static_cast<char*>(call.workspace) + offset_of(static_cast<int>(i), sizes);
   return {};
 }
 

@@ -227,6 +227,7 @@ std::string_view changed_numerics(const Schedule& a, const Schedule& b) {
   if (a.tile_kv != b.tile_kv) return "tile_kv";
   if (a.reference != b.reference) return "reference";
   if (a.row_sum != b.row_sum) return "row_sum";
+  if (a.keys != b.keys) return "keys";
   if (a.family && a.family->splits_keys) {
     if (a.warps != b.warps) return "warps";
     if (a.blocks_per_sm != b.blocks_per_sm) return "blocks_per_sm";

@@ -48,6 +48,7 @@ struct Consumer {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
+  float* parts;  // kKeyParts: what blocks have of items that are cut
   Inputs inputs = {shared, maps.has_inputs != 0};
   Ring<kQStages> q_ring = {};  // of this item
   Ring<kStages> ring = {};     // of the next K; V is one tile behind
@@ -55,7 +56,6 @@ struct Consumer {
   u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
   Queries queries;             // of this item's main steps
   RowScales scales;            // of this item
-  float* parts = nullptr;      // kKeyParts: what blocks have of items that are cut
   float unit = 1.0f;           // kHasUnits: of V in the product that O takes in later
 
   Output o;
@@ -383,9 +383,8 @@ struct Consumer {
     if constexpr (!kMainIsCareful) {
       if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
-    if (kKeyParts && params.parts > 1) {
+    if (kKeyParts && params.parts > 1)
       return store_part(parts + static_cast<Int64>(work.rank) * hopper_part_floats(config), rows, o, saw_keys);
-    }
     if constexpr (config.lse != Lse::none || config.max_logit) store_rows(params, work, rows);
     const u32 kept = saw_keys ? 0xffffffff : 0;
     if constexpr (kStagesOutput) {
@@ -493,9 +492,7 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
     }
   } else {
     grow_registers<consumer_registers(config)>();
-    Consumer consumer{params, maps, shared};
-    if constexpr (kKeyParts) consumer.parts = parts;
-    consumer.run();
+    Consumer{params, maps, shared, parts}.run();
   }
 }
 

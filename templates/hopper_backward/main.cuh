@@ -331,7 +331,7 @@ struct Consumer {
   }
 };
 
-// Zeros in gradients of parameters where no query tile is visited, by a warp that has nothing else to do, and few registers.
+// Zeros in gradients of parameters where no query tile is visited.
 __device__ inline void zero_unvisited(const KernelParams& params, const BackwardItem& item) {
   const int begin = item.first * kTileQ, end = (item.last + 1) * kTileQ, lane = static_cast<int>(lane_id()),
             keys = item.seq.k_len - item.k_lo - lane;
@@ -349,6 +349,14 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
           if (i * 32 < keys) to[i * right] = 0.0f;
       }
     }
+  });
+}
+
+// By a warp that has nothing else to do, and few registers.
+__device__ inline void zero_items(const KernelParams& params, const SharedMemory& shared) {
+  each_item(params, shared, [&](const BackwardItem& item, u32 done, u32) {
+    zero_unvisited(params, item);
+    release(done);
   });
 }
 
@@ -387,13 +395,7 @@ __device__ inline void hopper_backward(const KernelParams& params, const TensorM
         });
       }
       if (keeps && warp == 3) return keep_items(params, shared, kept_ds);
-      if constexpr (kZeroesItems) {
-        if (warp != 3) return;
-        each_item(params, shared, [&](const BackwardItem& its, u32 done, u32) {
-          zero_unvisited(params, its);
-          release(done);
-        });
-      }
+      if (kZeroesItems && warp == 3) zero_items(params, shared);
     } else {
       u32 step = 0;
       if (warp == 0) return producer.copy_item(item);

@@ -339,6 +339,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: fp32[3]\"", "family=hopper"},
       {"fwd bf16 d=64 heads=4/2 mask=\"k < 4 | q - k < 64\" bytes=8", "family=sync,q_in=registers,blocks_per_sm=2"},
       {"fwd bf16 d=128 heads=4", "family=hopper,row_sum=matrix"},
+      {"fwd bf16 d=128 heads=4", "family=hopper,keys=parts"},
       {"fwd bf16 d=64 heads=8/2 q_len=8", "family=hopper,head_tiles=grouped"},
       {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\" numerics=batch_invariant",
        "family=decode,stages=2,copies=boxes"},
@@ -355,6 +356,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"bwd bf16 d=64 heads=8 dlse", "family=sync_backward,dq=atomics"},
       {"bwd bf16 d=64 heads=8 score=\"alibi\" sink grads=\"slope, sink\"", "family=sync_backward"},
       {"bwd bf16 d=64 heads=8 mask=\"causal\" score=\"alibi\"", "family=hopper_backward"},
+      {"bwd bf16 d=64 heads=8 score=\"bias(t, bf16)\" grads=\"t\"", "family=hopper_backward"},
       {"bwd bf16 d=64 heads=8 dropout=0.1", "family=naive_backward"},
       {long_mask.c_str(), "family=sync"},
   };

@@ -273,6 +273,35 @@ KernelLaunch last_launch(const KernelConfig& c) {
           .call = "backward_queries(params, maps, row_terms)"};
 }
 
+// One more buffer, an argument of these launches, at these places.
+void add_buffer(Plan& plan, WorkspaceBuffer buffer, std::initializer_list<std::pair<std::size_t, int>> places) {
+  plan.workspace.push_back(std::move(buffer));
+  for (const auto& [launch, place] : places) {
+    KernelLaunch& with = plan.launches[launch];
+    with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
+    add_argument(with.call, plan.workspace.back().name, place);
+  }
+}
+
+// dS, and the launch that sums it up. (What the first one gets of it, add_gradient_launches() has said.)
+void add_kept(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  plan.launches.push_back({.entry = "flashjit_backward_kept",
+                           .threads = kKeptThreads,
+                           .grid = {.queries = kKeptRows, .keys = c.tile_kv, .heads = c.heads_q, .of_all = true},
+                           .overlaps = true,
+                           .bounds = "flashjit::kKeptThreads",
+                           .call = "sum_kept(params)"});
+  add_buffer(plan,
+             {"kept_ds",
+              "char",
+              std::int64_t{hopper_backward_layout(c).exchange_bytes} * c.heads_q,
+              {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}, {&CallSizes::k_len, c.tile_kv, true}},
+              kMostKept},
+             {{1, 10}, {plan.launches.size() - 1, 1}});
+  plan.launches[0].buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const bool sums = adds_dq(c);
@@ -304,37 +333,15 @@ void finish(Plan& plan) {
   plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
   add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups, c.keeps_ds ? "kept_ds" : "");
-  const auto add_buffer = [&](WorkspaceBuffer buffer, std::initializer_list<std::pair<std::size_t, int>> places) {
-    plan.workspace.push_back(std::move(buffer));
-    for (const auto& [launch, place] : places) {
-      KernelLaunch& with = plan.launches[launch];
-      with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
-      add_argument(with.call, plan.workspace.back().name, place);
-    }
-  };
   constexpr int kInt = sizeof(int);
   if (counts_items(c))
-    add_buffer({"counters", "int", 2 * std::int64_t{c.heads_kv} * kInt, {{&CallSizes::batch}}},
+    add_buffer(plan, {"counters", "int", 2 * std::int64_t{c.heads_kv} * kInt, {{&CallSizes::batch}}},
                {{0, 4}, {1, 5}, {2, 2}});
-  if (c.keeps_ds) {
-    plan.launches.push_back({.entry = "flashjit_backward_kept",
-                             .threads = kKeptThreads,
-                             .grid = {.queries = kKeptRows, .keys = c.tile_kv, .heads = c.heads_q, .of_all = true},
-                             .overlaps = true,
-                             .bounds = "flashjit::kKeptThreads",
-                             .call = "sum_kept(params)"});
-    add_buffer({"kept_ds",
-                "char",
-                std::int64_t{hopper_backward_layout(c).exchange_bytes} * c.heads_q,
-                {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}, {&CallSizes::k_len, c.tile_kv, true}},
-                kMostKept},
-               {{1, 10}, {plan.launches.size() - 1, 1}});
-    plan.launches[0].buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
-  }
+  if (c.keeps_ds) add_kept(plan);
   if (cuts_items(c)) add_part_sums(plan, c.tile_kv, c.heads_kv, cut_warps(c), cut_floats(c), 7, 8);
   if (!adds_in_order(c)) return;
-  add_buffer(of_tiles("added", "int", c.cluster * kInt), {{0, 5}, {1, 6}});
-  add_buffer({"dealt", "int", kInt, {}}, {{0, 6}, {1, 7}});
+  add_buffer(plan, of_tiles("added", "int", c.cluster * kInt), {{0, 5}, {1, 6}});
+  add_buffer(plan, {"dealt", "int", kInt, {}}, {{0, 6}, {1, 7}});
 }
 
 std::string describe(const KernelConfig& c) {
