@@ -44,11 +44,10 @@ __device__ inline bool any_of_warpgroup(bool vote) {
   return uniform(result) != 0;
 }
 
-struct Consumer {
+struct Consumer : KeyParts<kKeyParts> {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
-  float* parts;  // kKeyParts: what blocks have of items that are cut
   Inputs inputs = {shared, maps.has_inputs != 0};
   Ring<kQStages> q_ring = {};  // of this item
   Ring<kStages> ring = {};     // of the next K; V is one tile behind
@@ -383,8 +382,7 @@ struct Consumer {
     if constexpr (!kMainIsCareful) {
       if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
-    if (kKeyParts && params.parts > 1)
-      return store_part(parts + static_cast<Int64>(work.rank) * hopper_part_floats(config), rows, o, saw_keys);
+    if (kKeyParts && params.parts > 1) return store_part(part_of(work.rank), rows, o, saw_keys);
     if constexpr (config.lse != Lse::none || config.max_logit) store_rows(params, work, rows);
     const u32 kept = saw_keys ? 0xffffffff : 0;
     if constexpr (kStagesOutput) {
@@ -492,7 +490,9 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
     }
   } else {
     grow_registers<consumer_registers(config)>();
-    Consumer{params, maps, shared, parts}.run();
+    Consumer consumer{{}, params, maps, shared};
+    consumer.set_parts(parts);
+    consumer.run();
   }
 }
 

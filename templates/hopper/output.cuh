@@ -62,6 +62,20 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
   }
 }
 
+// Where blocks leave what they have of items that are cut. Where none is there is no such member: one that nobody reads changes
+// which registers ptxas takes.
+template <bool cuts>
+struct KeyParts {
+  float* first;
+  __device__ void set_parts(float* parts) { first = parts; }
+  __device__ float* part_of(int rank) const { return first + static_cast<Int64>(rank) * hopper_part_floats(config); }
+};
+template <>
+struct KeyParts<false> {
+  __device__ static void set_parts(float*) {}
+  __device__ static float* part_of(int) { return nullptr; }
+};
+
 // What a block has of an item that is cut. Rows behind the last query are nobody's.
 __device__ inline void store_part(float* part, const RowStates& rows, const Output& o, bool saw_keys) {
 #pragma unroll

@@ -172,8 +172,10 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
     share.marks |= kIdle;
   } else if constexpr (kOwnTiles) {
     Tiles own = tiles_of(params, work, lo, hi);
-    const bool any = any_of(own) && (!kKeyParts || (own.last >= block.first && own.first <= block.last));
-    const bool sees_first = any && own.first <= block.first, sees_last = any && own.last >= block.last;
+    if constexpr (kKeyParts) {
+      if (own.last < block.first || own.first > block.last) own.last = own.first - 1;  // none of this part's
+    }
+    const bool sees_first = any_of(own) && own.first <= block.first, sees_last = any_of(own) && own.last >= block.last;
     const bool is_last = warpgroup == kWarpgroups - 1;
     own.first = is_last && !sees_first ? min(block.first + 1, block.last) : block.first;
     own.last = !is_last && !sees_last ? max(block.last - 1, block.first) : block.last;
