@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -84,6 +86,14 @@ Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClust
   const int most = !even ? team.most_uneven_keys : enough ? team.many_keys : team.most_keys;
   if (!(even && busy) && sizes.k_len > std::int64_t{blocks} * most) return {};
   return {blocks, static_cast<int>(items), of_sequence};
+}
+
+void add_argument(std::string& call, std::string_view argument, int place) {
+  const auto last = call.begin() + static_cast<std::ptrdiff_t>(call.rfind('('));  // others may go before it
+  const auto given = static_cast<int>(std::count(last, call.end(), ','));
+  std::string more;
+  for (int i = given + 1; i < place; ++i) more += ", nullptr";
+  call.insert(call.size() - 1, fmt::format("{}, {}", more, argument));
 }
 
 std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes) {

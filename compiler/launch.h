@@ -103,6 +103,9 @@ struct KernelLaunch {
   std::string_view file;     // the template that has it; empty: the family's loop_file
 };
 
+// KernelLaunch::call with one more argument, and those before it that it leaves out.
+void add_argument(std::string& call, std::string_view argument, int place);
+
 // A factor of a buffer's size: a size of the call, rounded up to a multiple, and with `tiles` divided by that; `more`: so
 // many more.
 struct Extent {

@@ -22,14 +22,6 @@ int head_reads(const AttentionSpec& spec) {
 
 }  // namespace
 
-void add_argument(std::string& call, std::string_view argument, int place) {
-  const auto last = call.begin() + static_cast<std::ptrdiff_t>(call.rfind('('));  // others may go before it
-  const auto given = static_cast<int>(std::count(last, call.end(), ','));
-  std::string more;
-  for (int i = given + 1; i < place; ++i) more += ", nullptr";
-  call.insert(call.size() - 1, fmt::format("{}, {}", more, argument));
-}
-
 double gradient_passes(const AttentionSpec& spec, const Shape& shape, bool sums) {
   constexpr double kBytesOfPass = 4;
   const double rows = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len);

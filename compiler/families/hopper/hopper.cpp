@@ -7,7 +7,6 @@
 
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/choices.h"
-#include "compiler/families/gradient_launches.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -81,10 +80,8 @@ void add_tiles_launch(Plan& plan, KernelLaunch launch, const char* made) {
   if (packed) tiles = {{.size = &CallSizes::k_tokens, .multiple = c.tile_kv, .tiles = true, .more = &CallSizes::batch}};
   plan.workspace.push_back({made, "char", std::int64_t{made_tile_bytes(c)} * c.heads_kv, tiles});
   KernelLaunch& loop = plan.launches.front();
-  loop.buffers.push_back(launch.buffers[0]);
-  const std::size_t nothing = loop.call.find("nullptr");
-  if (nothing == loop.call.npos) add_argument(loop.call, made, 2);
-  else loop.call.replace(nothing, std::string_view("nullptr").size(), made);
+  loop.buffers = launch.buffers;
+  add_argument(loop.call, made, 2);
   plan.before.push_back(std::move(launch));
 }
 
@@ -92,7 +89,8 @@ void add_tiles_launch(Plan& plan, KernelLaunch launch, const char* made) {
 void add_parts_launch(Plan& plan) {
   const KernelConfig& c = plan.config;
   KernelLaunch& loop = plan.launches.front();
-  loop.buffers = {static_cast<int>(plan.workspace.size())};
+  const int place = static_cast<int>(plan.workspace.size());
+  loop.buffers.push_back(place);
   add_argument(loop.call, "key_parts", 3);
   plan.workspace.push_back(
       {"key_parts",
@@ -104,7 +102,7 @@ void add_parts_launch(Plan& plan) {
                           .grid = loop.grid,
                           .of_parts = true,
                           .overlaps = true,
-                          .buffers = loop.buffers,
+                          .buffers = {place},
                           .bounds = "flashjit::kCombiningThreads",
                           .call = "combine_key_parts(params, key_parts)",
                           .file = "templates/hopper/combine.cuh"};
@@ -123,7 +121,6 @@ void finish(Plan& plan) {
                     .tensor_maps = true,
                     .bounds = "flashjit::hopper_threads(flashjit::config), 1",
                     .call = "hopper_forward(params, maps)"}};
-  if (c.keys == Keys::parts) add_parts_launch(plan);
   if (reads_transposed(c)) {
     add_tiles_launch(plan,
                      {.entry = "flashjit_transpose_values",
@@ -141,6 +138,7 @@ void finish(Plan& plan) {
                       .file = "templates/hopper/widen.cuh"},
                      "widened");
   }
+  if (c.keys == Keys::parts) add_parts_launch(plan);
 }
 
 std::string describe(const KernelConfig& c) {

@@ -335,5 +335,20 @@ TEST(Values, OfALaunchTakeTime) {
   EXPECT_GT(latency("family=hopper,transpose=launch"), latency("family=hopper,transpose=loop") + 5);
 }
 
+// dS of shared tensors of 16 bits, two bytes for each score in whole tiles; more than 8 GiB of it is not kept. What is not shared,
+// or has 32 bits, is stored or added as it comes.
+TEST(Launch, OfSharedTensorsDsIsKept) {
+  const auto kept = [](std::string_view words, const CallSizes& call) {
+    const Plan plan = planned(fmt::format("bwd bf16 d=64 heads=16 grads=\"t\" {}", words), "sm_90a", "");
+    const auto buffer = std::ranges::find(plan.workspace, "kept_ds", &WorkspaceBuffer::name);
+    return buffer == plan.workspace.end() ? -1 : bytes_of(*buffer, call);
+  };
+  EXPECT_EQ(kept("score=\"bias(t, bf16)\"", sizes(4, 4096, 4096)), std::int64_t{2} << 30);
+  EXPECT_EQ(kept("score=\"bias(t, bf16)\"", sizes(1, 100, 130)), 2 * 16 * 128 * 256);
+  EXPECT_EQ(kept("score=\"bias(t, bf16)\"", sizes(32, 4096, 4096)), 0);
+  EXPECT_EQ(kept("score=\"bias(t, bf16)\" b=1", sizes(1, 4096, 4096)), -1);
+  EXPECT_EQ(kept("score=\"bias(t)\"", sizes(4, 4096, 4096)), -1);
+}
+
 }  // namespace
 }  // namespace flashjit
