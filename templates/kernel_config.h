@@ -63,6 +63,7 @@ struct KernelConfig {
   bool token_scales = false;   // scales of K and V of 8 bits are those of each key
   int scale_block = 0;         // not 0: scales of elements of 8 bits are those of so many rows of a sequence
   bool rotate = false;         // quantize: rows are multiplied with the matrix of quantize/rotation.h first
+  bool linear_exp = false;     // weights of 8 bits may be interpolated between powers of two
   bool append = false;         // new rows are written to the ends of K and V first, by a launch of its own (append/)
   bool shared_prefix = false;  // merge: of parts that are keys of all sequences, and a last one of each; see there
   Rope rope = Rope::none;      // of Q and new K, by that launch; what the main ones read is rotated. quantize: of x

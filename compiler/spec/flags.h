@@ -23,6 +23,7 @@ inline constexpr std::array kSpecFlags = {
     SpecFlag{"v_in_k", &AttentionSpec::v_in_k, &KernelConfig::v_in_k},
     SpecFlag{"v_transposed", &AttentionSpec::v_transposed, &KernelConfig::v_transposed},
     SpecFlag{"token_scales", &AttentionSpec::token_scales, &KernelConfig::token_scales},
+    SpecFlag{"linear_exp", &AttentionSpec::linear_exp, &KernelConfig::linear_exp},
     SpecFlag{"dlse", &AttentionSpec::dlse, &KernelConfig::dlse},
     SpecFlag{"append", &AttentionSpec::append, &KernelConfig::append},
     SpecFlag{"rotate", &AttentionSpec::rotate, &KernelConfig::rotate},

@@ -49,6 +49,13 @@ Result<void> check_scale_block(const AttentionSpec& spec) {
   return {};
 }
 
+Result<void> check_linear_exp(const AttentionSpec& spec) {
+  if (!spec.linear_exp || has_scaled_queries(spec) || narrows(spec)) return {};
+  return invalid(
+      "linear_exp: weights are exponentiated exactly where products are not of 8 bits; use e4m3 or e5m2, add compute=e4m3, "
+      "or leave it out");
+}
+
 Result<void> check_rotate(const AttentionSpec& spec) {
   if (!spec.rotate) return {};
   if (!quantizes(spec) && !narrows(spec)) {
@@ -92,6 +99,7 @@ Result<void> check_compute(const AttentionSpec& spec) {
 
 Result<void> check_narrowing(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_compute(spec));
+  FLASHJIT_TRY(check_linear_exp(spec));
   return check_rotate(spec);
 }
 

@@ -66,6 +66,7 @@ struct AttentionSpec {
   bool token_scales = false;           // token_scales: scale_k and scale_v have numbers for each key
   int scale_block = 0;                 // scales=block(128): scales are those of so many rows of Q, K and V
   bool rotate = false;                 // rotate: rows are mixed before they are rounded to 8 bits
+  bool linear_exp = false;             // linear_exp: weights of 8 bits may be interpolated between powers of two
   bool append = false;                 // append: k_new and v_new are written to the ends of the sequences first
   bool shared_prefix = false;          // shared_prefix: the first keys of all sequences are the same, in the same pages
   Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new; of Q and K

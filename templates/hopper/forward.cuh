@@ -29,6 +29,9 @@ constexpr bool kWaitsFirst = kInputsAfter || (kOverlaps && config.score_has_tanh
 // is an operand until that product is done. O takes it in a step later, while the next scores are multiplied.
 constexpr bool kTakesInLater = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
 
+// So many tiles are added up before O does.
+constexpr int kTilesOfSum = kTakesInLater ? tiles_of_sum(config) : 1;
+
 // Where no scores are under way, the product has their place, and O takes it in before they come.
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
 using OutputPiece = float[kProductColumns / 2];
@@ -107,12 +110,13 @@ struct Consumer : KeyParts<kKeyParts> {
     unit = 1.0f;
   }
   template <class Products>
-  __device__ void issue_product(Products& sums, int piece) {
+  __device__ void issue_product(Products& sums, int piece, bool on_top) {
     pin_registers(sums);
     begin_products();
     const u32 v = recompute(shared.v(values().stage())) + piece * kProductColumns * kPanelWidth;
     if constexpr (kAddsTiles) {
-      multiply_output(sums, p, descriptor(v));
+      if constexpr (tiles_of_sum(config) > 1) multiply_output(sums, p, descriptor(v), on_top);
+      else multiply_output(sums, p, descriptor(v));
     } else {
       multiply_output(sums, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
       marks &= ~kFresh;
@@ -123,15 +127,16 @@ struct Consumer : KeyParts<kKeyParts> {
   // Of V in this place, for its product.
   __device__ float unit_of(Ring<kValueStages> v) const { return kHasUnits ? shared.scales(v.count).v : 1.0f; }
 
-  // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied.
-  __device__ void issue_output(bool adds = true) {
+  // O += P V, issued. In pieces it is done but for the last; `adds`: O is to take in what has been multiplied; `on_top`: the
+  // product is added to what O has not taken in yet.
+  __device__ void issue_output(bool adds = true, bool on_top = false) {
 #pragma unroll
     for (int piece = 0; piece < kProductPieces; ++piece) {
       if (piece > 0) {
         wait_products<0>();
         take_in(unit_of(values()), piece - 1, adds);
       }
-      issue_product(products(), piece);
+      issue_product(products(), piece, on_top);
     }
   }
 
@@ -172,11 +177,12 @@ struct Consumer : KeyParts<kKeyParts> {
     begin_products();
     issue_scores();
     commit_products();
-    if constexpr (kTakesInLater) take_in(unit);
+    const bool on_top = kTilesOfSum > 1 && ring.count % kTilesOfSum != 0;
+    if (kTakesInLater && !on_top) take_in(unit);
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;
     if constexpr (kDrops) draw(kept, shared, work, tile);
-    if constexpr (kOverlaps) issue_output();
+    if constexpr (kOverlaps) issue_output(true, on_top);
     if constexpr (kTakesInLater) unit = unit_of(values());
     if constexpr (kTakesTurns) end_turn();
     Tile main = {params, work, tile, inputs, scales};
@@ -194,7 +200,7 @@ struct Consumer : KeyParts<kKeyParts> {
     if constexpr (kWaitsFirst) complete_output();
     if constexpr (kInputsAfter) begin();
     const auto halfway = [&](float sum) {
-      if constexpr (kTakesInLater) {
+      if constexpr (kTakesInLater && !kLinear) {
         // Of a barrier that has been waited for: for nothing, but behind what depends on the sum, which is not below 0.
         // What is to be done before a wait for products ptxas would do behind it, but not what a branch needs.
         wait_barrier(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
@@ -206,24 +212,26 @@ struct Consumer : KeyParts<kKeyParts> {
     } else {
       quick_softmax(s, rows, main, halfway);
     }
-    if constexpr (kOverlaps && !kWaitsFirst && !kTakesInLater) {
+    if constexpr (kOverlaps && !kWaitsFirst && (!kTakesInLater || kLinear)) {
       pin_registers(s);
       complete_output();
     }
     ring.advance();
     if (config.reference != Reference::first && rose(factor)) rescale_all(factor);
-    convert(p, s);
+    if constexpr (kLinear) rows.large = convert_linear(p, s);
+    else convert(p, s);
     if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
-    if constexpr (kLooksAtTile && kSumInMatrix) rows.large = has_large(p);
+    if constexpr (kLooksAtTile && kSumInMatrix && !kNarrow) rows.large = has_large(p);
   }
 
   // References rise so far that what was large becomes 1. O has taken in all tiles before the one in P.
   __device__ void lower() {
     float factor[2];
-    if constexpr (kNarrow) {
+    if constexpr (kNarrow && !kLinear) {
       if (!uniform(has_large(p))) return;
     }
-    if constexpr (kLooksBack) lower_sums(p, rows, o, factor);
+    if constexpr (kLinear) lower_exponents(p, s, rows, factor);
+    else if constexpr (kLooksBack) lower_sums(p, rows, o, factor);
     else lower_probabilities(p, s, rows, factor);
     rescale_all(factor);
   }

@@ -11,13 +11,21 @@ constexpr int kThreadsPerWarpgroup = 128;
 constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
 
 // The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum.
-constexpr int output_columns(const KernelConfig& c) { return c.head_dim_v + (c.row_sum == RowSum::matrix ? 8 : 0); }
+constexpr int kSumColumns = 8;
+constexpr int output_columns(const KernelConfig& c) {
+  return c.head_dim_v + (c.row_sum == RowSum::matrix ? kSumColumns : 0);
+}
 
 // Products of 8 bits are added up with some 13 bits, and what is there before is one of the terms. So P V of a tile begins
 // anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own. Else it is multiplied in pieces
 // that have the place of S, and its width: of narrower ones ptxas serialises all products. What the last one multiplies
 // behind V nobody looks at.
 constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
+// Beside a column of ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides.
+// (linear_exp, d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.)
+constexpr int tiles_of_sum(const KernelConfig& c) {
+  return adds_tiles(c) && c.row_sum == RowSum::matrix && c.overlap == Overlap::qk_pv && !has_tile_scales(c) ? 4 : 1;
+}
 constexpr int product_columns(const KernelConfig& c) {
   return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
 }
@@ -31,8 +39,11 @@ constexpr int product_pieces(const KernelConfig& c) {
 constexpr bool transposes_values(const KernelConfig& c) { return c.transpose == Transpose::loop; }
 constexpr bool reads_transposed(const KernelConfig& c) { return c.transpose == Transpose::launch; }
 constexpr int kTransposingWarps = 3;
-// Copies take long, to transpose does not: two places of transposed V are enough.
-constexpr int value_stages(const KernelConfig& c) { return transposes_values(c) && c.stages > 2 ? 2 : c.stages; }
+// Copies take long, to transpose does not: two places of transposed V are enough, but not where weights cost little: d=64
+// 1.03, d=128 1.02 by as many as of K (linear_exp, 1 x 16384; H100, 2026-11-27).
+constexpr int value_stages(const KernelConfig& c) {
+  return transposes_values(c) && c.row_sum == RowSum::adds && c.stages > 2 ? 2 : c.stages;
+}
 
 // What the last piece of a product reads behind V: other places, or where the last place of V is followed by what is smaller,
 // room that nobody writes. (A warpgroup product that leaves the block's shared memory ends the kernel.)
@@ -158,11 +169,13 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
   s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
   s.copied_v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
-  s.v = c.transpose != Transpose::none ? panel_layout(c.head_dim_v, c.tile_kv, c.element) : s.copied_v;
+  s.v = c.transpose != Transpose::none ? panel_layout(output_columns(c), c.tile_kv, c.element) : s.copied_v;
   if (reads_transposed(c)) s.copied_v = s.v;
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
-  s.v_stage_bytes = round_up(s.v.bytes() + (c.row_sum == RowSum::matrix ? s.v.panel_bytes() : 0), 1024) /
-                    (values_side_by_side(c) ? 2 : 1);
+  const bool panel_of_ones = c.row_sum == RowSum::matrix && c.transpose == Transpose::none;
+  const int side_by_side = values_side_by_side(c) ? 2 : 1;
+  s.v_stage_bytes =
+      round_up(s.v.bytes() + (panel_of_ones ? s.v.panel_bytes() : 0), 1024 * side_by_side) / side_by_side;
   s.copied_v_stage_bytes = transposes_values(c) ? round_up(s.copied_v.bytes(), 1024) : s.v_stage_bytes;
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;

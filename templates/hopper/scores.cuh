@@ -21,8 +21,6 @@ using Output = float[kOutputs];
 constexpr int kTilesOfP = kTileKv / step_columns(config.element);
 using Probabilities = u32[kTilesOfP][4];  // words of two, or of four of 8 bits, as operand A has them
 
-constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
-
 // Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
 constexpr bool kLogitsInPass = !kScaleFolded && config.reference == Reference::first;
 

@@ -127,6 +127,18 @@ __device__ inline bool rose(const float (&factor)[2]) {
   return __any_sync(0xffffffff, factor[0] != 1.0f || factor[1] != 1.0f);
 }
 
+// From scores to exponents, and what these become.
+constexpr float kExponentScale = kLog2Scale * kExponentUnit;
+__device__ inline float weight(float exponent) { return kLinear ? exponent : exp2_approx(exponent); }
+
+// What exponents of a row are relative to in the main loop. As one operation: of a product and a difference, which it makes
+// one of as well, ptxas takes half of a tile's exponents before the first exponential (fp16 0.98 to 0.99, bf16 with d=64
+// 0.985; H200, 2026-11-26). Of 8 bits that was not tried.
+__device__ inline float offset_of(float reference) {
+  if constexpr (kLinear) return reference * kExponentScale - (kRaised + kExponentOfBits) * kExponentUnit;
+  return kRaised < 0 ? fmaf(reference, kLog2Scale, -kRaised) : reference * kLog2Scale - kRaised;
+}
+
 // Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp
 // sees are 0. `halfway` is called when about half of it is done, with what that adds up to.
 template <class Power, class Halfway>
@@ -172,17 +184,17 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
   }
   const float reference[2] = {rows.reference[0] == -kInfinity ? 0.0f : rows.reference[0],
                               rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
-  float offset[2] = {reference[0] * kLog2Scale - kRaised, reference[1] * kLog2Scale - kRaised};
+  float offset[2] = {offset_of(reference[0]), offset_of(reference[1])};
   // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted
   // first. Where there is another try for large references, it does that always.
   const bool large = fabsf(reference[0]) > kLargeScore || fabsf(reference[1]) > kLargeScore;
   if (kMainIsCareful ? __any_sync(0xffffffff, large) : exact) {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
-    offset[0] = offset[1] = -kRaised;
+    offset[0] = offset[1] = offset_of(0);
   }
   exponentiate(
-      s, rows, columns, rises, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); },
+      s, rows, columns, rises, [&](int i, float x) { return weight(x * kExponentScale - offset[i / 2 % 2]); },
       halfway);
 }
 
@@ -193,7 +205,7 @@ __device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const flo
   float sum[4] = {};
   for_each_logit(s, tile, math, [&](int i, auto logit) {
     if (i == 2) halfway(sum[0] + sum[1]);  // the first of the second row
-    s[i] = exp2_approx(exponent(logit, kLog2Scale, offset[i / 2 % 2]));
+    s[i] = weight(exponent(logit, kExponentScale, offset[i / 2 % 2]));
     if constexpr (!kSumInMatrix) sum[i % 4] += s[i];
   });
   rows.add(sum, false);
@@ -206,13 +218,6 @@ __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const flo
       [&](int i, float x) { return exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2])); }, [](float) {});
 }
 
-// What exponents of a row are relative to in the main loop. As one operation: of a product and a difference, which it makes
-// one of as well, ptxas takes half of a tile's exponents before the first exponential (fp16 0.98 to 0.99, bf16 with d=64
-// 0.985; H200, 2026-11-26). Of 8 bits that was not tried.
-__device__ inline float offset_of(float reference) {
-  return kRaised < 0 ? fmaf(reference, kLog2Scale, -kRaised) : reference * kLog2Scale - kRaised;
-}
-
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
 // reference as long as no exponent leaves the range of the formats, which is checked as it goes (kRises), and once at
 // the end (reference_failed).
@@ -223,7 +228,7 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, con
   const float offset[2] = {offset_of(rows.reference[0]), offset_of(rows.reference[1])};
   if (!in_pass) {
     exponentiate(
-        s, rows, all_columns(), false, [&](int i, float x) { return exp2_approx(x * kLog2Scale - offset[i / 2 % 2]); },
+        s, rows, all_columns(), false, [&](int i, float x) { return weight(x * kExponentScale - offset[i / 2 % 2]); },
         halfway);
   } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
     exponentiate_capped(s, rows, offset);
@@ -270,7 +275,9 @@ __device__ inline bool has_large(const Probabilities& p) {
 
 // P as operand A: the accumulator layout of S is that of the operand, so P never leaves registers.
 __device__ inline void convert(Probabilities& p, const Scores& s) {
-  if constexpr (kNarrow) {
+  if constexpr (kLinear) {
+    convert_linear(p, s);
+  } else if constexpr (kNarrow) {
     convert_narrow(p, s);
   } else {
 #pragma unroll
@@ -288,6 +295,25 @@ __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkSt
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()), static_cast<u32>(work.seq.b),
                                                    static_cast<u32>(work.seq.h), lane};
   calls.draw(kept, static_cast<u32>(work.q_lo) / 16 + thread / 32 - kThreadsPerWarpgroup / 32, tile * kTilesOfP);
+}
+
+// The same of weights that are bits, from the exponents that they were.
+__device__ inline void lower_exponents(Probabilities& p, Scores& s, RowStates& rows, float (&factor)[2]) {
+  constexpr float kLargest = (kRaised + kExponentOfBits) * kExponentUnit;  // that of the reference
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float largest = kLargest;
+#pragma unroll
+    for (int i = 2 * h; i < kScores; i += 4) largest = fmaxf(largest, fmaxf(s[i], s[i + 1]));
+    const float before = offset_of(rows.reference[h]);
+    rows.reference[h] += (quad_max(largest) - kLargest) / kExponentScale;
+    // Of the references as exponents take them: both are rounded.
+    const float rise = offset_of(rows.reference[h]) - before;
+    factor[h] = exp2_approx(rise / -kExponentUnit);
+#pragma unroll
+    for (int i = 2 * h; i < kScores; i += 4) s[i] -= rise, s[i + 1] -= rise;
+  }
+  convert_linear(p, s);
 }
 
 // Of the last tile, whose P waits as an operand and has overflowed: of all rows of the warp, so that the next one that

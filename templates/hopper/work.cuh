@@ -23,6 +23,7 @@ constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
+constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
 constexpr bool kHasUnits = has_tile_scales(config);  // scales of blocks of keys
 constexpr bool kPersistent = config.grid == GridKind::persistent;
 constexpr bool kKeyParts = config.keys == Keys::parts;
@@ -332,14 +333,17 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   }
   if constexpr (kSumInMatrix) {
     // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
-    // sum.
-    const u32 one = pack<config.element>(1.0f, 1.0f);
+    // sum. V that is transposed has rows of ones in each of its panels.
+    const u32 one = kNarrow ? pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f) : pack<config.element>(1.0f, 1.0f);
+    constexpr int kPanelsOfOnes = kNarrow ? kLayout.v.panels() : 1;
+    constexpr int kOnes = kNarrow ? kSumColumns * kPanelWidth : kLayout.v.panel_bytes();
+    constexpr int kBefore = kNarrow ? kLayout.v.panel_bytes() - kOnes : kLayout.v.bytes();
 #pragma unroll 1
-    for (int stage = 0; stage < kStages; ++stage) {
+    for (int i = 0; i < value_stages(config) * kPanelsOfOnes; ++i) {
+      const u32 place = shared.v(i / kPanelsOfOnes) + i % kPanelsOfOnes * kLayout.v.panel_bytes() + kBefore;
 #pragma unroll 1
-      for (int i = threadIdx.x; i < kLayout.v.panel_bytes() / 16; i += hopper_threads(config)) {
-        store_shared(shared.v(stage) + kLayout.v.bytes() + i * 16, make_uint4(one, one, one, one));
-      }
+      for (int at = threadIdx.x * 16; at < kOnes; at += hopper_threads(config) * 16)
+        store_shared(place + at, make_uint4(one, one, one, one));
     }
     fence_async_proxy();
   }

@@ -85,34 +85,51 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
   return false;
 }
 
-bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
+// A column of ones beside V of 8 bits.
+bool refuses_narrow_ones(const AttentionSpec& spec, const Schedule& s, std::string* why) {
   // Sums of P stand still once they are 2^13 times what is added: so few bits products of 8 bits are added up with.
-  if (*s.row_sum == RowSum::matrix && has_scaled_queries(spec)) {
-    return refuse(why, "row_sum: matrix adds up products, which those of {} are not exact enough for; use row_sum=adds",
+  if (!spec.linear_exp)
+    return refuse(why,
+                  "row_sum: matrix adds up products, which those of {} are not exact enough for; use row_sum=adds, or "
+                  "linear_exp in the spec",
                   name(spec.dtype));
-  }
-  if (*s.row_sum == RowSum::matrix && hopper_layout(sizes).v.columns != spec.d_v) {
+  if (spec.lse != Lse::none)
+    return refuse(why, "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds");
+  if (*s.transpose == Transpose::launch)
+    return refuse(why, "row_sum: matrix has ones beside V, where transpose=launch has the next tile; use transpose=loop");
+  return false;
+}
+
+// The same of 16 bits.
+bool refuses_wide_ones(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
+  if (hopper_layout(sizes).v.columns != spec.d_v) {
     return refuse(
         why,
         "row_sum: matrix puts its column behind whole panels of V, and the V dim {} is no multiple of {}; use "
         "row_sum=adds",
         spec.d_v, hopper_layout(sizes).v.panel_columns());
   }
-  if (*s.row_sum == RowSum::matrix && drops(spec))
-    return refuse(
-        why, "row_sum: matrix adds up what dropout={} leaves of a row, and a sum is of all of it; use row_sum=adds",
-        spec.dropout);
-  if (*s.row_sum == RowSum::matrix && *s.keys == Keys::parts)
+  if (*s.keys == Keys::parts)
     return refuse(why, "row_sum: matrix is not exact enough for the LSE by which parts are weighted; use row_sum=adds");
-  if (*s.row_sum == RowSum::matrix && spec.lse != Lse::none) {
+  if (spec.lse != Lse::none) {
     return refuse(
         why,
         "row_sum: matrix adds up probabilities as they are rounded for the product, which is right for O and not exact enough for "
         "lse; use row_sum=adds");
   }
-  if (output_columns(sizes) > kMaxOutputColumns) {
+  return false;
+}
+
+bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
+  if (*s.row_sum == RowSum::adds) return false;
+  if (has_scaled_queries(spec) ? refuses_narrow_ones(spec, s, why) : refuses_wide_ones(spec, s, sizes, why)) return true;
+  if (drops(spec))
+    return refuse(
+        why, "row_sum: matrix adds up what dropout={} leaves of a row, and a sum is of all of it; use row_sum=adds",
+        spec.dropout);
+  if (product_columns(sizes) > kMaxOutputColumns) {
     return refuse(why, "row_sum: matrix makes {} columns of the V dim {}, an instruction has {}; use row_sum=adds",
-                  output_columns(sizes), spec.d_v, kMaxOutputColumns);
+                  product_columns(sizes), spec.d_v, kMaxOutputColumns);
   }
   return false;
 }
@@ -345,13 +362,14 @@ struct Enumeration {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
-    const bool pays = overlaps && *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 &&
-                      *s.reference == Reference::first && spec.d_v >= 128;
-    if (pays && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
+    const bool wide_pays = *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 &&
+                           *s.reference == Reference::first && spec.d_v >= 128;
+    if (overlaps && (narrow || wide_pays) && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
         fits(problem, matrix))
       s = matrix;
     const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) &&
-                       !(narrow && spec.d_v <= 64) && (*s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score);
+                       !(narrow && spec.d_v <= 64) &&
+                       (narrow || *s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score);
     s.exclusive = pins.exclusive.value_or(turns ? Exclusive::issue : Exclusive::none);
     out.push_back(s);
   }
@@ -371,7 +389,7 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
     if (spec.score && depends_on_position(spec.score)) sums += kPositionRegisters;
     if (spec.max_logit || c.head_tiles == HeadTiles::grouped) sums += kStateRegisters;
   }
-  const int sum_column = c.row_sum == RowSum::matrix ? kSumRegisters : 0;
+  const int sum_column = c.row_sum == RowSum::matrix && !adds_tiles(c) ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   int reads = score_registers(spec);
   if (fetches) reads = std::min(reads, kInputRegisters);

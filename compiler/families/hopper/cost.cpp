@@ -18,6 +18,7 @@ struct HopperCalibration {
   double mma = 0.83;
   double mma_at_least = 1.17;  // no tile takes less than this times its products, where rows are summed beside them
   double exp_tile = 0.92, exp_first = 0.41;  // by reference
+  double exp_linear = 0.08;                  // of weights that are the bits of their exponents (H100, 2026-11-27)
   double tile_clocks = 472;                  // barriers, fences, what is left over of every tile
   double mma_alone = 0.89;  // the same where one warpgroup, or a loop without overlap, waits for everything
   double tile_clocks_alone = 575;
@@ -83,7 +84,7 @@ double box_time(const KernelConfig& c) {
 double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) {
   const bool adds = *s.row_sum == RowSum::adds;
   double exp = *s.reference == Reference::first ? kCalibration.exp_first : kCalibration.exp_tile;
-  if (!adds) exp += kCalibration.matrix_sum;
+  if (!adds) exp = c.linear_exp ? kCalibration.exp_linear : exp + kCalibration.matrix_sum;
   const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::none;
   double clocks = (alone ? kCalibration.mma_alone : kCalibration.mma) * t.mma + exp * t.exp + t.issue +
                   (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);
