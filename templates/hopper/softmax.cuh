@@ -18,13 +18,15 @@ constexpr int kLooksAfter = 4;        // main steps
 
 // P is 2^kRaised times what it stands for, which the row sum takes out again. e4m3 ends at 448 and at 2^-9: relative to
 // a maximum of all tiles so far nothing is larger; relative to an older one, a row may still rise by 2^3.8 before its
-// reference must. 16 bits begin lower, so that fewer rows rise at all: of logits with a standard deviation of 10, under
+// reference must, with interpolated weights by 2^2.8: below 2^-7 these fall short of what they stand for (errors on outliers,
+// wide logits, normal ones: 1.13, 1.13, 3.13 % with 2^5, 0.94, 0.94, 3.09 with 2^6; 2^7 takes 3 % of the speed; H100,
+// 2026-11-28). 16 bits begin lower, so that fewer rows rise at all: of logits with a standard deviation of 10, under
 // a causal mask, a fifteenth as many in bf16, which loses nothing but V below 2^-110, and three quarters in fp16. There
 // a row loses by it of which one key has half of the weight and 100,000 others share the rest, as their weights are
 // below 2^-14: by 2^-6 the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85. More than 2^-2 was slower
 // where logits fall by 200 over 4096 keys, 2^9 a tile (d=128 0.97 of cuDNN, now 1.04; H200, 2026-11-26). Capped scores
 // rise little, and ptxas makes slower kernels of theirs (softcap 0.978; H200, 2026-11-26).
-constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8 : 5)
+constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8 : kLinear ? 6 : 5)
                         : !kRises || config.score_cap > 0 ? 0
                         : kLooksBack                      ? -12
                                                           : -2;

@@ -334,7 +334,9 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   if constexpr (kSumInMatrix) {
     // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
     // sum. V that is transposed has rows of ones in each of its panels.
-    const u32 one = kNarrow ? pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f) : pack<config.element>(1.0f, 1.0f);
+    const u32 one = !kNarrow                        ? pack<config.element>(1.0f, 1.0f)
+                    : config.cache == Narrow::e5m2 ? 0x3c3c3c3cu
+                                                   : pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
     constexpr int kPanelsOfOnes = kNarrow ? kLayout.v.panels() : 1;
     constexpr int kOnes = kNarrow ? kSumColumns * kPanelWidth : kLayout.v.panel_bytes();
     constexpr int kBefore = kNarrow ? kLayout.v.panel_bytes() - kOnes : kLayout.v.bytes();

@@ -76,6 +76,28 @@ const FixedCase kCases[] = {
     {"fp8-cap",         "fwd e4m3 d=128 heads=4/2 mask=\"causal\" score=\"softcap(50)\" lse=ln", {700, 700}, {900, 900}},
     {"fp8-cap-jump",    "fwd e4m3 d=128 heads=4/2 score=\"softcap(50)\" lse=ln", {300}, {900}, Data::LateJump, false, false, 25},
     {"fp8-cap-peak",    "fwd e4m3 d=64 heads=2 score=\"softcap(30)\" out=fp16", {300}, {900}, Data::EarlyPeak, false, false, 40},
+    // weights that are the bits of their exponents
+    {"linear-128",      "fwd e4m3 d=128 heads=4/2 mask=\"causal\" linear_exp", {700, 700}, {1900, 1900}},
+    {"linear-64",       "fwd e4m3 d=64 heads=4 linear_exp", {700, 700}, {1900, 1900}},
+    {"linear-64-causal", "fwd e4m3 d=64 heads=4/2 mask=\"causal\" linear_exp", {1000}, {1000}},
+    {"linear-32-window", "fwd e4m3 d=32 heads=2 mask=\"window(300, 100)\" sink linear_exp", {900}, {900}},
+    {"linear-96-holes", "fwd e4m3 d=96 heads=2 mask=\"(q - k) % 512 < 128\" linear_exp out=fp32", {900}, {1500}},
+    {"linear-192-128",  "fwd e4m3 d=192/128 heads=2 mask=\"causal\" linear_exp", {500}, {900}},
+    {"linear-blocks",   "fwd e4m3 d=128 heads=4/2 linear_exp scales=block(128)", {700, 700}, {1900, 1900}},
+    {"linear-packed",   "fwd e4m3 d=64 heads=4/2 layout=packed mask=\"causal\" linear_exp", {700, 1, 0, 300}, {700, 300, 5, 1640}},
+    {"linear-paged",    "fwd e4m3 d=128 heads=8/2 layout=packed/paged(64) mask=\"causal\" linear_exp", {700, 1, 300, 1}, {900, 300, 300, 1640}},
+    {"linear-jump",     "fwd e4m3 d=128 heads=2 linear_exp", {300}, {900}, Data::LateJump, false, false, 100},
+    {"linear-jump-64",  "fwd e4m3 d=64 heads=2 linear_exp", {300}, {2000}, Data::LateJump, false, false, 20},
+    {"linear-peak",     "fwd e4m3 d=64 heads=2 linear_exp out=fp16", {300}, {900}, Data::EarlyPeak, false, false, 40},
+    {"linear-huge",     "fwd e4m3 d=128 heads=2 linear_exp", {300}, {900}, Data::Huge},
+    {"linear-nan",      "fwd e4m3 d=64 heads=2 linear_exp", {300}, {900}, Data::NotFinite},
+    {"linear-zero",     "fwd e4m3 d=64 heads=2 linear_exp", {300}, {900}, Data::Zero},
+    {"linear-cap",      "fwd e4m3 d=128 heads=4/2 mask=\"causal\" score=\"softcap(50)\" linear_exp", {700, 700}, {900, 900}},
+    {"linear-alibi",    "fwd e4m3 d=64 heads=4/2 mask=\"causal\" score=\"alibi\" linear_exp", {700, 700}, {900, 900}},
+    {"linear-bias",     "fwd e4m3 d=128 heads=2 score=\"bias(extra, bf16)\" linear_exp", {300}, {900}},
+    {"linear-max",      "fwd e4m3 d=128 heads=2 max_logit linear_exp", {300}, {900}},
+    {"linear-exact",    "fwd e4m3 d=256 heads=2 linear_exp", {300}, {900}},
+    {"linear-compute",  "fwd bf16 d=128 heads=4/2 mask=\"causal\" compute=e4m3 rotate linear_exp", {900, 900}, {900, 900}},
 };
 // clang-format on
 

@@ -44,7 +44,7 @@ class Generator {
     poison_new_rows();
     write_spec();
     case_.any_schedule = true;
-    return draw_compute(draw_dropout(draw_shared_prefix(std::move(case_))));
+    return draw_linear(draw_compute(draw_dropout(draw_shared_prefix(std::move(case_)))));
   }
 
   Case make(const FixedCase& row) {

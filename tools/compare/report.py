@@ -162,7 +162,7 @@ def plain(row):
 
 
 def narrow_figures(row, rate, product, wanted):
-    what = f"8 bits, d={row.d} {row.mask} s={row.s}"
+    what = f"8 bits, d={row.d} {row.mask} s={row.s}{' linear_exp' if row.linear else ''}"
     asked = row.mask == "full" or row.s == 16384
     made = [figure(f"{what}, TFLOP/s", rate, least=rows.LEAST_NARROW_TFLOPS[row.d] if wanted and asked else None),
             figure(f"{what}, of the product", rate / product)]

@@ -99,6 +99,7 @@ class Row:
     grads: str = ""       # of gradients: parameters that have some
     dropout: float = 0.0
     compute: str = ""     # of the spec: what Q, K and V of 16 bits are made first
+    linear: bool = False  # of 8 bits: weights may be interpolated
     kv: str = ""          # elements of K and V, where they are not those of Q
     append: bool = False  # the last tokens are written into the cache by the call, which turns them and Q
     threads: int = 0      # processor only
@@ -144,6 +145,7 @@ class Row:
         more += f' grads="{self.grads}"' if self.grads and operation == "bwd" else ""
         more += f" dropout={self.dropout:g}" if self.dropout else ""
         more += f" compute={self.compute}" if self.compute else ""
+        more += " linear_exp" if self.linear else ""
         more += f" kv={self.kv}" if self.kv else ""
         more += f" append rope=half({self.d})" if self.append else ""
         return f"{operation} {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
@@ -396,12 +398,15 @@ def narrow_ratios():
     shapes = [(d, mask, s, b) for d in USUAL_DIMS for mask in ("full", "causal") for s, b in ((4096, 4), (16384, 1))]
     ratios = [Ratio(f"8 bits over bf16, d={d} {mask} {b} x {s}", row(d, mask, s, b, dtype="e4m3"), row(d, mask, s, b), "rate", None)
               for d, mask, s, b in shapes]
+    ratios += [Ratio(f"linear_exp over without, d={d} {mask} {b} x {s}", row(d, mask, s, b, dtype="e4m3", linear=True),
+                     row(d, mask, s, b, dtype="e4m3"), "rate", None) for d, mask, s, b in shapes if d <= 128]
     ratios += [dataclasses.replace(ratio, what="8 bits: " + ratio.what, **{
                    side: dataclasses.replace(getattr(ratio, side), table="fp8", dtype="e4m3") for side in ("row", "base")})
                for ratio in (*gqa_ratios(), *window_ratios(), *scores_ratios(), *packed_ratios())]
     return ratios + [Ratio(f"compute={words} over bf16, d=128, full, {b} x {s}", row(128, "full", s, b, compute=words), row(128, "full", s, b),
                            "rate", LEAST_COMPUTE_OVER_BF16 if s == 16384 and "scales" not in words else None)
-                     for s, b in ((4096, 4), (16384, 1)) for words in ("e4m3", "e4m3 rotate", "e4m3 rotate scales=block(128)")]
+                     for s, b in ((4096, 4), (16384, 1))
+                     for words in ("e4m3", "e4m3 rotate", "e4m3 rotate scales=block(128)", "e4m3 rotate linear_exp")]
 
 
 def training_ratios():

@@ -96,6 +96,13 @@ Case make(std::uint64_t seed, std::string_view text, const Shape& lengths, Data 
 
 Case make_quantize(std::uint64_t seed, const FixedCase& row) { return make(seed, row.spec, row.q_lens, row.data); }
 
+Case draw_linear(Case c) {
+  Random random(c.seed ^ 0x6c696e);
+  const std::string spec = c.spec + " linear_exp";
+  if (random.chance(0.5) && parse_spec(spec)) c.spec = spec;
+  return c;
+}
+
 Case draw_compute(Case c) {
   constexpr std::uint64_t kComputesAmong = 12;  // cases one is
   Random random(c.seed ^ 0x636f6d70);

@@ -15,4 +15,7 @@ Case make_quantize(std::uint64_t seed, const FixedCase& row);
 // A case of attention whose Q, K and V may be rounded first, or the case as it is.
 Case draw_compute(Case c);
 
+// The same, or, where products are of 8 bits, sometimes with weights that may be interpolated.
+Case draw_linear(Case c);
+
 }  // namespace flashjit::testing_random
