@@ -17,8 +17,8 @@ struct NarrowError {
 NarrowError rounding_error(const AttentionSpec& spec, bool rotated);
 inline constexpr std::string_view kRoundingMeasured = "d=128, 4096 keys, on a processor";
 
-// Of a kernel that multiplies such weights, from attention to Q, K and V of 8 bits as they are.
-NarrowError weights_error(Dtype weights);
-inline constexpr std::string_view kWeightsMeasured = "d=128, 4096 keys, on an H200";
+// Of a kernel that multiplies such weights, from attention to Q, K and V of 8 bits as they are. `interpolated`: by linear_exp.
+NarrowError weights_error(Dtype weights, bool interpolated);
+inline constexpr std::string_view kWeightsMeasured = "d=128, 4096 keys, on a GPU";
 
 }  // namespace flashjit

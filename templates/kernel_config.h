@@ -140,6 +140,10 @@ constexpr int query_bytes(const KernelConfig& c) { return has_scaled_queries(c) 
 constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }
 // K and V of 8 bits under Q of 16, which a launch before the hopper loop widens.
 constexpr bool widens(const KernelConfig& c) { return is_scaled(c) && !has_scaled_queries(c) && c.warpgroups > 0; }
+// Are weights the bits of their exponents (hopper/narrow.cuh)? A column of ones beside V sums them up.
+constexpr bool interpolates(const KernelConfig& c) {
+  return c.linear_exp && c.element == Element::f8 && c.row_sum == RowSum::matrix;
+}
 // How many keys share a scale; 0: all of a sequence.
 constexpr int keys_of_scale(const KernelConfig& c) { return c.token_scales ? 1 : c.scale_block; }
 constexpr bool has_key_scales(const KernelConfig& c) { return keys_of_scale(c) > 0; }

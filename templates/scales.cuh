@@ -22,9 +22,10 @@ __device__ inline float score_scale(const KernelParams& params, const Sequence& 
   const float scale = config.scale * query_scale(params, seq, q);
   return has_tile_scales(config) ? scale : scale * scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
 }
-// What makes O of sums of V, likewise.
+// What makes O of sums of V, likewise. Of no keys nobody has found one.
 __device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
   if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
+  if (seq.k_len == 0) return 1.0f;
   return scale_of(params.scale_v, params.scale_v_stride, seq.b, seq.hk, 0);
 }
 

@@ -24,7 +24,7 @@ constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::
 // Beside a column of ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides.
 // (linear_exp, d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.)
 constexpr int tiles_of_sum(const KernelConfig& c) {
-  return adds_tiles(c) && c.row_sum == RowSum::matrix && c.overlap == Overlap::qk_pv && !has_tile_scales(c) ? 4 : 1;
+  return interpolates(c) && c.overlap == Overlap::qk_pv && !has_tile_scales(c) ? 4 : 1;
 }
 constexpr int product_columns(const KernelConfig& c) {
   return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
@@ -42,7 +42,7 @@ constexpr int kTransposingWarps = 3;
 // Copies take long, to transpose does not: two places of transposed V are enough, but not where weights cost little: d=64
 // 1.03, d=128 1.02 by as many as of K (linear_exp, 1 x 16384; H100, 2026-11-27).
 constexpr int value_stages(const KernelConfig& c) {
-  return transposes_values(c) && c.row_sum == RowSum::adds && c.stages > 2 ? 2 : c.stages;
+  return transposes_values(c) && !interpolates(c) && c.stages > 2 ? 2 : c.stages;
 }
 
 // What the last piece of a product reads behind V: other places, or where the last place of V is followed by what is smaller,
@@ -174,8 +174,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
   const bool panel_of_ones = c.row_sum == RowSum::matrix && c.transpose == Transpose::none;
   const int side_by_side = values_side_by_side(c) ? 2 : 1;
-  s.v_stage_bytes =
-      round_up(s.v.bytes() + (panel_of_ones ? s.v.panel_bytes() : 0), 1024 * side_by_side) / side_by_side;
+  s.v_stage_bytes = round_up(s.v.bytes() + (panel_of_ones ? s.v.panel_bytes() : 0), 1024 * side_by_side) / side_by_side;
   s.copied_v_stage_bytes = transposes_values(c) ? round_up(s.copied_v.bytes(), 1024) : s.v_stage_bytes;
   s.k_offset = c.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;

@@ -19,15 +19,14 @@ __device__ inline void convert_narrow(Probabilities& p, const Scores& s) {
     }
 }
 
-// linear_exp: the bits of e4m3 as a number, seven for the exponent and the first of three for what follows, are 8 (x + 7) for
-// 2^x, up to where x lies between whole numbers. So the exponent, rounded, is the weight; it is below 2^x by 0 to 6 %, and 4
-// % in the mean, which is 0.457 of a bit. The least number of halves is 2^-24: an exponent in units of that is rounded by its
-// conversion to a half.
-constexpr bool kLinear = config.linear_exp && kSumInMatrix && kNarrow;
+// linear_exp. Read as a number, the bits of e4m3 are 8 (x + 7) for 2^x where x is whole, and between on a straight line: what
+// they stand for there is above 2^x by up to 6 %, by 4 % in the mean, which is 0.457 of a bit. So the exponent, less that and
+// rounded, is the weight. The least half is 2^-24: in units of it an exponent is rounded by its conversion to a half.
+constexpr bool kLinear = interpolates(config);
 constexpr float kExponentUnit = kLinear ? 0x1p-21f : 1.0f, kExponentOfBits = kLinear ? 7 - 0.457f / 8 : 0.0f;
-constexpr float kLargestExponent = 126.5f * 0x1p-24f;  // rounded up it would be NaN
+constexpr u32 kLargestWeight = 126;  // 127 is NaN
 
-// Bits of four weights. `largest` is that of the halves that each was, beside what it has been.
+// The bits of four weights, from their exponents. In each half `largest` is what it was, or the largest of these.
 __device__ inline u32 pack_bits(float a, float b, float c, float d, u32& largest) {
   u32 low, high;
   asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(low) : "f"(b), "f"(a));
@@ -35,6 +34,7 @@ __device__ inline u32 pack_bits(float a, float b, float c, float d, u32& largest
   largest = max_of_halves(largest, max_of_halves(low, high));
   return __byte_perm(low, high, 0x6420);
 }
+
 // True if some weight is too large for 8 bits, or no number.
 __device__ inline bool convert_linear(Probabilities& p, const Scores& s) {
   u32 largest = 0;
@@ -45,7 +45,7 @@ __device__ inline bool convert_linear(Probabilities& p, const Scores& s) {
       const float* x = s + first_score(i, j);
       p[i][j] = pack_bits(x[0], x[1], x[4], x[5], largest);
     }
-  return largest >> 16 > 126 || (largest & 0xffff) > 126;
+  return largest >> 16 > kLargestWeight || (largest & 0xffff) > kLargestWeight;
 }
 
 // Is some P as large as e4m3 gets? None is negative, so that bits are in order: those of 448 and of NaN, 0x7e and 0x7f,

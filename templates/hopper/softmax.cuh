@@ -26,7 +26,9 @@ constexpr int kLooksAfter = 4;        // main steps
 // below 2^-14: by 2^-6 the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85. More than 2^-2 was slower
 // where logits fall by 200 over 4096 keys, 2^9 a tile (d=128 0.97 of cuDNN, now 1.04; H200, 2026-11-26). Capped scores
 // rise little, and ptxas makes slower kernels of theirs (softcap 0.978; H200, 2026-11-26).
-constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8 : kLinear ? 6 : 5)
+constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8
+                                                             : kLinear                           ? 6
+                                                                                                 : 5)
                         : !kRises || config.score_cap > 0 ? 0
                         : kLooksBack                      ? -12
                                                           : -2;
@@ -196,8 +198,7 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
     offset[0] = offset[1] = offset_of(0);
   }
   exponentiate(
-      s, rows, columns, rises, [&](int i, float x) { return weight(x * kExponentScale - offset[i / 2 % 2]); },
-      halfway);
+      s, rows, columns, rises, [&](int i, float x) { return weight(x * kExponentScale - offset[i / 2 % 2]); }, halfway);
 }
 
 // Logits and their exponentials in one pass.

@@ -24,7 +24,7 @@ constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
 constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
-constexpr bool kHasUnits = has_tile_scales(config);  // scales of blocks of keys
+constexpr bool kHasUnits = has_tile_scales(config);      // scales of blocks of keys
 constexpr bool kPersistent = config.grid == GridKind::persistent;
 constexpr bool kKeyParts = config.keys == Keys::parts;
 constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
@@ -334,7 +334,7 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   if constexpr (kSumInMatrix) {
     // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
     // sum. V that is transposed has rows of ones in each of its panels.
-    const u32 one = !kNarrow                        ? pack<config.element>(1.0f, 1.0f)
+    const u32 one = !kNarrow                       ? pack<config.element>(1.0f, 1.0f)
                     : config.cache == Narrow::e5m2 ? 0x3c3c3c3cu
                                                    : pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
     constexpr int kPanelsOfOnes = kNarrow ? kLayout.v.panels() : 1;

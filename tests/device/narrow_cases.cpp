@@ -67,6 +67,7 @@ const FixedCase kCases[] = {
     {"compute-rope-one",    "fwd bf16 d=128 heads=8/2 q_len=1 compute=e4m3 rotate rope=half(128) rope_base=500000", {1, 1, 1}, {700, 700, 700}},
     {"compute-rope-none",   "fwd bf16 d=64 heads=2 lse=ln compute=e4m3 rotate rope=half(64)", {5, 5}, {0, 0}},
     {"compute-none",        "fwd bf16 d=64 heads=2 lse=ln compute=e4m3 rotate", {5, 5}, {0, 0}},
+    {"compute-none-sink",   "fwd fp16 d=112 heads=6/3 sink bytes=8 compute=e4m3", {35, 35}, {0, 0}},
     // Q of 8 bits with scores, which read tensors beside K or have a main step of their own
     {"fp8-bias-fetched", "fwd e4m3 d=128 heads=4/2 mask=\"causal\" score=\"bias(extra, bf16)\" lse=ln", {700, 700}, {800, 800}},
     {"fp8-bias-fp32",   "fwd e4m3 d=128 heads=2 score=\"bias(extra)\" out=fp32 scales=block(128)", {300}, {900}},

@@ -33,7 +33,7 @@ inline void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const s
   EXPECT_TRUE(a.scale == b.scale && a.lse == b.lse && a.max_logit == b.max_logit && a.sink == b.sink &&
               a.k_lens == b.k_lens && a.v_in_k == b.v_in_k && a.v_transposed == b.v_transposed &&
               a.token_scales == b.token_scales && a.scale_block == b.scale_block && a.compute == b.compute &&
-              a.rotate == b.rotate && a.dropout == b.dropout)
+              a.rotate == b.rotate && a.linear_exp == b.linear_exp && a.dropout == b.dropout)
       << text;
   EXPECT_TRUE(a.grads == b.grads) << text;
   EXPECT_TRUE(a.append == b.append && a.rope == b.rope && a.rope_dims == b.rope_dims && a.rope_base == b.rope_base)
@@ -75,6 +75,7 @@ struct RandomSpec {
     if (!can || below(2)) return s;
     s.compute = below(2) ? Dtype::E4M3 : Dtype::E5M2;
     if (below(2)) s.rotate = true, s.d_qk = 48 << below(3);
+    s.linear_exp = below(2);
     const bool needs_blocks = s.layout == Layout::Packed && s.numerics == Numerics::BatchInvariant;
     if (needs_blocks || below(2)) s.scale_block = 64 * (1 + below(16));
     if (s.layout != Layout::Packed && below(2)) draw_rope(s);
@@ -135,6 +136,7 @@ struct RandomSpec {
     s.max_logit = below(2);
     s.sink = below(2);
     s.v_transposed = is_forward(s) && has_scaled_queries(s) && !s.v_in_k && s.page_size == 0 && below(2);
+    s.linear_exp = has_scaled_queries(s) && below(2);
     s.append = s.alignment == Alignment::BottomRight && below(2) == 0;
     if (s.append && below(2) == 0) draw_rope(s);
     if (below(3) == 0) s.dropout = (2 + below(995)) / 1000.0;

@@ -16,7 +16,7 @@ std::string narrow_errors(const Plan& plan, Json& line) {
   if (!has_scaled_queries(plan.spec)) return {};
   const Dtype weights = weights_of(plan.spec, plan.config);
   const NarrowError plain = rounding_error(plan.spec, false), rotated = rounding_error(plan.spec, true),
-                    own = weights_error(weights);
+                    own = weights_error(weights, interpolates(plan.config));
   line["rounding_error"] = error_json(plain);
   line["rounding_error_rotated"] = error_json(rotated);
   line["weights_error"] = error_json(own);
@@ -26,8 +26,9 @@ std::string narrow_errors(const Plan& plan, Json& line) {
   return fmt::format(
       "what 8 bits cost: relative error of O against float64, on normal numbers, and with outliers\n"
       "  rounding           {}; with Q and K rotated {} ({})\n"
-      "  the kernel itself  {}, of Q, K and V of 8 bits as they are; weights in {} ({})\n\n",
-      both(plain), both(rotated), kRoundingMeasured, both(own), name(weights), kWeightsMeasured);
+      "  the kernel itself  {}, of Q, K and V of 8 bits as they are; weights in {}{} ({})\n\n",
+      both(plain), both(rotated), kRoundingMeasured, both(own), name(weights),
+      interpolates(plan.config) ? ", interpolated" : "", kWeightsMeasured);
 }
 
 }  // namespace flashjit

@@ -94,9 +94,11 @@ bool refuses_narrow_ones(const AttentionSpec& spec, const Schedule& s, std::stri
                   "linear_exp in the spec",
                   name(spec.dtype));
   if (spec.lse != Lse::none)
-    return refuse(why, "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds");
+    return refuse(why,
+                  "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds");
   if (*s.transpose == Transpose::launch)
-    return refuse(why, "row_sum: matrix has ones beside V, where transpose=launch has the next tile; use transpose=loop");
+    return refuse(why,
+                  "row_sum: matrix has ones beside V, where transpose=launch has the next tile; use transpose=loop");
   return false;
 }
 
@@ -122,7 +124,8 @@ bool refuses_wide_ones(const AttentionSpec& spec, const Schedule& s, const Kerne
 
 bool refuses_row_sum(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
   if (*s.row_sum == RowSum::adds) return false;
-  if (has_scaled_queries(spec) ? refuses_narrow_ones(spec, s, why) : refuses_wide_ones(spec, s, sizes, why)) return true;
+  if (has_scaled_queries(spec) ? refuses_narrow_ones(spec, s, why) : refuses_wide_ones(spec, s, sizes, why))
+    return true;
   if (drops(spec))
     return refuse(
         why, "row_sum: matrix adds up what dropout={} leaves of a row, and a sum is of all of it; use row_sum=adds",
@@ -364,8 +367,8 @@ struct Enumeration {
     matrix.row_sum = RowSum::matrix;
     const bool wide_pays = *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 &&
                            *s.reference == Reference::first && spec.d_v >= 128;
-    if (overlaps && (narrow || wide_pays) && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
-        fits(problem, matrix))
+    if (overlaps && (narrow || wide_pays) && !pins.row_sum &&
+        !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) && fits(problem, matrix))
       s = matrix;
     const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) &&
                        !(narrow && spec.d_v <= 64) &&

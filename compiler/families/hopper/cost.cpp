@@ -84,7 +84,8 @@ double box_time(const KernelConfig& c) {
 double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) {
   const bool adds = *s.row_sum == RowSum::adds;
   double exp = *s.reference == Reference::first ? kCalibration.exp_first : kCalibration.exp_tile;
-  if (!adds) exp = c.linear_exp ? kCalibration.exp_linear : exp + kCalibration.matrix_sum;
+  if (interpolates(c)) exp = kCalibration.exp_linear;
+  else if (!adds) exp += kCalibration.matrix_sum;
   const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::none;
   double clocks = (alone ? kCalibration.mma_alone : kCalibration.mma) * t.mma + exp * t.exp + t.issue +
                   (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);

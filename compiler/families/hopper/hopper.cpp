@@ -157,8 +157,7 @@ std::string describe(const KernelConfig& c) {
                   c.reference == Reference::tile
                       ? "maximum up to each tile"
                       : "maximum of the first tile; where that is too low it rises, or the query tile is done again");
-  if (adds_tiles(c) && c.row_sum == RowSum::matrix)
-    text += "  weights are the bits of their exponents, linear between powers of two (linear_exp)\n";
+  if (interpolates(c)) text += "  weights are the bits of their exponents, linear between powers of two (linear_exp)\n";
   text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
   if (transposes_values(c)) text += "  three of its warps transpose V, which products of 8 bits read along its keys\n";
   if (reads_transposed(c)) text += "  a launch before it transposes V, which products of 8 bits read along its keys\n";
@@ -168,7 +167,8 @@ std::string describe(const KernelConfig& c) {
   }
   if (adds_tiles(c)) {
     text += fmt::format("  P V of {} keys at a time{}, added up in fp32: a sum of products of 8 bits has 13 bits\n",
-                        c.tile_kv * tiles_of_sum(c), product_pieces(c) > 1 ? fmt::format(", {} columns", product_columns(c)) : "");
+                        c.tile_kv * tiles_of_sum(c),
+                        product_pieces(c) > 1 ? fmt::format(", {} columns", product_columns(c)) : "");
   }
   text += fmt::format("  {}\n", c.grid == GridKind::persistent
                                     ? "a block per SM, which takes one query tile after the other"

@@ -142,6 +142,10 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
       {"fwd bf16 d=128 lse=ln", "row_sum=matrix",
        "row_sum: matrix adds up probabilities as they are rounded for the product, which is "
        "right for O and not exact enough for lse; use row_sum=adds"},
+      {"fwd e4m3 d=128 lse=ln linear_exp", "row_sum=matrix,transpose=loop,tile_kv=96",
+       "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds"},
+      {"fwd e4m3 d=128", "row_sum=matrix,transpose=loop", "use row_sum=adds, or linear_exp in the spec"},
+      {"fwd e4m3 d=128 linear_exp", "row_sum=matrix,transpose=launch,tile_kv=96", "row_sum: matrix has ones beside V"},
       {"fwd bf16 d=64 heads=24/8", "head_tiles=grouped", "head_tiles: grouped needs tile_q=128 to be a multiple of 3"},
       {"fwd bf16 d=64 heads=8/4 layout=packed", "head_tiles=grouped", "head_tiles: grouped does not do layout=packed"},
       {"fwd bf16 d=64 heads=8/4 mask=\"k <= q + 16 * h\"", "head_tiles=grouped",
@@ -246,6 +250,21 @@ TEST(Hopper, SumsAndTurns) {
   EXPECT_TRUE(any("fwd bf16 d=128 heads=8 score=\"softcap(50)\"", RowSum::matrix));
   const auto pinned = hopper_schedules("fwd bf16 d=128 heads=8", "row_sum=adds");
   EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::adds; }));
+}
+
+// Weights are interpolated where ones beside V sum them up: beside overlap, and where nobody reads the sums.
+TEST(Hopper, InterpolatesWhereTheSpecAllowsIt) {
+  for (const char* spec :
+       {"fwd e4m3 d=128 heads=8 linear_exp", "fwd e4m3 d=64 heads=8 mask=\"causal\" linear_exp",
+        "fwd e5m2 d=32 heads=8 layout=packed linear_exp", "fwd e4m3 d=96 heads=8 max_logit linear_exp"}) {
+    const auto schedules = hopper_schedules(spec, "transpose=loop,overlap=qk_pv");
+    EXPECT_TRUE(std::ranges::any_of(schedules, [](const Schedule& s) { return s.row_sum == RowSum::matrix; })) << spec;
+  }
+  for (const char* spec :
+       {"fwd e4m3 d=128 heads=8", "fwd e4m3 d=128 heads=8 lse=ln linear_exp", "fwd e4m3 d=256 heads=8 linear_exp"}) {
+    const auto schedules = hopper_schedules(spec);
+    EXPECT_TRUE(std::ranges::all_of(schedules, [](const Schedule& s) { return s.row_sum == RowSum::adds; })) << spec;
+  }
 }
 
 TEST(Hopper, EnumerationFollowsTheSpec) {

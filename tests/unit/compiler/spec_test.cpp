@@ -113,6 +113,7 @@ TEST(Spec, PrintsCanonically) {
        "fwd bf16 d=64 lse=ln append rope=half(32) rope_base=10000"},
       {"quantize bf16 rope=half(32) d=64 rotate rope_base=10000 scales=block(64)",
        "quantize bf16 d=64 rotate scales=block(64) rope=half(32) rope_base=10000"},
+      {"fwd bf16 linear_exp d=64 rotate compute=e4m3", "fwd bf16 compute=e4m3 d=64 linear_exp rotate"},
       {"fwd bf16 rope=half(64) d=64 rotate compute=e4m3", "fwd bf16 compute=e4m3 d=64 rotate rope=half(64)"},
       {"fwd bf16 d=64 rope=interleaved(64) append k_lens b<=8",
        "fwd bf16 d=64 k_lens append rope=interleaved(64) b<=8"},
