@@ -22,11 +22,15 @@ __device__ inline float score_scale(const KernelParams& params, const Sequence& 
   const float scale = config.scale * query_scale(params, seq, q);
   return has_tile_scales(config) ? scale : scale * scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
 }
-// What makes O of sums of V, likewise. Of no keys nobody has found one.
+// What makes O of sums of V, likewise.
 __device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
   if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
-  if (seq.k_len == 0) return 1.0f;
   return scale_of(params.scale_v, params.scale_v_stride, seq.b, seq.hk, 0);
+}
+
+// Of no keys nobody has found a scale, and O, which is 0 then, must not be multiplied with whatever lies there.
+__device__ inline float value_scale_if_any(const KernelParams& params, const Sequence& seq) {
+  return seq.k_len == 0 ? 1.0f : value_scale(params, seq);
 }
 
 }  // namespace flashjit

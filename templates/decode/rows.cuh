@@ -37,7 +37,7 @@ __device__ inline float finish_row(const KernelParams& params, Sequence seq, con
     if constexpr (config.lse != Lse::none) store_lse(params, at, reference, sum);
     if constexpr (config.max_logit) store_max_logit(params, at, state.top, sum);
   }
-  return sum == 0.0f ? 0.0f : scale / sum * value_scale(params, seq);
+  return sum == 0.0f ? 0.0f : scale / sum * value_scale_if_any(params, seq);
 }
 
 // Four neighbouring columns of O.

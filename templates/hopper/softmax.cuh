@@ -188,14 +188,15 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
   }
   const float reference[2] = {rows.reference[0] == -kInfinity ? 0.0f : rows.reference[0],
                               rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
-  float offset[2] = {offset_of(reference[0]), offset_of(reference[1])};
+  const auto offset_here = [](float x) { return kLinear ? offset_of(x) : x * kLog2Scale - kRaised; };
+  float offset[2] = {offset_here(reference[0]), offset_here(reference[1])};
   // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted
   // first. Where there is another try for large references, it does that always.
   const bool large = fabsf(reference[0]) > kLargeScore || fabsf(reference[1]) > kLargeScore;
   if (kMainIsCareful ? __any_sync(0xffffffff, large) : exact) {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] -= reference[i / 2 % 2];
-    offset[0] = offset[1] = offset_of(0);
+    offset[0] = offset[1] = offset_here(0);
   }
   exponentiate(
       s, rows, columns, rises, [&](int i, float x) { return weight(x * kExponentScale - offset[i / 2 % 2]); }, halfway);

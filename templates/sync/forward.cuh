@@ -253,7 +253,7 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       float reference = rows.reference[i][h] * kNaturalScale;
       float scale = 1.0f;
       if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
-      const float unit = kHasUnits ? rows.unit[i][h] : value_scale(params, seq);
+      const float unit = kHasUnits ? rows.unit[i][h] : value_scale_if_any(params, seq);
       const float inverse = sum == 0.0f ? 0.0f : scale * kDropoutFactor * kLowered / sum * unit;
       scale_output(o[i], h, inverse);
 
