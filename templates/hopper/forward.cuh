@@ -147,7 +147,7 @@ struct Consumer : KeyParts<kKeyParts> {
       if (!adds) return;
 #pragma unroll
       for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
-        o[at] = kHasUnits && at < config.head_dim_v / 2 ? fmaf(unit, products()[i], o[at]) : o[at] + products()[i];
+        o[at] = kHasUnits ? fmaf(unit, products()[i], o[at]) : o[at] + products()[i];
     }
   }
 

@@ -334,19 +334,25 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   if constexpr (kSumInMatrix) {
     // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
     // sum. V that is transposed has rows of ones in each of its panels.
-    const u32 one = !kNarrow                        ? pack<config.element>(1.0f, 1.0f)
-                    : config.cache == Narrow::e5m2 ? 0x3c3c3c3cu
-                                                   : pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
-    constexpr PanelLayout kV = kLayout.v;
-    constexpr int kPanels = kNarrow ? kV.panels() : 1, kOnes = kNarrow ? kSumColumns * kPanelWidth : kV.panel_bytes();
-    constexpr int kPlaces = values_side_by_side(config) ? 1 : kValueStages;
-    constexpr int kBefore = kNarrow ? kV.panel_bytes() - kOnes : kV.bytes();
+    if constexpr (kNarrow) {
+      constexpr int kPanels = kLayout.v.panels(), kOnes = kSumColumns * kPanelWidth;
+      const u32 one = config.cache == Narrow::e5m2 ? 0x3c3c3c3c : pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
 #pragma unroll 1
-    for (int panel = 0; panel < kPlaces * kPanels; ++panel) {
-      const u32 place = shared.v(panel / kPanels) + panel % kPanels * kV.panel_bytes() + kBefore;
+      for (int i = 0; i < kValueStages * kPanels; ++i) {
+        const u32 place = shared.v(i / kPanels) + (i % kPanels + 1) * kLayout.v.panel_bytes() - kOnes;
 #pragma unroll 1
-      for (int i = threadIdx.x; i < kOnes / 16; i += hopper_threads(config))
-        store_shared(place + i * 16, make_uint4(one, one, one, one));
+        for (int at = threadIdx.x * 16; at < kOnes; at += hopper_threads(config) * 16)
+          store_shared(place + at, make_uint4(one, one, one, one));
+      }
+    } else {
+      const u32 one = pack<config.element>(1.0f, 1.0f);
+#pragma unroll 1
+      for (int stage = 0; stage < kStages; ++stage) {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < kLayout.v.panel_bytes() / 16; i += hopper_threads(config)) {
+          store_shared(shared.v(stage) + kLayout.v.bytes() + i * 16, make_uint4(one, one, one, one));
+        }
+      }
     }
     fence_async_proxy();
   }

@@ -93,6 +93,12 @@ bool refuses_narrow_ones(const AttentionSpec& spec, const Schedule& s, std::stri
                   "row_sum: matrix adds up products, which those of {} are not exact enough for; use row_sum=adds, or "
                   "linear_exp in the spec",
                   name(spec.dtype));
+  if (spec.scale_block > 0)
+    return refuse(
+        why,
+        "row_sum: matrix has sums beside P V of a tile, which O takes in times the scale of its V (scales=block({})); "
+        "use row_sum=adds",
+        spec.scale_block);
   if (spec.lse != Lse::none)
     return refuse(why,
                   "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds");

@@ -144,6 +144,8 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
        "right for O and not exact enough for lse; use row_sum=adds"},
       {"fwd e4m3 d=128 lse=ln linear_exp", "row_sum=matrix,transpose=loop,tile_kv=96",
        "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds"},
+      {"fwd e4m3 d=128 scales=block(128) linear_exp", "row_sum=matrix,transpose=loop,tile_kv=64",
+       "row_sum: matrix has sums beside P V of a tile, which O takes in times the scale of its V (scales=block(128))"},
       {"fwd e4m3 d=128", "row_sum=matrix,transpose=loop", "use row_sum=adds, or linear_exp in the spec"},
       {"fwd e4m3 d=128 linear_exp", "row_sum=matrix,transpose=launch,tile_kv=96", "row_sum: matrix has ones beside V"},
       {"fwd bf16 d=64 heads=24/8", "head_tiles=grouped", "head_tiles: grouped needs tile_q=128 to be a multiple of 3"},
