@@ -93,6 +93,10 @@ constexpr const char* kNarrow[] = {
     " kv=e4m3 mask=\"document(doc)\" score=\"alibi\" bytes=2",
     " q_len=1 layout=paged(64) lse=ln",
     " q_len=4 scales=block(64) k_lens",
+    " linear_exp",
+    " layout=packed mask=\"causal & window(1024, 0)\" sink linear_exp",
+    " mask=\"causal\" score=\"softcap(50.0)\" max_logit linear_exp",
+    " mask=\"causal\" score=\"bias(extra, bf16)\" linear_exp",
 };
 constexpr const char* kBackward[] = {
     "",
