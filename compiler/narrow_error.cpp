@@ -13,8 +13,9 @@ NarrowError rounding_error(const AttentionSpec& spec, bool rotated) {
 }
 
 NarrowError weights_error(Dtype weights, bool interpolated) {
-  // H200, 2026-11-25: the same, of fwd e4m3 ..., by the hopper and the sync family; with linear_exp H100, 2026-11-28.
-  constexpr NarrowError kNarrow = {.0258, .0097}, kInterpolated = {.0307, .0137}, kHalf = {.0017, .0016};
+  // H200, 2026-11-25: the same, of fwd e4m3 ..., by the hopper and the sync family; with linear_exp H100,
+  // 2026-11-28, 1000 queries on 8000 keys.
+  constexpr NarrowError kNarrow = {.0258, .0097}, kInterpolated = {.0309, .0094}, kHalf = {.0017, .0016};
   return size_of(weights) > 1 ? kHalf : interpolated ? kInterpolated : kNarrow;
 }
 

@@ -19,6 +19,6 @@ inline constexpr std::string_view kRoundingMeasured = "d=128, 4096 keys, on a pr
 
 // Of a kernel that multiplies such weights, from attention to Q, K and V of 8 bits as they are. `interpolated`: by linear_exp.
 NarrowError weights_error(Dtype weights, bool interpolated);
-inline constexpr std::string_view kWeightsMeasured = "d=128, 4096 keys, on a GPU";
+inline constexpr std::string_view kWeightsMeasured = "d=128, 4096 keys, interpolated ones 8000, on a GPU";
 
 }  // namespace flashjit

@@ -36,17 +36,6 @@ constexpr int kTilesOfSum = kTakesInLater ? tiles_of_sum(config) : 1;
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
 using OutputPiece = float[kProductColumns / 2];
 
-// One vote of a warpgroup: true for all its threads if it is for any.
-__device__ inline bool any_of_warpgroup(bool vote) {
-  u32 result;
-  asm volatile(
-      "{\n .reg .pred in, out;\n setp.ne.u32 in, %1, 0;\n barrier.cta.red.or.pred out, %2, %3, in;\n selp.u32 %0, 1, 0, out;\n}"
-      : "=r"(result)
-      : "r"(static_cast<u32>(vote)), "r"(kVoteBarrier + warpgroup_id()), "n"(kThreadsPerWarpgroup)
-      : "memory");
-  return uniform(result) != 0;
-}
-
 struct Consumer : KeyParts<kKeyParts> {
   const KernelParams& params;
   const TensorMaps& maps;

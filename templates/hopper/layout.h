@@ -23,9 +23,7 @@ constexpr int output_columns(const KernelConfig& c) {
 constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
 // Beside a column of ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides.
 // (linear_exp, d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.)
-constexpr int tiles_of_sum(const KernelConfig& c) {
-  return interpolates(c) && c.overlap == Overlap::qk_pv ? 4 : 1;
-}
+constexpr int tiles_of_sum(const KernelConfig& c) { return interpolates(c) && c.overlap == Overlap::qk_pv ? 4 : 1; }
 constexpr int product_columns(const KernelConfig& c) {
   return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
 }

@@ -28,6 +28,17 @@ __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
 __device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
 
+// One vote of a warpgroup: true for all its threads if it is for any.
+__device__ inline bool any_of_warpgroup(bool vote) {
+  u32 result;
+  asm volatile(
+      "{\n .reg .pred in, out;\n setp.ne.u32 in, %1, 0;\n barrier.cta.red.or.pred out, %2, %3, in;\n selp.u32 %0, 1, 0, out;\n}"
+      : "=r"(result)
+      : "r"(static_cast<u32>(vote)), "r"(kVoteBarrier + warpgroup_id()), "n"(kThreadsPerWarpgroup)
+      : "memory");
+  return uniform(result) != 0;
+}
+
 // The row of the tile that this thread's row h is.
 __device__ inline int tile_row(u32 thread, int h) {
   return static_cast<int>(thread / 32 * 16 - kThreadsPerWarpgroup / 2 + thread % 32 / 4) + h * 8;

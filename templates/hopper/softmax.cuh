@@ -18,7 +18,7 @@ constexpr int kLooksAfter = 4;        // main steps
 
 // P is 2^kRaised times what it stands for, which the row sum takes out again. e4m3 ends at 448 and at 2^-9: relative to
 // a maximum of all tiles so far nothing is larger; relative to an older one, a row may still rise by 2^3.8 before its
-// reference must, with interpolated weights by 2^2.8: below 2^-7 these fall short of what they stand for (errors on outliers,
+// reference must, with interpolated weights by 2^2.8: below 2^-6 these fall short of what they stand for (errors on outliers,
 // wide logits, normal ones: 1.13, 1.13, 3.13 % with 2^5, 0.94, 0.94, 3.09 with 2^6; 2^7 takes 3 % of the speed; H100,
 // 2026-11-28). 16 bits begin lower, so that fewer rows rise at all: of logits with a standard deviation of 10, under
 // a causal mask, a fifteenth as many in bf16, which loses nothing but V below 2^-110, and three quarters in fp16. There

@@ -113,7 +113,8 @@ __device__ inline void naive_product(const KernelParams& params, const u16* prob
   naive_add_products<false, config.head_dim_v>(o, params, seq, probabilities, q_lo,
                                                key_rows(params, params.v_stride, v, seq), end);
   naive_store<config.output, config.head_dim_v>(params.o, query_row(params.o_stride, seq, seq.h, 0),
-                                                params.o_stride.token, o, value_scale_if_any(params, seq), q_lo, seq.q_len);
+                                                params.o_stride.token, o, value_scale_if_any(params, seq), q_lo,
+                                                seq.q_len);
 }
 
 }  // namespace flashjit

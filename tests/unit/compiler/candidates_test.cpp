@@ -142,12 +142,6 @@ TEST(Hopper, EveryRuleNamesFieldValueAndWayOut) {
       {"fwd bf16 d=128 lse=ln", "row_sum=matrix",
        "row_sum: matrix adds up probabilities as they are rounded for the product, which is "
        "right for O and not exact enough for lse; use row_sum=adds"},
-      {"fwd e4m3 d=128 lse=ln linear_exp", "row_sum=matrix,transpose=loop,tile_kv=96",
-       "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds"},
-      {"fwd e4m3 d=128 scales=block(128) linear_exp", "row_sum=matrix,transpose=loop,tile_kv=64",
-       "row_sum: matrix has sums beside P V of a tile, which O takes in times the scale of its V (scales=block(128))"},
-      {"fwd e4m3 d=128", "row_sum=matrix,transpose=loop", "use row_sum=adds, or linear_exp in the spec"},
-      {"fwd e4m3 d=128 linear_exp", "row_sum=matrix,transpose=launch,tile_kv=96", "row_sum: matrix has ones beside V"},
       {"fwd bf16 d=64 heads=24/8", "head_tiles=grouped", "head_tiles: grouped needs tile_q=128 to be a multiple of 3"},
       {"fwd bf16 d=64 heads=8/4 layout=packed", "head_tiles=grouped", "head_tiles: grouped does not do layout=packed"},
       {"fwd bf16 d=64 heads=8/4 mask=\"k <= q + 16 * h\"", "head_tiles=grouped",
@@ -252,6 +246,21 @@ TEST(Hopper, SumsAndTurns) {
   EXPECT_TRUE(any("fwd bf16 d=128 heads=8 score=\"softcap(50)\"", RowSum::matrix));
   const auto pinned = hopper_schedules("fwd bf16 d=128 heads=8", "row_sum=adds");
   EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::adds; }));
+}
+
+TEST(Hopper, RefusesSumsOfWeightsOf8BitsThatAreNotExactEnough) {
+  const std::tuple<const char*, const char*, const char*> rows[] = {
+      {"fwd e4m3 d=128 lse=ln linear_exp", "row_sum=matrix,transpose=loop,tile_kv=96",
+       "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds"},
+      {"fwd e4m3 d=128 scales=block(128) linear_exp", "row_sum=matrix,transpose=loop,tile_kv=64",
+       "row_sum: matrix has sums beside P V of a tile, which O takes in times the scale of its V (scales=block(128))"},
+      {"fwd e4m3 d=128", "row_sum=matrix,transpose=loop", "use row_sum=adds, or linear_exp in the spec"},
+      {"fwd e4m3 d=128 linear_exp", "row_sum=matrix,transpose=launch,tile_kv=96", "row_sum: matrix has ones beside V"},
+  };
+  for (const auto& [spec, changes, message] : rows) {
+    const std::string got = why(spec, changes);
+    EXPECT_NE(got.find(message), std::string::npos) << spec << " " << changes << ": `" << got << "`";
+  }
 }
 
 // Weights are interpolated where ones beside V sum them up: beside overlap, and where nobody reads the sums.
