@@ -300,11 +300,19 @@ struct Enumeration {
       s.tile_kv = pins.tile_kv.value_or(tile_kv);
       // Such tiles leave inputs in memory, or are no multiple of the depth of a matrix instruction.
       if (!pins.tile_kv && tile_kv % 32 != 0 && (has_inputs || narrow)) continue;
+      if (!pins.tile_kv && overburdens_producer(s)) continue;
       covered = tile_kv;
       s.row_sum = pins.row_sum.value_or(RowSum::adds);  // until `sums`
       values(s);
       if (pins.tile_kv) return;
     }
+  }
+
+  // Beside three warpgroups the warps that copy and transpose have 32 registers each. Where a window begins as well, packed
+  // sequences spill 12 to 20 bytes, and tiles of 96 keys 12 (NVRTC 13.0, 2026-11-28).
+  bool overburdens_producer(const Schedule& s) const {
+    const bool begins = spec.mask && problem.tiles.begin && uses(problem.tiles.begin, Variable::QLo);
+    return narrow && begins && *s.warpgroups == 3 && (has_packed_keys(spec) || (*s.tile_kv == 96 && !is_paged(spec)));
   }
 
   void values(Schedule s) {
