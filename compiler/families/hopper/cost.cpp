@@ -18,7 +18,7 @@ struct HopperCalibration {
   double mma = 0.83;
   double mma_at_least = 1.17;  // no tile takes less than this times its products, where rows are summed beside them
   double exp_tile = 0.92, exp_first = 0.41;  // by reference
-  double exp_linear = 0.08;                  // of weights that are the bits of their exponents (H100, 2026-11-27)
+  double bits_slots = 0.64;                  // of a weight that is the bits of its exponent (H100, 2026-11-27)
   double tile_clocks = 472;                  // barriers, fences, what is left over of every tile
   double mma_alone = 0.89;  // the same where one warpgroup, or a loop without overlap, waits for everything
   double tile_clocks_alone = 575;
@@ -63,9 +63,10 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   const double operand_bytes = (rows + keys * *s.warpgroups) * padded_dim_qk(c) * size_of(c.element);
   t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
           2 * scores * product_pieces(c) * product_columns(c) / rate;
-  t.exp = scores / target.exp_per_clock;
-  t.issue =
-      scores * (work.symbolic_slots + (work.row_is_range ? 0 : mask_slots(work, kMaskNodesInFit))) / kIssuePerClock;
+  t.exp = interpolates(c) ? 0 : scores / target.exp_per_clock;
+  double slots = work.symbolic_slots + (work.row_is_range ? 0 : mask_slots(work, kMaskNodesInFit));
+  if (interpolates(c)) slots += kCalibration.bits_slots;
+  t.issue = scores * slots / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
   const double input_bytes = copied_input_bytes(c) * *s.warpgroups;
   const int bytes = size_of(c.element);
@@ -84,8 +85,7 @@ double box_time(const KernelConfig& c) {
 double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) {
   const bool adds = *s.row_sum == RowSum::adds;
   double exp = *s.reference == Reference::first ? kCalibration.exp_first : kCalibration.exp_tile;
-  if (interpolates(c)) exp = kCalibration.exp_linear;
-  else if (!adds) exp += kCalibration.matrix_sum;
+  if (!adds) exp += kCalibration.matrix_sum;
   const bool alone = *s.warpgroups == 1 || *s.overlap == Overlap::none;
   double clocks = (alone ? kCalibration.mma_alone : kCalibration.mma) * t.mma + exp * t.exp + t.issue +
                   (alone ? kCalibration.tile_clocks_alone : kCalibration.tile_clocks);
