@@ -188,6 +188,7 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
   }
   const float reference[2] = {rows.reference[0] == -kInfinity ? 0.0f : rows.reference[0],
                               rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
+  // As two operations: what offset_of says of one is of the main loop.
   const auto offset_here = [](float x) { return kLinear ? offset_of(x) : x * kLog2Scale - kRaised; };
   float offset[2] = {offset_here(reference[0]), offset_here(reference[1])};
   // The product of a large score and the scale is not exact enough in an exponent: then the reference is subtracted
