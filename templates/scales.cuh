@@ -16,11 +16,15 @@ __device__ inline float query_scale(const KernelParams& params, const Sequence& 
   return has_scaled_queries(config) ? scale_of(params.scale_q, params.scale_q_stride, seq.b, seq.h, q) : 1.0f;
 }
 
+// Of K, where all keys share it.
+__device__ inline float key_scale(const KernelParams& params, const Sequence& seq) {
+  if constexpr (!is_scaled(config) || has_tile_scales(config)) return 1.0f;
+  return scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
+}
+
 // What makes scores of products of a query and K; where scales of keys are found for each tile, without these.
 __device__ inline float score_scale(const KernelParams& params, const Sequence& seq, int q) {
-  if constexpr (!is_scaled(config)) return config.scale;
-  const float scale = config.scale * query_scale(params, seq, q);
-  return has_tile_scales(config) ? scale : scale * scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
+  return config.scale * query_scale(params, seq, q) * key_scale(params, seq);
 }
 // What makes O of sums of V, likewise.
 __device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {

@@ -29,8 +29,24 @@ constexpr bool kWaitsFirst = kInputsAfter || (kOverlaps && config.score_has_tanh
 // is an operand until that product is done. O takes it in a step later, while the next scores are multiplied.
 constexpr bool kTakesInLater = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
 
+// The tiles that a window begins in take the main step as well: rows have references by then.
+template <class F>
+__device__ constexpr bool is_same(F* a, F* b) {
+  return a == b;
+}
+template <class F, class G>
+__device__ constexpr bool is_same(F*, G*) {
+  return false;
+}
+constexpr bool kMasksInStep = kNarrow && config.mask_is_range && !config.mask_has_holes && !kMainIsCareful &&
+                              !is_same(&Variant::full_begin, &Plain::full_begin);
+
 // So many tiles are added up before O does.
 constexpr int kTilesOfSum = kTakesInLater ? tiles_of_sum(config) : 1;
+
+// Between two items O takes in what is left of one item at once: its last product is added to the tiles before. (Not where
+// their V has other scales.)
+constexpr bool kAddsOnTop = kTakesInLater && !kHasUnits;
 
 // Where no scores are under way, the product has their place, and O takes it in before they come.
 constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
@@ -64,10 +80,13 @@ struct Consumer : KeyParts<kKeyParts> {
   }
 
   // Beside a product of its own there is no register for the last full tile: it is read where it is asked for.
-  __device__ bool is_mixed(const WorkState& work, int tile) const {
-    const int full_last = kAddsTiles ? uniform(work.shares[warpgroup_id()].tiles.full_last) : tiles.full_last;
-    return tile < tiles.full_first || tile > full_last;
+  __device__ int last_full(const WorkState& work) const {
+    return kAddsTiles ? uniform(work.shares[warpgroup_id()].tiles.full_last) : tiles.full_last;
   }
+  __device__ bool is_mixed(const WorkState& work, int tile) const {
+    return tile < tiles.full_first || tile > last_full(work);
+  }
+  __device__ int first_of_steps() const { return kMasksInStep ? tiles.first : tiles.full_first; }
 
   // ---- turns: the warpgroups issue their products one after the other, so that one computes softmax under the others'
   // products
@@ -104,7 +123,7 @@ struct Consumer : KeyParts<kKeyParts> {
     begin_products();
     const u32 v = recompute(shared.v(values().stage())) + piece * kProductColumns * kPanelWidth;
     if constexpr (kAddsTiles) {
-      if constexpr (tiles_of_sum(config) > 1) multiply_output(sums, p, descriptor(v), on_top);
+      if constexpr (kOverlaps) multiply_output(sums, p, descriptor(v), on_top);
       else multiply_output(sums, p, descriptor(v));
     } else {
       multiply_output(sums, p, descriptor(v, kLayout.v.panel_bytes()), !(marks & kFresh));
@@ -189,7 +208,7 @@ struct Consumer : KeyParts<kKeyParts> {
     if constexpr (kWaitsFirst) complete_output();
     if constexpr (kInputsAfter) begin();
     const auto halfway = [&](float sum) {
-      if constexpr (kTakesInLater && !kLinear) {
+      if constexpr (kTakesInLater && !kSumInMatrix) {
         // Of a barrier that has been waited for: for nothing, but behind what depends on the sum, which is not below 0.
         // What is to be done before a wait for products ptxas would do behind it, but not what a branch needs.
         wait_barrier(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
@@ -199,9 +218,15 @@ struct Consumer : KeyParts<kKeyParts> {
     if constexpr (kMainIsCareful) {
       careful_softmax(s, rows, all_columns(), false, factor, halfway);
     } else {
-      quick_softmax(s, rows, main, halfway);
+      if (kMasksInStep && uniform(tile < tiles.full_first)) {
+        quick_softmax(s, rows, main, visible_columns(params, work, tile), [](float) {});
+        pin_registers(s);
+        if constexpr (kTakesInLater && !kSumInMatrix) complete_output();
+      } else {
+        quick_softmax(s, rows, main, [](int, float x) { return x; }, halfway);
+      }
     }
-    if constexpr (kOverlaps && !kWaitsFirst && (!kTakesInLater || kLinear)) {
+    if constexpr (kOverlaps && !kWaitsFirst && (!kTakesInLater || kSumInMatrix)) {
       pin_registers(s);
       complete_output();
     }
@@ -210,7 +235,7 @@ struct Consumer : KeyParts<kKeyParts> {
     if constexpr (kLinear) rows.large = convert_linear(p, s);
     else convert(p, s);
     if constexpr (kDrops) drop<WeightRows::queries>(p, kept);
-    if constexpr (kLooksAtTile && kSumInMatrix && !kNarrow) rows.large = has_large(p);
+    if constexpr (kLooksAtTile && kSumInMatrix && !kLinear) rows.large = has_large(p);
   }
 
   // References rise so far that what was large becomes 1. O has taken in all tiles before the one in P.
@@ -313,11 +338,12 @@ struct Consumer : KeyParts<kKeyParts> {
     const WorkState& work = shared.work(q_ring.count);
     const WorkState& before = shared.work(q_ring.previous().count);
     const bool output = is_marked(kValues);
+    const float units = changes && is_marked(kItem) ? value_scale(params, before.seq) : 1.0f;
     const Ring<kValueStages> multiplied = values();  // a tile may be passed before O takes it in
     if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
-    if constexpr (kTakesInLater) take_in(unit);
-    issue_output(output);
+    if constexpr (kTakesInLater && !kAddsOnTop) take_in(unit);
+    issue_output(output, kAddsOnTop);
     if constexpr (!kOverlaps) wait_products<0>();
     if constexpr (kAddsFirst) take_in(unit_of(multiplied), kProductPieces - 1, output);
     // What comes next is looked up under this product.
@@ -335,14 +361,15 @@ struct Consumer : KeyParts<kKeyParts> {
     if constexpr (!kAddsFirst) take_in(unit_of(multiplied), kProductPieces - 1, output);
     if constexpr (kTakesInLater) clear_product();
     if (output) release_values();
-    if (changes && scores) scales.find(params, work);
+    if (is_scaled(config) && changes && scores) scales.ask(params, work);
     if (changes) {
       // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
       __syncwarp();
-      if (is_marked(kItem)) finish_item(before, output);
+      if (is_marked(kItem)) finish_item(before, output, units);
       rows.clear();
       if constexpr (kAddsTiles) clear(o);
       marks >>= kNext;
+      if (is_scaled(config) && scores) scales.receive();
     }
     const bool mixed = uniform(scores && is_mixed(work, tile)), last = next_tile(work, tile) < tiles.first;
     wait_products<0>();
@@ -369,13 +396,13 @@ struct Consumer : KeyParts<kKeyParts> {
   // ---- items ----
 
   // O is complete: check it, and write what the spec asks for.
-  __device__ void finish_item(const WorkState& work, bool saw_keys) {
+  __device__ void finish_item(const WorkState& work, bool saw_keys, float units) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if constexpr (kSumInMatrix) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
       else rows.sum[h] = quad_sum(rows.sum[h]);
     }
-    normalise(params, work, rows, o);
+    normalise(params, work, rows, o, units);
     if constexpr (!kMainIsCareful) {
       if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }
@@ -397,10 +424,10 @@ struct Consumer : KeyParts<kKeyParts> {
   // May `tile`, which comes after `previous`, take the main step? With references of earlier tiles, every row must have
   // one.
   __device__ bool takes_main_step(const WorkState& work, int tile, int previous) {
-    if (tile < tiles.first || is_mixed(work, tile)) return false;
+    if (tile < tiles.first || (kMasksInStep ? tile > last_full(work) : is_mixed(work, tile))) return false;
     if constexpr (kMainIsCareful) return true;
     if (is_marked(kExact)) return false;
-    if (is_marked(kAllBegun) || !is_mixed(work, previous)) return true;
+    if ((is_marked(kAllBegun) && tile >= tiles.full_first) || !is_mixed(work, previous)) return true;
     return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
@@ -412,18 +439,18 @@ struct Consumer : KeyParts<kKeyParts> {
         step(work, tile, tile == tiles.first);
         if (tile % kLooksAfter == 0 && uniform(has_large_sum(rows, o))) lower();
         // Told so, or ptxas gathers the lanes of a warp in every step.
-      } while (uniform(--tile >= tiles.full_first));
+      } while (uniform(--tile >= first_of_steps()));
     } else {
       do {
         const int stop = kLooksAtTile ? tile
-                         : kLooksBack ? max(tile - kLooksAfter + 1, tiles.full_first)
-                                      : tiles.full_first;
+                         : kLooksBack ? max(tile - kLooksAfter + 1, first_of_steps())
+                                      : first_of_steps();
 #pragma unroll 1
         for (; tile >= stop; --tile) step(work, tile, tile == tiles.first);
         if constexpr (kRises) {
           if (uniform(kLooksBack ? has_large_sum(rows, o) : rows.large)) lower();
         }
-      } while (kRises && tile >= tiles.full_first);
+      } while (kRises && tile >= first_of_steps());
     }
   }
 

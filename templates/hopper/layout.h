@@ -23,7 +23,9 @@ constexpr int output_columns(const KernelConfig& c) {
 constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
 // Beside a column of ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides.
 // (linear_exp, d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.)
-constexpr int tiles_of_sum(const KernelConfig& c) { return interpolates(c) && c.overlap == Overlap::qk_pv ? 4 : 1; }
+constexpr int tiles_of_sum(const KernelConfig& c) {
+  return adds_tiles(c) && c.row_sum == RowSum::matrix && c.overlap == Overlap::qk_pv ? 4 : 1;
+}
 constexpr int product_columns(const KernelConfig& c) {
   return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
 }
@@ -40,7 +42,7 @@ constexpr int kTransposingWarps = 3;
 // Copies take long, to transpose does not: two places of transposed V are enough, but not where weights cost little: d=64
 // 1.03, d=128 1.02 by as many as of K (linear_exp, 1 x 16384; H100, 2026-11-27).
 constexpr int value_stages(const KernelConfig& c) {
-  return transposes_values(c) && !interpolates(c) && c.stages > 2 ? 2 : c.stages;
+  return transposes_values(c) && c.row_sum != RowSum::matrix && c.stages > 2 ? 2 : c.stages;
 }
 
 // What the last piece of a product reads behind V: other places, or where the last place of V is followed by what is smaller,

@@ -5,10 +5,10 @@
 
 namespace flashjit {
 
-// O to its final scale; the sums become what LSE is taken of, relative to the references (in natural
-// units).
-__device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
-  const float units = value_scale(params, work.seq);
+// O to its final scale, of which `units` are those of V; the sums become what LSE is taken of, relative to the references
+// (in natural units).
+__device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o,
+                                 float units) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     rows.reference[h] *= kNaturalScale;

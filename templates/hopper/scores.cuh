@@ -133,15 +133,20 @@ struct Inputs {
 struct RowScales {
   static constexpr int kCount = kGroupedHeads ? 2 : 1;
   float of[2] = {config.scale, config.scale};
+  float of_keys;  // asked for, as that of queries is
 
-  __device__ void find(const KernelParams& params, const WorkState& work) {
-    if constexpr (!is_scaled(config)) return;
+  __device__ void ask(const KernelParams& params, const WorkState& work) {
     const u32 thread = recompute(threadIdx.x);
+    of_keys = key_scale(params, work.seq);
 #pragma unroll
     for (int h = 0; h < kCount; ++h) {
       const Query query = query_of(work, thread, h);
-      of[h] = score_scale(params, query.seq, query.q);
+      of[h] = query_scale(params, query.seq, query.q);
     }
+  }
+  __device__ void receive() {
+#pragma unroll
+    for (int h = 0; h < kCount; ++h) of[h] *= config.scale * of_keys;
   }
 };
 
@@ -278,6 +283,11 @@ struct Columns {
   __device__ bool sees_group(int group) const {
     return !config.has_mask || kProductPieces > 1 || any_of_group(some, group);
   }
+  // What is of score i of this thread, or -infinity.
+  __device__ float operator()(int i, float x) const {
+    const int j = i / 4, h = i / 2 % 2, c = i % 2;
+    return where_bit(of_row[h][j / 16], 1u << (j % 16 * 2 + c), x);
+  }
   __device__ bool cuts_group(int group) const {
     return !config.has_mask || (sees_group(group) && any_of_group(hidden, group));
   }
@@ -342,10 +352,7 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Wo
     for (int first = 0; first < kScores; first += kGroupScores) {
       if (!columns.cuts_group(first / kGroupScores)) continue;
 #pragma unroll
-      for (int i = first; i < kScores && i < first + kGroupScores; ++i) {
-        const int j = i / 4, h = i / 2 % 2, c = i % 2;
-        s[i] = where_bit(columns.of_row[h][j / 16], 1u << (j % 16 * 2 + c), s[i]);
-      }
+      for (int i = first; i < kScores && i < first + kGroupScores; ++i) s[i] = columns(i, s[i]);
     }
   } else {
     const u32 thread = recompute(threadIdx.x);

@@ -204,43 +204,44 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
 }
 
 // Logits and their exponentials in one pass.
-template <class Math, class Halfway>
-__device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const float (&offset)[2], Tile& tile, Math math,
-                                           const Halfway& halfway) {
+template <class Math, class Seen, class Halfway>
+__device__ inline void exponentiate_logits(Scores& s, RowStates& rows, const Seen& seen, const float (&offset)[2],
+                                           Tile& tile, Math math, const Halfway& halfway) {
   float sum[4] = {};
   for_each_logit(s, tile, math, [&](int i, auto logit) {
     if (i == 2) halfway(sum[0] + sum[1]);  // the first of the second row
-    s[i] = weight(exponent(logit, kExponentScale, offset[i / 2 % 2]));
+    s[i] = weight(seen(i, exponent(logit, kExponentScale, offset[i / 2 % 2])));
     if constexpr (!kSumInMatrix) sum[i % 4] += s[i];
   });
   rows.add(sum, false);
 }
 
 // Products of capped scores, whose arguments are small, to probabilities.
-__device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const float (&offset)[2]) {
+template <class Seen>
+__device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const Seen& seen, const float (&offset)[2]) {
   exponentiate(
       s, rows, all_columns(), false,
-      [&](int i, float x) { return exp2_approx(kCappedExponent.of(x, offset[i / 2 % 2])); }, [](float) {});
+      [&](int i, float x) { return exp2_approx(seen(i, kCappedExponent.of(x, offset[i / 2 % 2]))); }, [](float) {});
 }
 
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
 // reference as long as no exponent leaves the range of the formats, which is checked as it goes (kRises), and once at
 // the end (reference_failed).
-template <class Halfway>
-__device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, const Halfway& halfway) {
+template <class Seen, class Halfway>
+__device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, const Seen& seen, const Halfway& halfway) {
   const bool in_pass = kLogitsInPass && (!kHasInputs || tile.inputs.given);
   if (!kScaleFolded && !in_pass) compute_logits<false>(s, tile);
   const float offset[2] = {offset_of(rows.reference[0]), offset_of(rows.reference[1])};
   if (!in_pass) {
     exponentiate(
-        s, rows, all_columns(), false, [&](int i, float x) { return weight(x * kExponentScale - offset[i / 2 % 2]); },
-        halfway);
+        s, rows, all_columns(), false,
+        [&](int i, float x) { return weight(seen(i, x * kExponentScale - offset[i / 2 % 2])); }, halfway);
   } else if (kCapped && (uniform(rows.polynomial) || small_arguments(s, tile))) {
-    exponentiate_capped(s, rows, offset);
+    exponentiate_capped(s, rows, seen, offset);
   } else if (config.score_has_tanh && !kCapped && small_arguments(s, tile)) {
-    exponentiate_logits(s, rows, offset, tile, SmallArguments(), halfway);
+    exponentiate_logits(s, rows, seen, offset, tile, SmallArguments(), halfway);
   } else {
-    exponentiate_logits(s, rows, offset, tile, FullRange(), halfway);
+    exponentiate_logits(s, rows, seen, offset, tile, FullRange(), halfway);
   }
 }
 

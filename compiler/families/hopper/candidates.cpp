@@ -87,12 +87,6 @@ bool refuses_loop(const AttentionSpec& spec, const Schedule& s, std::string* why
 
 // A column of ones beside V of 8 bits.
 bool refuses_narrow_ones(const AttentionSpec& spec, const Schedule& s, std::string* why) {
-  // Sums of P stand still once they are 2^13 times what is added: so few bits products of 8 bits are added up with.
-  if (!spec.linear_exp)
-    return refuse(why,
-                  "row_sum: matrix adds up products, which those of {} are not exact enough for; use row_sum=adds, or "
-                  "linear_exp in the spec",
-                  name(spec.dtype));
   if (spec.scale_block > 0)
     return refuse(
         why,
@@ -100,8 +94,9 @@ bool refuses_narrow_ones(const AttentionSpec& spec, const Schedule& s, std::stri
         "use row_sum=adds",
         spec.scale_block);
   if (spec.lse != Lse::none)
-    return refuse(why,
-                  "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds");
+    return refuse(
+        why,
+        "row_sum: matrix adds up weights as 8 bits have them, which is not exact enough for lse; use row_sum=adds");
   if (*s.transpose == Transpose::launch)
     return refuse(why,
                   "row_sum: matrix has ones beside V, where transpose=launch has the next tile; use transpose=loop");
@@ -379,9 +374,11 @@ struct Enumeration {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
-    const bool wide_pays = *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 &&
+    const bool wide_pays = !narrow && *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 &&
                            *s.reference == Reference::first && spec.d_v >= 128;
-    if (overlaps && (narrow || wide_pays) && !pins.row_sum &&
+    const bool narrow_pays = narrow && (spec.linear_exp || (*s.reference == Reference::first && spec.d_v <= 80 &&
+                                                            !problem.score.has_tanh && !has_inputs));
+    if (overlaps && (narrow_pays || wide_pays) && !pins.row_sum &&
         !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) && fits(problem, matrix))
       s = matrix;
     const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) &&

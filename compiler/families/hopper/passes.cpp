@@ -293,7 +293,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .k = step_columns(c.element),
                   .a_in_registers = true,
                   .b_transposed = c.transpose == Transpose::none,
-                  .accumulates = !adds_tiles(c) || tiles_of_sum(c) > 1,
+                  .accumulates = !adds_tiles(c) || c.overlap == Overlap::qk_pv,
                   .remark = remark}};
 }
 
