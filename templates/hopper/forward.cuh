@@ -13,7 +13,7 @@
 
 namespace flashjit {
 
-constexpr bool kStagesOutput = stages_output(config);
+constexpr bool kStagesOutput = stages_output(config), kReplacesQueries = output_replaces_queries(config);
 constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::issue;
 // Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs nothing, and
 // one loop less around all registers of a tile compiles in 0.965 of the time (d=128; NVRTC 13.0, 2026-11-25).
@@ -165,11 +165,11 @@ struct Consumer : KeyParts<kKeyParts> {
   // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of
   // these.
   __device__ void release_queries() {
-    if constexpr (!kStagesOutput) arrive(shared.q_empty(q_ring.stage()));
+    if constexpr (!kReplacesQueries) arrive(shared.q_empty(q_ring.stage()));
   }
   // Or O of the item before has left the place of its Q.
   __device__ void release_output() {
-    if constexpr (kStagesOutput) {
+    if constexpr (kReplacesQueries) {
       if (q_ring.count == 0) return;
       wait_stores_read();
       arrive(shared.q_empty(q_ring.previous().stage()));
@@ -411,7 +411,12 @@ struct Consumer : KeyParts<kKeyParts> {
     const u32 kept = saw_keys ? 0xffffffff : 0;
     if constexpr (kStagesOutput) {
       if (!kMainIsCareful && is_marked(kExact)) wait_stores();  // of the same rows, which this thread has stored before
-      send_output(maps.o, maps.o_steps, shared.q(q_ring.previous().stage()), work, o, kept);
+      if constexpr (!kReplacesQueries) {
+        wait_stores_read();
+        __syncwarp();
+      }
+      const u32 place = kReplacesQueries ? shared.q(q_ring.previous().stage()) : shared.output();
+      send_output(maps.o, maps.o_steps, place, work, o, kept);
     } else {
       store_output(params, work, o, kept);
     }
@@ -494,6 +499,7 @@ struct Consumer : KeyParts<kKeyParts> {
       }
       if (changes) q_ring.advance();
     }
+    if constexpr (kStagesOutput && !kReplacesQueries) wait_stores_read();
     // The first warpgroup was given one turn more than it took.
     if constexpr (kTakesTurns) {
       if (warpgroup_id() == 0) begin_turn();

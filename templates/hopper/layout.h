@@ -75,11 +75,15 @@ constexpr int consumer_registers(const KernelConfig& c) {
   return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160;
 }
 
-// Whether O goes to memory by TMA, from Q's place: with two of those there is time for it. A warp stores its 16 rows.
-constexpr bool stages_output(const KernelConfig& c) {
-  return c.q_stages == 2 && c.output != Element::f32 &&
-         panel_layout(0, c.head_dim_v, c.output).panels() <= panel_layout(0, c.head_dim_qk, c.element).panels() &&
-         (c.head_tiles != HeadTiles::grouped || 16 % group_size(c) == 0);
+// O goes to memory by TMA, a warp's 16 rows at a time, from where they can lie in shared memory: in Q's place, when there is
+// another for the next Q, ...
+constexpr PanelLayout output_layout(const KernelConfig& c) { return panel_layout(c.tile_q, c.head_dim_v, c.output); }
+constexpr bool sends_output(const KernelConfig& c) {
+  return c.output != Element::f32 && (c.head_tiles != HeadTiles::grouped || 16 % group_size(c) == 0);
+}
+constexpr bool output_replaces_queries(const KernelConfig& c) {
+  return sends_output(c) && c.q_stages == 2 &&
+         output_layout(c).panels() <= panel_layout(0, c.head_dim_qk, c.element).panels();
 }
 
 // What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by
@@ -135,8 +139,8 @@ constexpr int box_rows(const KernelConfig& c) {
   return finds_pages(c) ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
 }
 
-// Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | work
-// states | redo list | key of dropout | barriers | scales of tiles | numbers of the warps that do not compute ],
+// Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | O, if
+// it has a place | work states | redo list | key of dropout | barriers | scales of tiles | numbers of the warps that do not compute ],
 // tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
@@ -158,13 +162,13 @@ constexpr int kProgressNumbers = 4;
 struct HopperLayout {
   PanelLayout q, k, v, copied_v;  // V as products read it, and as TMA brings it: most often the same
   int v_stage_bytes = 0, copied_v_stage_bytes = 0;
-  int k_offset = 0, v_offset = 0, copied_v_offset = 0, inputs_offset = 0, state_offset = 0, redo_offset = 0,
-      dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0;
+  int k_offset = 0, v_offset = 0, copied_v_offset = 0, inputs_offset = 0, output_offset = 0, state_offset = 0,
+      redo_offset = 0, dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
 
-constexpr HopperLayout hopper_layout(const KernelConfig& c) {
+constexpr HopperLayout hopper_layout(const KernelConfig& c, int output_bytes) {
   HopperLayout s;
   s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
   s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
@@ -180,7 +184,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.v_offset = s.k_offset + c.stages * k_bytes;
   s.copied_v_offset = s.v_offset + (transposes_values(c) ? value_stages(c) * s.v_stage_bytes : 0);
   s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes + bytes_behind_values(c);
-  s.state_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
+  s.output_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
+  s.state_offset = s.output_offset + output_bytes;
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
   s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
@@ -190,6 +195,17 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
   s.bytes = s.numbers_offset + (finds_pages(c) ? kProgressNumbers * 4 : 0) + (transposes_values(c) ? c.stages * 4 : 0);
   return s;
+}
+
+// ... or in a place of its own, where Q of 8 bits is too small and memory is left.
+constexpr int kSharedOfBlock = 227 * 1024;
+constexpr bool output_has_place(const KernelConfig& c) {
+  return sends_output(c) && c.element == Element::f8 && !output_replaces_queries(c) &&
+         hopper_layout(c, output_layout(c).bytes()).bytes <= kSharedOfBlock;
+}
+constexpr bool stages_output(const KernelConfig& c) { return output_replaces_queries(c) || output_has_place(c); }
+constexpr HopperLayout hopper_layout(const KernelConfig& c) {
+  return hopper_layout(c, output_has_place(c) ? output_layout(c).bytes() : 0);
 }
 
 // What a launch before the loop has made of a tile of keys: K, where it has widened that, and V.

@@ -232,6 +232,7 @@ struct SharedMemory {
   char* memory;
 
   __device__ u32 q(u32 slot) const { return base + slot * round_up(kLayout.q.bytes(), 1024); }
+  __device__ u32 output() const { return base + kLayout.output_offset; }
   __device__ u32 k(u32 stage) const { return base + kLayout.k_offset + stage * round_up(kLayout.k.bytes(), 1024); }
   __device__ u32 v(u32 stage) const {
     return base + kLayout.v_offset + stage * (values_side_by_side(config) ? kPanelWidth / 2 : kLayout.v_stage_bytes);

@@ -51,7 +51,7 @@ Parts parts_of(const Program& p, const Body& loop) {
 struct Splitter {
   static constexpr std::string_view kPass = "pipeline_copies";
   Program& p;
-  bool overlap, stages_output, inputs, transposes;
+  bool overlap, replaces_queries, inputs, transposes;
   Result<void> failed = {};
 
   template <class Value>
@@ -162,9 +162,9 @@ struct Splitter {
       if (overlap) append(role.body, at(first_probabilities(parts), 0));
       s.body = overlap ? overlapped(parts) : one_by_one(parts);
       role.body.push_back(std::move(s));
-      if (!stages_output) role.body.push_back(release("Qs"));
+      if (!replaces_queries) role.body.push_back(release("Qs"));
     }
-    if (stages_output) role.body.push_back(release("Qs"));
+    if (replaces_queries) role.body.push_back(release("Qs"));
     return role;
   }
 };
@@ -214,7 +214,8 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const bool stages_output = flashjit::stages_output(c);
-  Splitter splitter{p, c.overlap == Overlap::qk_pv, stages_output, inputs_bytes(c) > 0, transposes_values(c)};
+  Splitter splitter{p, c.overlap == Overlap::qk_pv, output_replaces_queries(c), inputs_bytes(c) > 0,
+                    transposes_values(c)};
   const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
   if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no loop");
   Body roles = {splitter.producer(*loop)};
