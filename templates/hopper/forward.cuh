@@ -6,51 +6,12 @@
 #pragma once
 
 #include "matrix.gen.cuh"
+#include "templates/hopper/order.cuh"
 #include "templates/hopper/output.cuh"
 #include "templates/hopper/producer.cuh"
-#include "templates/hopper/softmax.cuh"
 #include "templates/hopper/transpose.cuh"
 
 namespace flashjit {
-
-constexpr bool kStagesOutput = stages_output(config), kReplacesQueries = output_replaces_queries(config);
-constexpr bool kTakesTurns = kWarpgroups > 1 && config.exclusive == Exclusive::issue;
-// Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs nothing, and
-// one loop less around all registers of a tile compiles in 0.965 of the time (d=128; NVRTC 13.0, 2026-11-25).
-constexpr bool kLooksInLoop = kLooksBack && kSumInMatrix && !kTakesTurns;
-// Beside P V of a tile in registers of its own, what a score reads of tensors is read when O has taken that in, and has these
-// registers. So 128 keys leave room for it (bias, d=128: 0.75 of the time of 64 keys; H200, 2026-11-25).
-constexpr bool kInputsAfter = kAddsTiles && kOverlaps && kHasInputs && kLogitsInPass;
-// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
-// H200, 2026-11-21).
-constexpr bool kWaitsFirst = kInputsAfter || (kOverlaps && config.score_has_tanh && kLogitsInPass);
-
-// The product of the tile before is waited for when half of the scores are exponentiated, and P is converted from then on: it
-// is an operand until that product is done. O takes it in a step later, while the next scores are multiplied.
-constexpr bool kTakesInLater = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
-
-// The tiles that a window begins in take the main step as well: rows have references by then.
-template <class F>
-__device__ constexpr bool is_same(F* a, F* b) {
-  return a == b;
-}
-template <class F, class G>
-__device__ constexpr bool is_same(F*, G*) {
-  return false;
-}
-constexpr bool kMasksInStep = kNarrow && config.mask_is_range && !config.mask_has_holes && !kMainIsCareful &&
-                              !is_same(&Variant::full_begin, &Plain::full_begin);
-
-// So many tiles are added up before O does.
-constexpr int kTilesOfSum = kTakesInLater ? tiles_of_sum(config) : 1;
-
-// Between two items O takes in what is left of one item at once: its last product is added to the tiles before. (Not where
-// their V has other scales.)
-constexpr bool kAddsOnTop = kTakesInLater && !kHasUnits;
-
-// Where no scores are under way, the product has their place, and O takes it in before they come.
-constexpr bool kAddsFirst = kAddsTiles && !kOverlaps;
-using OutputPiece = float[kProductColumns / 2];
 
 struct Consumer : KeyParts<kKeyParts> {
   const KernelParams& params;
@@ -208,7 +169,7 @@ struct Consumer : KeyParts<kKeyParts> {
     if constexpr (kWaitsFirst) complete_output();
     if constexpr (kInputsAfter) begin();
     const auto halfway = [&](float sum) {
-      if constexpr (kTakesInLater && !kSumInMatrix) {
+      if constexpr (kCompletesHalfway) {
         // Of a barrier that has been waited for: for nothing, but behind what depends on the sum, which is not below 0.
         // What is to be done before a wait for products ptxas would do behind it, but not what a branch needs.
         wait_barrier(shared.v_full(values().stage()), values().parity() ^ uniform(__float_as_uint(sum) >> 31 != 0));
@@ -221,12 +182,12 @@ struct Consumer : KeyParts<kKeyParts> {
       if (kMasksInStep && uniform(tile < tiles.full_first)) {
         quick_softmax(s, rows, main, visible_columns(params, work, tile), [](float) {});
         pin_registers(s);
-        if constexpr (kTakesInLater && !kSumInMatrix) complete_output();
+        if constexpr (kCompletesHalfway) complete_output();
       } else {
         quick_softmax(s, rows, main, [](int, float x) { return x; }, halfway);
       }
     }
-    if constexpr (kOverlaps && !kWaitsFirst && (!kTakesInLater || kSumInMatrix)) {
+    if constexpr (kOverlaps && !kWaitsFirst && !kCompletesHalfway) {
       pin_registers(s);
       complete_output();
     }

@@ -33,16 +33,29 @@ constexpr int product_pieces(const KernelConfig& c) {
   return (output_columns(c) + product_columns(c) - 1) / product_columns(c);
 }
 
+// O goes to memory by TMA, a warp's 16 rows at a time, from where they can lie in shared memory: in Q's place, when there is
+// another for the next Q, ...
+constexpr PanelLayout output_layout(const KernelConfig& c) { return panel_layout(c.tile_q, c.head_dim_v, c.output); }
+constexpr bool sends_output(const KernelConfig& c) {
+  return c.output != Element::f32 && (c.head_tiles != HeadTiles::grouped || 16 % group_size(c) == 0);
+}
+constexpr bool output_replaces_queries(const KernelConfig& c) {
+  return sends_output(c) && c.q_stages == 2 &&
+         output_layout(c).panels() <= panel_layout(0, c.head_dim_qk, c.element).panels();
+}
+
 // Products of 8 bits read V with its keys along rows. A launch before the loop leaves tiles of it as shared memory is to
 // have them. Else what TMA brings waits in a place of its own until three of the four warps that do not compute have
 // transposed it.
 constexpr bool transposes_values(const KernelConfig& c) { return c.transpose == Transpose::loop; }
 constexpr bool reads_transposed(const KernelConfig& c) { return c.transpose == Transpose::launch; }
 constexpr int kTransposingWarps = 3;
-// Copies take long, to transpose does not: two places of transposed V are enough, but not where weights cost little: d=64
-// 1.03, d=128 1.02 by as many as of K (linear_exp, 1 x 16384; H100, 2026-11-27).
+// Copies take long, to transpose does not: two places of transposed V are enough, but not where rows are summed up beside it
+// (1 x 16384: linear_exp, d=64 1.03, d=128 1.02; H100, 2026-11-27; exact, d=64 1.04; H200, 2026-11-28). Three leave room
+// for O (linear_exp, d=128, window of 1024 1.015; H200, 2026-11-28).
 constexpr int value_stages(const KernelConfig& c) {
-  return transposes_values(c) && c.row_sum != RowSum::matrix && c.stages > 2 ? 2 : c.stages;
+  const int most = c.row_sum != RowSum::matrix ? 2 : output_replaces_queries(c) ? c.stages : 3;
+  return transposes_values(c) && c.stages > most ? most : c.stages;
 }
 
 // What the last piece of a product reads behind V: other places, or where the last place of V is followed by what is smaller,
@@ -73,17 +86,6 @@ constexpr bool values_side_by_side(const KernelConfig& c) {
 constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
 constexpr int consumer_registers(const KernelConfig& c) {
   return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160;
-}
-
-// O goes to memory by TMA, a warp's 16 rows at a time, from where they can lie in shared memory: in Q's place, when there is
-// another for the next Q, ...
-constexpr PanelLayout output_layout(const KernelConfig& c) { return panel_layout(c.tile_q, c.head_dim_v, c.output); }
-constexpr bool sends_output(const KernelConfig& c) {
-  return c.output != Element::f32 && (c.head_tiles != HeadTiles::grouped || 16 % group_size(c) == 0);
-}
-constexpr bool output_replaces_queries(const KernelConfig& c) {
-  return sends_output(c) && c.q_stages == 2 &&
-         output_layout(c).panels() <= panel_layout(0, c.head_dim_qk, c.element).panels();
 }
 
 // What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by

@@ -363,29 +363,39 @@ struct Enumeration {
            problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
+  // Do rows begin behind the first key, as those of a window? Then they see few.
+  bool begins_late() const { return problem.tiles.full_begin->op != Op::IntConst; }
+
   // A column of ones beside V, where memory is left for it beside two Q: an addition less for every score, for eight
   // more columns of the product. Of V dim 64 they are too many (0.92); at 128 and 192 they gain 1 to 6 % (1.00
   // to 1.06), with alibi 3 % and softcap 7 %. Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and
   // 256: 1.00), but not at 128 beside that column (0.99), unless there is a score function (alibi 1.01 to 1.02, softcap
-  // the same). H200, 2026-11-22, tests/device/RESULTS.md. Nor of 8 bits at d=64 (0.94 to 1.00; H200, 2026-11-25). With
-  // dropout two warpgroups take them (909 us for 1045 without at d=128, 766 for 849 at d=256, 1 x 8192; H200, 2026-11-25),
-  // three do not.
+  // the same). H200, 2026-11-22, tests/device/RESULTS.md. With dropout two warpgroups take them (909 us for 1045 without
+  // at d=128, 766 for 849 at d=256, 1 x 8192; H200, 2026-11-25), three do not.
+  //
+  // Of 8 bits ones pay where weights are bits, else up to V dims of 80 (over additions at 1 x 16384, d=32; 64; 80; 96; 128:
+  // 1.05; 1.08, causal 1.12, alibi 1.17; 1.03; 0.96; 1.0; softcap 0.97), and turns do not at d=64 (0.94 to 1.00) nor in
+  // windows (of 1024, d=128: 0.98, linear_exp 0.97). H200, 2026-11-25 and 28.
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
-    const bool wide_pays = !narrow && *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 &&
-                           *s.reference == Reference::first && spec.d_v >= 128;
-    const bool narrow_pays = narrow && (spec.linear_exp || (*s.reference == Reference::first && spec.d_v <= 80 &&
-                                                            !problem.score.has_tanh && !has_inputs));
-    if (overlaps && (narrow_pays || wide_pays) && !pins.row_sum &&
+    if (overlaps && ones_pay(s) && !pins.row_sum &&
         !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) && fits(problem, matrix))
       s = matrix;
-    const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) &&
-                       !(narrow && spec.d_v <= 64) &&
-                       (narrow || *s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score);
+    const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) && turns_pay(s);
     s.exclusive = pins.exclusive.value_or(turns ? Exclusive::issue : Exclusive::none);
     out.push_back(s);
+  }
+
+  bool ones_pay(const Schedule& s) const {
+    const bool first = *s.reference == Reference::first;
+    if (narrow) return spec.linear_exp || (first && spec.d_v <= 80 && !problem.score.has_tanh && !has_inputs);
+    return *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && first && spec.d_v >= 128;
+  }
+  bool turns_pay(const Schedule& s) const {
+    if (narrow) return spec.d_v > 64 && !begins_late();
+    return *s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score;
   }
 };
 

@@ -265,7 +265,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
   const int columns = product_columns(c);
   std::string_view remark = "";
   if (c.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
-  if (adds_tiles(c)) remark = "Each tile anew: O takes it in by additions of fp32.";
+  if (adds_tiles(c)) remark = "Of a few tiles: O takes them in by additions of fp32.";
   // Compiles in 0.976 of the time (d=128; NVRTC 13.0). Other kernels lose speed by it, for which ptxas then finds other
   // registers (softcap 0.93, d=64 0.96 to 0.98; H200, 2026-11-25).
   const bool replaces = c.element == Element::bf16 && c.row_sum == RowSum::matrix && c.exclusive == Exclusive::none;

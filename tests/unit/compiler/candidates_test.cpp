@@ -248,13 +248,40 @@ TEST(Hopper, SumsAndTurns) {
   EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::adds; }));
 }
 
+// The same of 8 bits: ones where they pay, no turns in windows.
+TEST(Hopper, SumsAndTurnsOf8Bits) {
+  const struct {
+    const char* spec;
+    bool ones, turns;
+  } rows[] = {
+      {"fwd e4m3 d=64 heads=8", true, false},
+      {"fwd e4m3 d=80 heads=8 score=\"alibi\"", false, true},  // reference=tile: far keys come first
+      {"fwd e4m3 d=80 heads=8 mask=\"causal\"", true, true},
+      {"fwd e4m3 d=64 heads=8 lse=ln", false, false},
+      {"fwd e4m3 d=64 heads=8 score=\"softcap(50)\"", false, false},
+      {"fwd e4m3 d=128 heads=8", false, true},
+      {"fwd e4m3 d=128 heads=8 linear_exp", true, true},
+      {"fwd e4m3 d=128 heads=8 mask=\"window(1023, 0)\"", false, false},
+      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"window(1023, 0)\"", true, false},
+  };
+  for (const auto& [spec, ones, turns] : rows) {
+    for (const Schedule& s : hopper_schedules(spec)) {
+      if (s.overlap != Overlap::qk_pv || *s.warpgroups < 2 || s.transpose == Transpose::launch) continue;
+      const RowSum sum = ones ? RowSum::matrix : RowSum::adds;
+      EXPECT_TRUE(s.row_sum == sum || (ones && *s.tile_kv > 96)) << spec << ": " << print(s);  // too wide beside ones
+      EXPECT_EQ(s.exclusive, turns ? Exclusive::issue : Exclusive::none) << spec << ": " << print(s);
+    }
+  }
+}
+
 TEST(Hopper, RefusesSumsOfWeightsOf8BitsThatAreNotExactEnough) {
   const std::tuple<const char*, const char*, const char*> rows[] = {
       {"fwd e4m3 d=128 lse=ln linear_exp", "row_sum=matrix,transpose=loop,tile_kv=96",
-       "row_sum: matrix adds up interpolated weights, which is not exact enough for lse; use row_sum=adds"},
+       "row_sum: matrix adds up weights as 8 bits have them, which is not exact enough for lse; use row_sum=adds"},
       {"fwd e4m3 d=128 scales=block(128) linear_exp", "row_sum=matrix,transpose=loop,tile_kv=64",
        "row_sum: matrix has sums beside P V of a tile, which O takes in times the scale of its V (scales=block(128))"},
-      {"fwd e4m3 d=128", "row_sum=matrix,transpose=loop", "use row_sum=adds, or linear_exp in the spec"},
+      {"fwd e4m3 d=128 lse=log2", "row_sum=matrix,transpose=loop,tile_kv=96",
+       "not exact enough for lse; use row_sum=adds"},
       {"fwd e4m3 d=128 linear_exp", "row_sum=matrix,transpose=launch,tile_kv=96", "row_sum: matrix has ones beside V"},
   };
   for (const auto& [spec, changes, message] : rows) {
