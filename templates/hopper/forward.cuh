@@ -29,7 +29,8 @@ struct Consumer : KeyParts<kKeyParts> {
   Output o;
   Scores s;
   Probabilities p;
-  OutputPiece t;  // kAddsTiles: P V of a tile, which O then takes in
+  OutputPiece t;      // kAddsTiles: P V of a tile, which O then takes in
+  float row_sums[4];  // kSumsApart: of the tile that is multiplied
   RowStates rows;
 
   // V is one tile behind K.
@@ -105,6 +106,14 @@ struct Consumer : KeyParts<kKeyParts> {
         wait_products<0>();
         take_in(unit_of(values()), piece - 1, adds);
       }
+      if constexpr (kSumsApart) {
+        if (piece == kProductPieces - 1) {
+          pin_registers(row_sums);
+          begin_products();
+#pragma unroll
+          for (int i = 0; i < kTilesOfP; ++i) multiply_ones(row_sums, p[i], descriptor(shared.ones()), i > 0);
+        }
+      }
       issue_product(products(), piece, on_top);
     }
   }
@@ -114,6 +123,12 @@ struct Consumer : KeyParts<kKeyParts> {
     pin_registers(products());
     if constexpr (kAddsTiles) {
       if (!adds) return;
+      if constexpr (kSumsApart) {
+        if (piece == kProductPieces - 1) {
+          pin_registers(row_sums);
+          rows.sum[0] += row_sums[0], rows.sum[1] += row_sums[2];
+        }
+      }
 #pragma unroll
       for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
         o[at] = kHasUnits ? fmaf(unit, products()[i], o[at]) : o[at] + products()[i];
@@ -360,7 +375,8 @@ struct Consumer : KeyParts<kKeyParts> {
   __device__ void finish_item(const WorkState& work, bool saw_keys, float units) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if constexpr (kSumInMatrix) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
+      if constexpr (kSumsApart) rows.sum[h] = saw_keys ? rows.sum[h] : 0.0f;
+      else if constexpr (kSumInMatrix) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
       else rows.sum[h] = quad_sum(rows.sum[h]);
     }
     normalise(params, work, rows, o, units);

@@ -10,17 +10,22 @@ constexpr int kThreadsPerWarpgroup = 128;
 
 constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
 
-// The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum.
-constexpr int kSumColumns = 8;
-constexpr int output_columns(const KernelConfig& c) {
-  return c.head_dim_v + (c.row_sum == RowSum::matrix ? kSumColumns : 0);
-}
-
 // Products of 8 bits are added up with some 13 bits, and what is there before is one of the terms. So P V of a tile begins
 // anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own. Else it is multiplied in pieces
 // that have the place of S, and its width: of narrower ones ptxas serialises all products. What the last one multiplies
 // behind V nobody looks at.
 constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
+
+// The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum. Beside pieces those are a product
+// by themselves.
+constexpr int kSumColumns = 8;
+constexpr bool sums_apart(const KernelConfig& c) {
+  return c.row_sum == RowSum::matrix && adds_tiles(c) && c.overlap == Overlap::none;
+}
+constexpr int output_columns(const KernelConfig& c) {
+  return c.head_dim_v + (c.row_sum == RowSum::matrix && !sums_apart(c) ? kSumColumns : 0);
+}
+
 // Beside a column of ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides.
 // (linear_exp, d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.)
 constexpr int tiles_of_sum(const KernelConfig& c) {
@@ -142,7 +147,7 @@ constexpr int box_rows(const KernelConfig& c) {
 }
 
 // Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | O, if
-// it has a place | work states | redo list | key of dropout | barriers | scales of tiles | numbers of the warps that do not compute ],
+// it has a place | ones, if they are apart | work states | redo list | key of dropout | barriers | scales of tiles | numbers of the warps that do not compute ],
 // tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
@@ -164,8 +169,8 @@ constexpr int kProgressNumbers = 4;
 struct HopperLayout {
   PanelLayout q, k, v, copied_v;  // V as products read it, and as TMA brings it: most often the same
   int v_stage_bytes = 0, copied_v_stage_bytes = 0;
-  int k_offset = 0, v_offset = 0, copied_v_offset = 0, inputs_offset = 0, output_offset = 0, state_offset = 0,
-      redo_offset = 0, dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0;
+  int k_offset = 0, v_offset = 0, copied_v_offset = 0, inputs_offset = 0, output_offset = 0, ones_offset = 0,
+      state_offset = 0, redo_offset = 0, dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -187,7 +192,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c, int output_bytes) {
   s.copied_v_offset = s.v_offset + (transposes_values(c) ? value_stages(c) * s.v_stage_bytes : 0);
   s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes + bytes_behind_values(c);
   s.output_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
-  s.state_offset = s.output_offset + output_bytes;
+  s.ones_offset = s.output_offset + output_bytes;
+  s.state_offset = s.ones_offset + (sums_apart(c) ? kSumColumns * kPanelWidth : 0);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
   s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);

@@ -316,6 +316,7 @@ __device__ inline void lower_exponents(Probabilities& p, Scores& s, RowStates& r
     // Of the references as exponents take them: both are rounded.
     const float rise = offset_of(rows.reference[h]) - before;
     factor[h] = exp2_approx(rise / -kExponentUnit);
+    rows.sum[h] *= factor[h];
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) s[i] -= rise, s[i + 1] -= rise;
   }

@@ -22,7 +22,7 @@ constexpr int kQueries = queries_per_tile(config);              // queries in a 
 constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
-constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix;
+constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix, kSumsApart = sums_apart(config);
 constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
 constexpr bool kHasUnits = has_tile_scales(config);      // scales of blocks of keys
 constexpr bool kPersistent = config.grid == GridKind::persistent;
@@ -232,6 +232,7 @@ struct SharedMemory {
   char* memory;
 
   __device__ u32 q(u32 slot) const { return base + slot * round_up(kLayout.q.bytes(), 1024); }
+  __device__ u32 ones() const { return base + kLayout.ones_offset; }
   __device__ u32 output() const { return base + kLayout.output_offset; }
   __device__ u32 k(u32 stage) const { return base + kLayout.k_offset + stage * round_up(kLayout.k.bytes(), 1024); }
   __device__ u32 v(u32 stage) const {
@@ -335,7 +336,11 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
   if constexpr (kSumInMatrix) {
     // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
     // sum. V that is transposed has rows of ones in each of its panels.
-    if constexpr (kNarrow) {
+    if constexpr (kSumsApart) {
+      const u32 one = pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
+      for (int at = threadIdx.x * 16; at < kSumColumns * kPanelWidth; at += hopper_threads(config) * 16)
+        store_shared(shared.ones() + at, make_uint4(one, one, one, one));
+    } else if constexpr (kNarrow) {
       constexpr int kPanels = kLayout.v.panels(), kOnes = kSumColumns * kPanelWidth;
       const u32 one = config.cache == Narrow::e5m2 ? 0x3c3c3c3c : pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
 #pragma unroll 1

@@ -380,8 +380,8 @@ struct Enumeration {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
-    if (overlaps && ones_pay(s) && !pins.row_sum &&
-        !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) && fits(problem, matrix))
+    if (ones_pay(s) && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
+        fits(problem, matrix))
       s = matrix;
     const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) && turns_pay(s);
     s.exclusive = pins.exclusive.value_or(turns ? Exclusive::issue : Exclusive::none);
@@ -390,7 +390,9 @@ struct Enumeration {
 
   bool ones_pay(const Schedule& s) const {
     const bool first = *s.reference == Reference::first;
-    if (narrow) return spec.linear_exp || (first && spec.d_v <= 80 && !problem.score.has_tanh && !has_inputs);
+    if (narrow && spec.linear_exp) return true;
+    if (*s.overlap != Overlap::qk_pv) return false;
+    if (narrow) return (first && spec.d_v <= 80 && !problem.score.has_tanh && !has_inputs);
     return *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && first && spec.d_v >= 128;
   }
   bool turns_pay(const Schedule& s) const {
