@@ -6,14 +6,14 @@
 #pragma once
 
 #include "matrix.gen.cuh"
-#include "templates/hopper/order.cuh"
 #include "templates/hopper/output.cuh"
+#include "templates/hopper/own_sums.cuh"
 #include "templates/hopper/producer.cuh"
 #include "templates/hopper/transpose.cuh"
 
 namespace flashjit {
 
-struct Consumer : KeyParts<kKeyParts> {
+struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
@@ -29,8 +29,7 @@ struct Consumer : KeyParts<kKeyParts> {
   Output o;
   Scores s;
   Probabilities p;
-  OutputPiece t;      // kAddsTiles: P V of a tile, which O then takes in
-  float row_sums[4];  // kSumsApart: of the tile that is multiplied
+  OutputPiece t;  // kAddsTiles: P V of a tile, which O then takes in
   RowStates rows;
 
   // V is one tile behind K.
@@ -77,6 +76,7 @@ struct Consumer : KeyParts<kKeyParts> {
   }
   __device__ void clear_product() {
     clear(t);
+    clear_sums();
     unit = 1.0f;
   }
   template <class Products>
@@ -106,14 +106,7 @@ struct Consumer : KeyParts<kKeyParts> {
         wait_products<0>();
         take_in(unit_of(values()), piece - 1, adds);
       }
-      if constexpr (kSumsApart) {
-        if (piece == kProductPieces - 1) {
-          pin_registers(row_sums);
-          begin_products();
-#pragma unroll
-          for (int i = 0; i < kTilesOfP; ++i) multiply_ones(row_sums, p[i], descriptor(shared.ones()), i > 0);
-        }
-      }
+      if (piece == kProductPieces - 1) issue_sums(p, shared.ones(), on_top);
       issue_product(products(), piece, on_top);
     }
   }
@@ -123,12 +116,7 @@ struct Consumer : KeyParts<kKeyParts> {
     pin_registers(products());
     if constexpr (kAddsTiles) {
       if (!adds) return;
-      if constexpr (kSumsApart) {
-        if (piece == kProductPieces - 1) {
-          pin_registers(row_sums);
-          rows.sum[0] += row_sums[0], rows.sum[1] += row_sums[2];
-        }
-      }
+      if (piece == kProductPieces - 1) take_in_sums(rows);
 #pragma unroll
       for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
         o[at] = kHasUnits ? fmaf(unit, products()[i], o[at]) : o[at] + products()[i];
@@ -225,10 +213,18 @@ struct Consumer : KeyParts<kKeyParts> {
     else lower_probabilities(p, s, rows, factor);
     rescale_all(factor);
   }
-  // What has been summed up.
-  __device__ void rescale_all(const float (&factor)[2]) {
+  // What has been summed up: by O, ...
+  __device__ void rescale_output(const float (&factor)[2]) {
     rescale(o, factor);
-    if constexpr (kTakesInLater) rescale(t, factor);
+    rescale_taken(rows, factor);
+  }
+  // ... and what it has not taken in.
+  __device__ void rescale_all(const float (&factor)[2]) {
+    rescale_output(factor);
+    if constexpr (kTakesInLater) {
+      rescale(t, factor);
+      rescale_sums(factor);
+    }
   }
 
   // O has taken in the tile before.
@@ -360,7 +356,7 @@ struct Consumer : KeyParts<kKeyParts> {
     apply_score_and_mask(s, here, mixed, columns);
     float factor[2];
     careful_softmax(s, rows, columns, kMainIsCareful || is_marked(kExact), factor, [](float) {});
-    if (rose(factor)) rescale(o, factor);
+    if (rose(factor)) rescale_output(factor);
     convert(p, s);
     if constexpr (kDrops) {
       Kept kept;
@@ -388,12 +384,7 @@ struct Consumer : KeyParts<kKeyParts> {
     const u32 kept = saw_keys ? 0xffffffff : 0;
     if constexpr (kStagesOutput) {
       if (!kMainIsCareful && is_marked(kExact)) wait_stores();  // of the same rows, which this thread has stored before
-      if constexpr (!kReplacesQueries) {
-        wait_stores_read();
-        __syncwarp();
-      }
-      const u32 place = kReplacesQueries ? shared.q(q_ring.previous().stage()) : shared.output();
-      send_output(maps.o, maps.o_steps, place, work, o, kept);
+      send_output(maps.o, maps.o_steps, output_place(shared, q_ring.previous().stage()), work, o, kept);
     } else {
       store_output(params, work, o, kept);
     }
@@ -497,7 +488,7 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
     }
   } else {
     grow_registers<consumer_registers(config)>();
-    Consumer consumer{{}, params, maps, shared};
+    Consumer consumer{{}, {}, params, maps, shared};
     consumer.set_parts(parts);
     consumer.run();
   }

@@ -16,11 +16,12 @@ constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) 
 // behind V nobody looks at.
 constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
 
-// The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum. Beside pieces those are a product
-// by themselves.
+// The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum; or these are a product by itself,
+// where products are made in pieces, V has a unit in each tile, or registers are too few for so many columns.
 constexpr int kSumColumns = 8;
 constexpr bool sums_apart(const KernelConfig& c) {
-  return c.row_sum == RowSum::matrix && adds_tiles(c) && c.overlap == Overlap::none;
+  return c.row_sum == RowSum::matrix && adds_tiles(c) &&
+         (c.overlap == Overlap::none || has_tile_scales(c) || (c.head_dim_v > 112 && c.tile_kv > 96));
 }
 constexpr int output_columns(const KernelConfig& c) {
   return c.head_dim_v + (c.row_sum == RowSum::matrix && !sums_apart(c) ? kSumColumns : 0);
@@ -29,7 +30,8 @@ constexpr int output_columns(const KernelConfig& c) {
 // Beside a column of ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides.
 // (linear_exp, d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.)
 constexpr int tiles_of_sum(const KernelConfig& c) {
-  return adds_tiles(c) && c.row_sum == RowSum::matrix && c.overlap == Overlap::qk_pv ? 4 : 1;
+  const bool adds_up = adds_tiles(c) && c.row_sum == RowSum::matrix && c.overlap == Overlap::qk_pv;
+  return adds_up && !has_tile_scales(c) ? 4 : 1;
 }
 constexpr int product_columns(const KernelConfig& c) {
   return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);

@@ -35,16 +35,6 @@ __device__ inline u32 pack_bits(float a, float b, float c, float d, u32& largest
   return __byte_perm(low, high, 0x6420);
 }
 
-// Sums of rows, issued: a step of P times ones, which are the same in every step.
-__device__ inline void multiply_ones(float (&sums)[4], const u32 (&p)[4], u32 ones, int accumulate) {
-  asm volatile(
-      "{\n.reg .pred more;\n .reg .b64 ones;\n"
-      "setp.ne.b32 more, %9, 0;\n mov.b64 ones, {%8, %10};\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, ones, more, 1, 1;\n}"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "r"(ones), "r"(accumulate), "n"(kDescriptorHigh));
-}
-
 // True if some weight is too large for 8 bits, or no number.
 __device__ inline bool convert_linear(Probabilities& p, const Scores& s) {
   u32 largest = 0;

@@ -1,7 +1,7 @@
 // What a warpgroup writes: O from registers, LSE and maximum.
 #pragma once
 
-#include "templates/hopper/softmax.cuh"
+#include "templates/hopper/order.cuh"
 
 namespace flashjit {
 
@@ -101,7 +101,15 @@ __device__ inline float output_float(const Output& o, int i, u32 kept) {
   return __uint_as_float(__float_as_uint(o[i]) & kept);
 }
 
-// O by way of shared memory: the warp's rows of the place that Q has left, in panels that are swizzled as Q's were.
+// Where the warp's rows of O may lie: where this Q was, or in a place of their own, which those before have left.
+__device__ inline u32 output_place(const SharedMemory& shared, u32 stage_of_q) {
+  if constexpr (kReplacesQueries) return shared.q(stage_of_q);
+  wait_stores_read();
+  __syncwarp();
+  return shared.output();
+}
+
+// O by way of shared memory, in panels that are swizzled as Q's are.
 __device__ inline void send_output(const TensorMap& map, const EndSteps& steps, u32 place, const WorkState& work,
                                    const Output& o, u32 kept) {
   constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v, config.output);

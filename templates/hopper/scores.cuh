@@ -142,11 +142,12 @@ struct RowScales {
     for (int h = 0; h < kCount; ++h) {
       const Query query = query_of(work, thread, h);
       of[h] = query_scale(params, query.seq, query.q);
+      if constexpr (kHasUnits) of[h] *= config.scale;  // in `receive` 16 bytes spill (d=128)
     }
   }
   __device__ void receive() {
 #pragma unroll
-    for (int h = 0; h < kCount; ++h) of[h] *= config.scale * of_keys;
+    for (int h = 0; !kHasUnits && h < kCount; ++h) of[h] *= config.scale * of_keys;
   }
 };
 

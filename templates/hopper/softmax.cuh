@@ -117,7 +117,7 @@ __device__ inline void raise_references(RowStates& rows, const float (&maximum)[
     // A row that has seen nothing has nothing to multiply; and (-inf) - (-inf) must not become NaN.
     factor[h] = rows.reference[h] == -kInfinity ? 1.0f : exp2_approx((rows.reference[h] - reference) * kLog2Scale);
     rows.reference[h] = reference;
-    rows.sum[h] *= factor[h];
+    if constexpr (!kSumsApart) rows.sum[h] *= factor[h];
   }
 }
 
@@ -260,7 +260,7 @@ __device__ inline float lower_row(RowStates& rows, int h, float largest) {
   rows.reference[h] += log2_approx(largest) / kLog2Scale;
   // Of the references as exponents take them: both are rounded.
   const float factor = rows.reference[h] == -kInfinity ? 1.0f : exp2_approx(before - rows.reference[h] * kLog2Scale);
-  rows.sum[h] *= factor;
+  if constexpr (!kSumsApart) rows.sum[h] *= factor;
   return factor;
 }
 
@@ -316,7 +316,6 @@ __device__ inline void lower_exponents(Probabilities& p, Scores& s, RowStates& r
     // Of the references as exponents take them: both are rounded.
     const float rise = offset_of(rows.reference[h]) - before;
     factor[h] = exp2_approx(rise / -kExponentUnit);
-    rows.sum[h] *= factor[h];
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) s[i] -= rise, s[i + 1] -= rise;
   }

@@ -97,7 +97,16 @@ const FixedCase kCases[] = {
     {"linear-alibi",    "fwd e4m3 d=64 heads=4/2 mask=\"causal\" score=\"alibi\" linear_exp", {700, 700}, {900, 900}},
     {"linear-bias",     "fwd e4m3 d=128 heads=2 score=\"bias(extra, bf16)\" linear_exp", {300}, {900}},
     {"linear-max",      "fwd e4m3 d=128 heads=2 max_logit linear_exp", {300}, {900}},
-    {"linear-exact",    "fwd e4m3 d=256 heads=2 linear_exp", {300}, {900}},
+    {"linear-exact",    "fwd e4m3 d=128 heads=2 linear_exp lse=ln", {300}, {900}},
+    {"linear-256",      "fwd e4m3 d=256 heads=4/2 mask=\"causal\" linear_exp", {700, 700}, {1900, 1900}},
+    {"linear-256-jump", "fwd e4m3 d=256 heads=2 linear_exp", {300}, {900}, Data::LateJump, false, false, 100},
+    {"linear-256-blocks", "fwd e4m3 d=256 heads=2 layout=packed mask=\"causal\" linear_exp scales=block(128)", {700, 0, 300}, {700, 5, 900}},
+    {"linear-208-max",  "fwd e5m2 d=208 heads=2 max_logit linear_exp", {300}, {900}, Data::LateJump, false, false, 20},
+    {"linear-128-window", "fwd e4m3 d=128 heads=2 mask=\"window(300, 0)\" sink linear_exp", {1500}, {1500}},
+    {"linear-128-jump", "fwd e4m3 d=128 heads=2 mask=\"window(900, 0)\" linear_exp", {1500}, {1500}, Data::LateJump, false, false, 20},
+    {"linear-64-blocks", "fwd e4m3 d=64 heads=4/2 mask=\"window(500, 0)\" linear_exp scales=block(64)", {1500}, {1500}},
+    {"linear-blocks-max", "fwd e4m3 d=128 heads=2 max_logit linear_exp scales=block(128)", {300}, {900}, Data::LateJump, false, false, 20},
+    {"fp8-ones-jump",   "fwd e4m3 d=64 heads=2 mask=\"window(900, 0)\"", {1500}, {1500}, Data::LateJump, false, false, 20},
     {"linear-compute",  "fwd bf16 d=128 heads=4/2 mask=\"causal\" compute=e4m3 rotate linear_exp", {900, 900}, {900, 900}},
 };
 // clang-format on

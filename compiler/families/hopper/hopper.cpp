@@ -158,7 +158,9 @@ std::string describe(const KernelConfig& c) {
                       ? "maximum up to each tile"
                       : "maximum of the first tile; where that is too low it rises, or the query tile is done again");
   if (interpolates(c)) text += "  weights are the bits of their exponents, linear between powers of two (linear_exp)\n";
-  text += fmt::format("  row sums by {}\n", c.row_sum == RowSum::matrix ? "a column of ones beside V" : "additions");
+  text += fmt::format("  row sums by {}\n", c.row_sum != RowSum::matrix ? "additions"
+                                            : sums_apart(c)             ? "a product with ones"
+                                                                        : "a column of ones beside V");
   if (transposes_values(c)) text += "  three of its warps transpose V, which products of 8 bits read along its keys\n";
   if (reads_transposed(c)) text += "  a launch before it transposes V, which products of 8 bits read along its keys\n";
   if (widens(c)) {

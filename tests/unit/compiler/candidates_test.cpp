@@ -1,5 +1,6 @@
 // What the hopper family refuses and why, and which of its schedules are tried.
 #include "compiler/choice/candidates.h"
+#include "templates/hopper/layout.h"
 #include "tests/unit/compiler/asked.h"
 
 #include <algorithm>
@@ -278,8 +279,6 @@ TEST(Hopper, RefusesSumsOfWeightsOf8BitsThatAreNotExactEnough) {
   const std::tuple<const char*, const char*, const char*> rows[] = {
       {"fwd e4m3 d=128 lse=ln linear_exp", "row_sum=matrix,transpose=loop,tile_kv=96",
        "row_sum: matrix adds up weights as 8 bits have them, which is not exact enough for lse; use row_sum=adds"},
-      {"fwd e4m3 d=128 scales=block(128) linear_exp", "row_sum=matrix,transpose=loop,tile_kv=64",
-       "row_sum: matrix has sums beside P V of a tile, which O takes in times the scale of its V (scales=block(128))"},
       {"fwd e4m3 d=128 lse=log2", "row_sum=matrix,transpose=loop,tile_kv=96",
        "not exact enough for lse; use row_sum=adds"},
       {"fwd e4m3 d=128 linear_exp", "row_sum=matrix,transpose=launch,tile_kv=96", "row_sum: matrix has ones beside V"},
@@ -290,18 +289,41 @@ TEST(Hopper, RefusesSumsOfWeightsOf8BitsThatAreNotExactEnough) {
   }
 }
 
-// Weights are interpolated where ones beside V sum them up: beside overlap, and where nobody reads the sums.
+// Weights are interpolated where products sum them up, which is where nobody reads the sums.
 TEST(Hopper, InterpolatesWhereTheSpecAllowsIt) {
   for (const char* spec :
        {"fwd e4m3 d=128 heads=8 linear_exp", "fwd e4m3 d=64 heads=8 mask=\"causal\" linear_exp",
-        "fwd e5m2 d=32 heads=8 layout=packed linear_exp", "fwd e4m3 d=96 heads=8 max_logit linear_exp"}) {
-    const auto schedules = hopper_schedules(spec, "transpose=loop,overlap=qk_pv");
+        "fwd e5m2 d=32 heads=8 layout=packed linear_exp", "fwd e4m3 d=96 heads=8 max_logit linear_exp",
+        "fwd e4m3 d=128 heads=8 linear_exp scales=block(128)", "fwd e4m3 d=256 heads=8 linear_exp"}) {
+    const auto schedules = hopper_schedules(spec, "transpose=loop");
     EXPECT_TRUE(std::ranges::any_of(schedules, [](const Schedule& s) { return s.row_sum == RowSum::matrix; })) << spec;
   }
-  for (const char* spec :
-       {"fwd e4m3 d=128 heads=8", "fwd e4m3 d=128 heads=8 lse=ln linear_exp", "fwd e4m3 d=256 heads=8 linear_exp"}) {
+  for (const char* spec : {"fwd e4m3 d=128 heads=8", "fwd e4m3 d=128 heads=8 lse=ln linear_exp"}) {
     const auto schedules = hopper_schedules(spec);
     EXPECT_TRUE(std::ranges::all_of(schedules, [](const Schedule& s) { return s.row_sum == RowSum::adds; })) << spec;
+  }
+}
+
+// Beside pieces of products, tiles with a unit of V and 128 columns of 128 keys, the sums of rows are a product by itself.
+TEST(Hopper, SumsApart) {
+  const std::tuple<const char*, const char*, bool> rows[] = {
+      {"fwd e4m3 d=256 linear_exp", "tile_kv=128", true},
+      {"fwd e4m3 d=64 linear_exp scales=block(128)", "tile_kv=128", true},
+      {"fwd e4m3 d=128 linear_exp mask=\"window(1023, 0)\"", "tile_kv=128", true},
+      {"fwd e4m3 d=128 linear_exp", "tile_kv=96", false},
+      {"fwd e4m3 d=64", "tile_kv=96", false},
+      {"fwd e4m3 d=256", "tile_kv=128", false},
+  };
+  for (const auto& [spec, pins, apart] : rows) {
+    const auto plan =
+        make_plan(spec_of(spec), **find_target("sm_90a"), *parse_schedule(std::string("family=hopper,") + pins));
+    ASSERT_TRUE(plan) << spec;
+    const HopperLayout layout = hopper_layout(plan->config);
+    EXPECT_EQ(sums_apart(plan->config), apart) << spec;
+    EXPECT_EQ(layout.state_offset - layout.ones_offset, apart ? kSumColumns * kPanelWidth : 0) << spec;
+    EXPECT_EQ(output_columns(plan->config) - plan->config.head_dim_v,
+              plan->config.row_sum == RowSum::matrix && !apart ? kSumColumns : 0)
+        << spec;
   }
 }
 
