@@ -45,7 +45,8 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
     return kAddsTiles ? uniform(work.shares[warpgroup_id()].tiles.full_last) : tiles.full_last;
   }
   __device__ bool is_mixed(const WorkState& work, int tile) const {
-    return tile < tiles.full_first || tile > last_full(work);
+    const int full_last = last_full(work);
+    return tile < tiles.full_first || tile > full_last;
   }
   __device__ int first_of_steps() const { return kMasksInStep ? tiles.first : tiles.full_first; }
 
@@ -310,7 +311,7 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
     const WorkState& work = shared.work(q_ring.count);
     const WorkState& before = shared.work(q_ring.previous().count);
     const bool output = is_marked(kValues);
-    const float units = changes && is_marked(kItem) ? value_scale(params, before.seq) : 1.0f;
+    const float units = is_scaled(config) && changes && is_marked(kItem) ? value_scale(params, before.seq) : 1.0f;
     const Ring<kValueStages> multiplied = values();  // a tile may be passed before O takes it in
     if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
@@ -400,7 +401,8 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
     if (tile < tiles.first || (kMasksInStep ? tile > last_full(work) : is_mixed(work, tile))) return false;
     if constexpr (kMainIsCareful) return true;
     if (is_marked(kExact)) return false;
-    if ((is_marked(kAllBegun) && tile >= tiles.full_first) || !is_mixed(work, previous)) return true;
+    if (is_marked(kAllBegun) && (!kMasksInStep || tile >= tiles.full_first)) return true;
+    if (!is_mixed(work, previous)) return true;
     return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 

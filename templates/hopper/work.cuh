@@ -303,6 +303,37 @@ struct SharedMemory {
 // Tiles whose references are their own maxima cannot fail.
 constexpr bool kMainIsCareful = config.reference == Reference::tile;
 
+// For sums of rows by products.
+__device__ inline void fill_ones(const SharedMemory& shared) {
+  // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
+  // sum. V that is transposed has rows of ones in each of its panels.
+  if constexpr (kSumsApart) {
+    const u32 one = pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
+    for (int at = threadIdx.x * 16; at < kSumColumns * kPanelWidth; at += hopper_threads(config) * 16)
+      store_shared(shared.ones() + at, make_uint4(one, one, one, one));
+  } else if constexpr (kNarrow) {
+    constexpr int kPanels = kLayout.v.panels(), kOnes = kSumColumns * kPanelWidth;
+    const u32 one = config.cache == Narrow::e5m2 ? 0x3c3c3c3c : pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
+#pragma unroll 1
+    for (int i = 0; i < kValueStages * kPanels; ++i) {
+      const u32 place = shared.v(i / kPanels) + (i % kPanels + 1) * kLayout.v.panel_bytes() - kOnes;
+#pragma unroll 1
+      for (int at = threadIdx.x * 16; at < kOnes; at += hopper_threads(config) * 16)
+        store_shared(place + at, make_uint4(one, one, one, one));
+    }
+  } else {
+    const u32 one = pack<config.element>(1.0f, 1.0f);
+#pragma unroll 1
+    for (int stage = 0; stage < kStages; ++stage) {
+#pragma unroll 1
+      for (int i = threadIdx.x; i < kLayout.v.panel_bytes() / 16; i += hopper_threads(config)) {
+        store_shared(shared.v(stage) + kLayout.v.bytes() + i * 16, make_uint4(one, one, one, one));
+      }
+    }
+  }
+  fence_async_proxy();
+}
+
 __device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
   if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
   if (threadIdx.x == 0) {
@@ -333,35 +364,7 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
     shared.work(kWorkSlots - 1).set_other(Work::flush);  // before the first item: nothing is to be written
     publish_barriers();
   }
-  if constexpr (kSumInMatrix) {
-    // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
-    // sum. V that is transposed has rows of ones in each of its panels.
-    if constexpr (kSumsApart) {
-      const u32 one = pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
-      for (int at = threadIdx.x * 16; at < kSumColumns * kPanelWidth; at += hopper_threads(config) * 16)
-        store_shared(shared.ones() + at, make_uint4(one, one, one, one));
-    } else if constexpr (kNarrow) {
-      constexpr int kPanels = kLayout.v.panels(), kOnes = kSumColumns * kPanelWidth;
-      const u32 one = config.cache == Narrow::e5m2 ? 0x3c3c3c3c : pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
-#pragma unroll 1
-      for (int i = 0; i < kValueStages * kPanels; ++i) {
-        const u32 place = shared.v(i / kPanels) + (i % kPanels + 1) * kLayout.v.panel_bytes() - kOnes;
-#pragma unroll 1
-        for (int at = threadIdx.x * 16; at < kOnes; at += hopper_threads(config) * 16)
-          store_shared(place + at, make_uint4(one, one, one, one));
-      }
-    } else {
-      const u32 one = pack<config.element>(1.0f, 1.0f);
-#pragma unroll 1
-      for (int stage = 0; stage < kStages; ++stage) {
-#pragma unroll 1
-        for (int i = threadIdx.x; i < kLayout.v.panel_bytes() / 16; i += hopper_threads(config)) {
-          store_shared(shared.v(stage) + kLayout.v.bytes() + i * 16, make_uint4(one, one, one, one));
-        }
-      }
-    }
-    fence_async_proxy();
-  }
+  if constexpr (kSumInMatrix) fill_ones(shared);
   __syncthreads();
 }
 
