@@ -399,14 +399,15 @@ def narrow_ratios():
     ratios = [Ratio(f"8 bits over bf16, d={d} {mask} {b} x {s}", row(d, mask, s, b, dtype="e4m3"), row(d, mask, s, b), "rate", None)
               for d, mask, s, b in shapes]
     ratios += [Ratio(f"linear_exp over without, d={d} {mask} {b} x {s}", row(d, mask, s, b, dtype="e4m3", linear=True),
-                     row(d, mask, s, b, dtype="e4m3"), "rate", None) for d, mask, s, b in shapes if d <= 128]
+                     row(d, mask, s, b, dtype="e4m3"), "rate", None) for d, mask, s, b in shapes]
     ratios += [dataclasses.replace(ratio, what="8 bits: " + ratio.what, **{
                    side: dataclasses.replace(getattr(ratio, side), table="fp8", dtype="e4m3") for side in ("row", "base")})
                for ratio in (*gqa_ratios(), *window_ratios(), *scores_ratios(), *packed_ratios())]
     return ratios + [Ratio(f"compute={words} over bf16, d=128, full, {b} x {s}", row(128, "full", s, b, compute=words), row(128, "full", s, b),
                            "rate", LEAST_COMPUTE_OVER_BF16 if s == 16384 and "scales" not in words else None)
                      for s, b in ((4096, 4), (16384, 1))
-                     for words in ("e4m3", "e4m3 rotate", "e4m3 rotate scales=block(128)", "e4m3 rotate linear_exp")]
+                     for words in ("e4m3", "e4m3 rotate", "e4m3 rotate scales=block(128)", "e4m3 rotate linear_exp",
+                                   "e4m3 rotate scales=block(128) linear_exp")]
 
 
 def training_ratios():
