@@ -37,11 +37,13 @@ Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Posi
   Dual s(dot * scale);
   if (semantics.score) {
     const Dual scored = semantics.score(at, s);
-    double moved = std::fabs(semantics.score(at, Dual(s.f, s.d + error)).d - scored.d);
-    if (spec.rope != Rope::none) {  // such a rounding is no small step: scores may bend within it
-      for (const double step : {-3 * error, 3 * error})
-        moved = std::max(moved, std::fabs(semantics.score(at, Dual(s.f, s.d + step)).d - scored.d));
-    }
+    const auto moved_by = [&](double step) {
+      return std::fabs(semantics.score(at, Dual(s.f, s.d + step)).d - scored.d);
+    };
+    double moved = moved_by(error);
+    // Some roundings are no small steps: scores may bend within them.
+    if (unit > unit_of_sums(Dtype::F32)) moved = std::max(moved, moved_by(-error));
+    if (spec.rope != Rope::none) moved = std::max({moved, moved_by(-3 * error), moved_by(3 * error)});
     error = moved + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);
     s = scored;
   }

@@ -359,10 +359,10 @@ struct Enumeration {
 
   // Beside a V dim of 128 and as many keys sums of interpolated weights are a product by itself, without turns: of 96 keys,
   // full and causal, 0.91 to 0.99 of the speed, but in a window of 1024 1.08 (H200, 2026-11-28). Blocks of scales hold no 96.
-  // Beside 192 dims of Q 40 to 104 bytes spill.
+  // Beside 192 dims of Q 40 to 104 bytes spill, of windows of packed sequences 12.
   bool sums_lose(const Schedule& s) const {
     const bool apart = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
-    return apart && (spec.d_qk > 128 || (spec.scale_block == 0 && !begins_late()));
+    return apart && (spec.d_qk > 128 || (spec.scale_block == 0 && (!begins_late() || has_packed_keys(spec))));
   }
 
   // Do rows begin behind the first key, as those of a window? Then they see few.
@@ -392,7 +392,7 @@ struct Enumeration {
 
   bool ones_pay(const Schedule& s) const {
     const bool first = *s.reference == Reference::first;
-    if (narrow && spec.linear_exp) return true;
+    if (narrow && spec.linear_exp) return *s.warpgroups < 3 || spec.d_v <= 128;  // d=144 with 64 keys spills 8 bytes
     if (*s.overlap != Overlap::qk_pv) return false;
     if (narrow) return (first && spec.d_v <= 80 && !problem.score.has_tanh && !has_inputs);
     return *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && first && spec.d_v >= 128;

@@ -401,6 +401,32 @@ TEST(Compare, LargeScoresOfEightBitsMayChangePlaces) {
   EXPECT_FALSE(is_right(5)) << "V of a score that is far below";
 }
 
+// A score that bends where the product lies: what 13 bits leave of it is on the other side.
+TEST(Compare, ScoresOfEightBitsMayBendWithinARounding) {
+  constexpr int kDims = 32;
+  constexpr double kProduct = 448.25, kInShort = 448;
+  Toy s(1, 1, 1, 1, 1, kDims, 1);
+  s.spec.dtype = s.spec.kv_dtype = Dtype::E4M3;
+  s.spec.max_logit = false;
+  s.q.assign(kDims, 1);
+  s.k[0] = 448;
+  std::fill_n(&s.k[1], 16, 0x1p-6f);
+  ASSERT_EQ(short_sum(0, std::vector<double>(s.k.begin(), s.k.end()).data(), kDims), kInShort);
+  const Semantics clamped = {.visible = {}, .score = [=](const Position&, Dual x) {
+                               return Dual(std::min(x.f, static_cast<float>(kProduct)), std::min(x.d, kProduct));
+                             }};
+  s.o[0] = s.v[0] = 1;
+  const auto is_right = [&](double lse, const char* weights) {
+    s.lse[0] = static_cast<float>(lse);
+    Problem problem = s.problem(clamped);
+    problem.round_weights_to(weights);
+    return compare(problem).ok;
+  };
+  EXPECT_TRUE(is_right(kInShort, "e4m3"));
+  EXPECT_FALSE(is_right(kInShort, "fp16")) << "products of 16 bits are added up in full";
+  EXPECT_FALSE(is_right(kInShort - 2, "e4m3"));
+}
+
 TEST(Compare, CatchesWrongKernelsOfEightBits) {
   const auto expect_caught = [](NarrowToy& s, const char* what) { EXPECT_FALSE(s.judged("e4m3").ok) << what; };
   NarrowToy s(7);
