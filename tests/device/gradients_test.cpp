@@ -3,13 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "compiler/spec/half.h"
-#include "flashjit/flashjit.hpp"
-#include "runtime/driver/device_memory.h"
 #include "tests/device/gpu_fixture.h"
 
 namespace flashjit {
@@ -19,32 +15,10 @@ constexpr std::int64_t kBatch = 2, kTokens = 400, kHeads = 8, kKvHeads = 2;
 constexpr int kRuns = 100, kReplays = 20;
 constexpr char kRest[] = " heads=8/2 mask=\"causal\" lse=ln";
 
-class GradientsTest : public GpuTest {
+class GradientsTest : public GpuTensorsTest {
  protected:
-  Tensor tensor(const char* dtype, std::vector<std::int64_t> shape, bool random = false) {
-    std::int64_t count = 1;
-    for (const std::int64_t size : shape) count *= size;
-    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count * size_of(*parse_dtype(dtype))), 0xff);
-    for (std::int64_t i = 0; random && i < count; ++i)
-      reference::store_float(Dtype::BF16, bytes.data(), i, std::normal_distribution<float>()(numbers));
-    auto buffer = DeviceBuffer::allocate(gpu, bytes.size());
-    EXPECT_TRUE(buffer && buffer->upload(bytes.data()));
-    memory.push_back(std::move(*buffer));
-    return {memory.back().data(), dtype, std::move(shape), {}};
-  }
   Tensor rows(std::int64_t heads, std::int64_t d, bool random = false) {
     return tensor("bf16", {kBatch, kTokens, heads, d}, random);
-  }
-  void give_workspace(const Kernel& kernel, Arguments& a) {
-    const auto bytes = kernel.workspace_bytes(a);
-    ASSERT_TRUE(bytes) << bytes.error().message;
-    a.workspace = tensor("u8", {*bytes}).data;
-    a.workspace_bytes = *bytes;
-  }
-  // The gradients, and the workspace behind them: what is poisoned.
-  void spoil(std::size_t first, int run, const Stream& on) {
-    for (std::size_t i = first; i < memory.size(); ++i)
-      ASSERT_TRUE(memory[i].fill(static_cast<unsigned char>(0xff - run), on.get()));
   }
   std::vector<std::uint16_t> results(std::size_t first, const Stream& on) {
     EXPECT_TRUE(on.synchronize());
@@ -57,9 +31,6 @@ class GradientsTest : public GpuTest {
     return all;
   }
   void expect_same_bits(int d, const char* schedule);
-
-  std::vector<DeviceBuffer> memory;
-  std::mt19937_64 numbers{20261124};
 };
 
 void GradientsTest::expect_same_bits(int d, const char* schedule) {
