@@ -150,8 +150,7 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
     begin_products();
     issue_scores();
     commit_products();
-    // By the number of the tile: where the ring stands depends on what this block has done before, and bits must not.
-    const bool on_top = kTilesOfSum > 1 && static_cast<u32>(tile) % kTilesOfSum != kTilesOfSum - 1;
+    const bool on_top = joins_sum(tile);
     if (kTakesInLater && !on_top) take_in(unit);
     if constexpr (kOverlaps) wait_barrier(shared.v_full(values().stage()), values().parity());
     Kept kept;

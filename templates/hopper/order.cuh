@@ -23,6 +23,11 @@ constexpr bool kWaitsFirst = kInputsAfter || (kOverlaps && config.score_has_tanh
 constexpr bool kTakesInLater = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
 // So many tiles are added up before O does.
 constexpr int kTilesOfSum = kTakesInLater ? tiles_of_sum(config) : 1;
+// In the step of this tile, does P V of the one before it join what O has not taken in? By the number of the tile: where the
+// ring stands depends on what the block has done before, and bits must not.
+__device__ inline bool joins_sum(int tile) {
+  return kTilesOfSum > 1 && static_cast<u32>(tile) % kTilesOfSum != kTilesOfSum - 1;
+}
 // P is an operand until the product of the tile before is done. That is waited for when half of the scores are exponentiated,
 // so that the others are converted as they come; but beside ones under V^T when all are (d=64 1.07; H200, 2026-11-28).
 constexpr bool kCompletesHalfway = kTakesInLater && !kSumInMatrix;
