@@ -311,7 +311,7 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
     const WorkState& work = shared.work(q_ring.count);
     const WorkState& before = shared.work(q_ring.previous().count);
     const bool output = is_marked(kValues);
-    const float units = is_scaled(config) && changes && is_marked(kItem) ? value_scale(params, before.seq) : 1.0f;
+    const float units = kNarrow && changes && is_marked(kItem) ? value_scale(params, before.seq) : 1.0f;
     const Ring<kValueStages> multiplied = values();  // a tile may be passed before O takes it in
     if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
@@ -338,7 +338,7 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
     if (changes) {
       // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
       __syncwarp();
-      if (is_marked(kItem)) finish_item(before, output, units);
+      if (is_marked(kItem)) finish_item(before, output, kNarrow ? units : value_scale(params, before.seq));
       rows.clear();
       if constexpr (kAddsTiles) clear(o);
       marks >>= kNext;
