@@ -148,8 +148,9 @@ constexpr int box_rows(const KernelConfig& c) {
   return finds_pages(c) ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
 }
 
-// Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | O, if
-// it has a place | ones, if they are apart | work states | redo list | key of dropout | barriers | scales of tiles | numbers of the warps that do not compute ],
+// Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | O, if it
+// has a place | ones, if they are apart | work states | redo list | key of dropout | barriers | scales of tiles | numbers
+// of the warps that do not compute ],
 // tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
