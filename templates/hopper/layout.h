@@ -27,12 +27,6 @@ constexpr int output_columns(const KernelConfig& c) {
   return c.head_dim_v + (c.row_sum == RowSum::matrix && !sums_apart(c) ? kSumColumns : 0);
 }
 
-// Beside a column of ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides.
-// (linear_exp, d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.)
-constexpr int tiles_of_sum(const KernelConfig& c) {
-  const bool adds_up = adds_tiles(c) && c.row_sum == RowSum::matrix && c.overlap == Overlap::qk_pv;
-  return adds_up && !has_tile_scales(c) ? 4 : 1;
-}
 constexpr int product_columns(const KernelConfig& c) {
   return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
 }
@@ -119,6 +113,14 @@ constexpr int copied_input_bytes(const KernelConfig& c) {
   for (int i = 0; i < kMaxParams; ++i)
     bytes += is_input(c, i) ? input_panels(c, i) * input_rows(c, i) * kPanelWidth : 0;
   return bytes;
+}
+// Beside ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides. (linear_exp,
+// d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.) Not where O takes each in
+// before the next is exponentiated, for what the score or the reference needs, nor where their V has other scales.
+constexpr int tiles_of_sum(const KernelConfig& c) {
+  const bool later =
+      c.overlap == Overlap::qk_pv && c.reference == Reference::first && !c.score_has_tanh && inputs_bytes(c) == 0;
+  return adds_tiles(c) && c.row_sum == RowSum::matrix && later && !has_tile_scales(c) ? 4 : 1;
 }
 // The place of parameter i among the inputs.
 constexpr int input_number(const KernelConfig& c, int i) {

@@ -22,7 +22,8 @@ constexpr bool kWaitsFirst = kInputsAfter || (kOverlaps && config.score_has_tanh
 // P V of a tile has registers of its own, and O takes it in a step later, while the next scores are multiplied.
 constexpr bool kTakesInLater = kAddsTiles && kOverlaps && !kWaitsFirst && !kMainIsCareful;
 // So many tiles are added up before O does.
-constexpr int kTilesOfSum = kTakesInLater ? tiles_of_sum(config) : 1;
+constexpr int kTilesOfSum = tiles_of_sum(config);
+static_assert(kTilesOfSum == 1 || kTakesInLater, "else O takes in what is not all multiplied");
 // In the step of this tile, does P V of the one before it join what O has not taken in? By the number of the tile: where the
 // ring stands depends on what the block has done before, and bits must not.
 __device__ inline bool joins_sum(int tile) {

@@ -394,7 +394,7 @@ struct Enumeration {
     const bool first = *s.reference == Reference::first;
     if (narrow && spec.linear_exp) return *s.warpgroups < 3 || spec.d_v <= 128;  // d=144 with 64 keys spills 8 bytes
     if (*s.overlap != Overlap::qk_pv) return false;
-    if (narrow) return (first && spec.d_v <= 80 && !problem.score.has_tanh && !has_inputs);
+    if (narrow) return first && spec.d_v <= 80 && !problem.score.has_tanh && !has_inputs;
     return *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && first && spec.d_v >= 128;
   }
   bool turns_pay(const Schedule& s) const {
