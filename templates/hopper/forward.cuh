@@ -9,11 +9,12 @@
 #include "templates/hopper/output.cuh"
 #include "templates/hopper/own_sums.cuh"
 #include "templates/hopper/producer.cuh"
+#include "templates/hopper/queries.cuh"
 #include "templates/hopper/transpose.cuh"
 
 namespace flashjit {
 
-struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
+struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries_in_registers(config)> {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
@@ -64,10 +65,7 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
   }
 
   // S = Q K^T, issued.
-  __device__ void issue_scores() {
-    const u32 q = recompute(shared.q(q_ring.stage()) + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth);
-    multiply_scores(s, descriptor(q), descriptor(recompute(shared.k(ring.stage()))));
-  }
+  __device__ void issue_scores() { multiply_queries(s, own_rows(shared.q(q_ring.stage())), shared.k(ring.stage())); }
 
   // What a product of P and V writes: O, or what O takes in when it is done.
   __device__ auto& products() {
@@ -296,6 +294,7 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart> {
   static constexpr int kNext = 16;
   __device__ void look_up(int& tile) {
     wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
+    load_queries(shared.q(q_ring.stage()));
     const Share& share = shared.work(q_ring.count).shares[warpgroup_id()];
     tiles = {uniform(share.tiles.first), uniform(share.tiles.last), uniform(share.tiles.full_first),
              uniform(share.tiles.full_last)};
@@ -490,7 +489,7 @@ __device__ inline void hopper_forward(const KernelParams& params, const TensorMa
     }
   } else {
     grow_registers<consumer_registers(config)>();
-    Consumer consumer{{}, {}, params, maps, shared};
+    Consumer consumer{{}, {}, {}, params, maps, shared};
     consumer.set_parts(parts);
     consumer.run();
   }

@@ -89,6 +89,18 @@ constexpr int consumer_registers(const KernelConfig& c) {
   return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160;
 }
 
+// Scores of 8 bits read Q from registers where these suffice, and a third less from shared memory, for power (d=64, 1 x 16384:
+// 1.02; linear_exp 1.03, with d=96 1.04; H200, 2026-11-28). Beside O, P V, S and P so many are kept for all else; where less is
+// left, or there is more to keep, kernels spill (d=48 in 192x128; softcap; scales of blocks; NVRTC 13.0).
+constexpr int kMostDimsInRegisters = 96, kRegistersBesideQueries = 18, kRegistersOfAddedSums = 8;
+constexpr bool queries_in_registers(const KernelConfig& c) {
+  const int sums = c.tile_kv / 2 + output_columns(c) + (c.row_sum == RowSum::matrix ? 0 : kRegistersOfAddedSums),
+            operands = (c.tile_kv + padded_dim_qk(c)) / 8;
+  return c.element == Element::f8 && c.overlap == Overlap::qk_pv && c.head_dim_qk <= kMostDimsInRegisters &&
+         !c.has_score && !c.max_logit && !has_tile_scales(c) &&
+         sums + operands + kRegistersBesideQueries <= consumer_registers(c);
+}
+
 // What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by
 // its 64 rows, or by one row that all queries share. One panel below the other, and one input below the other, in the
 // order of the parameters.

@@ -376,8 +376,9 @@ struct Enumeration {
   // at d=128, 766 for 849 at d=256, 1 x 8192; H200, 2026-11-25), three do not.
   //
   // Of 8 bits ones pay where weights are bits, else up to V dims of 80 (over additions at 1 x 16384, d=32; 64; 80; 96; 128:
-  // 1.05; 1.08, causal 1.12, alibi 1.17; 1.03; 0.96; 1.0; softcap 0.97), and turns do not at d=64 (0.94 to 1.00) nor in
-  // windows (of 1024, d=128: 0.98, linear_exp 0.97). H200, 2026-11-25 and 28.
+  // 1.05; 1.08, causal 1.12, alibi 1.17; 1.03; 0.96; 1.0; softcap 0.97), and turns do not at d=64 (0.94 to 1.00), beside sums by
+  // additions at d=96 and 112 (0.94, 0.94; at 128 1.00, but alibi 1.05 and softcap 1.03) nor in windows (of 1024, d=128: 0.98,
+  // linear_exp 0.97). H200, 2026-11-25 and 28.
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
@@ -398,7 +399,10 @@ struct Enumeration {
     return *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && first && spec.d_v >= 128;
   }
   bool turns_pay(const Schedule& s) const {
-    if (narrow) return spec.d_v > 64 && !begins_late() && !sums_apart(config_of(problem, s));
+    if (narrow) {
+      const bool plain_sums = *s.row_sum == RowSum::adds && !spec.score;
+      return spec.d_v > (plain_sums ? 112 : 64) && !begins_late() && !sums_apart(config_of(problem, s));
+    }
     return *s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score;
   }
 };

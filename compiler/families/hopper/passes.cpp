@@ -280,6 +280,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .m = kRowsPerWarpgroup,
                   .n = c.tile_kv,
                   .k = step_columns(c.element),
+                  .a_in_registers = queries_in_registers(c),
                   .replaces = replaces},
           Product{.name = "output",
                   .target = "O",

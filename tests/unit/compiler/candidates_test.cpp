@@ -260,6 +260,8 @@ TEST(Hopper, SumsAndTurnsOf8Bits) {
       {"fwd e4m3 d=80 heads=8 mask=\"causal\"", true, true},
       {"fwd e4m3 d=64 heads=8 lse=ln", false, false},
       {"fwd e4m3 d=64 heads=8 score=\"softcap(50)\"", false, false},
+      {"fwd e4m3 d=96 heads=8", false, false},
+      {"fwd e4m3 d=96 heads=8 score=\"softcap(50)\"", false, true},
       {"fwd e4m3 d=128 heads=8", false, true},
       {"fwd e4m3 d=128 heads=8 linear_exp", true, true},
       {"fwd e4m3 d=128 heads=8 mask=\"window(1023, 0)\"", false, false},
@@ -348,6 +350,25 @@ TEST(Hopper, PlacesOfOutput) {
     const HopperLayout layout = hopper_layout(c);
     EXPECT_EQ(layout.ones_offset - layout.output_offset, place ? c.tile_q * c.head_dim_v * 2 : 0) << spec;
     EXPECT_LE(layout.bytes, target.smem_per_block) << spec;
+  }
+}
+
+// Products of scores take Q from registers where these are left over.
+TEST(Hopper, QueriesInRegisters) {
+  const std::tuple<const char*, bool> rows[] = {
+      {"fwd e4m3 d=64 heads=8", true},
+      {"fwd e4m3 d=64 heads=8 lse=ln", true},
+      {"fwd e4m3 d=96 heads=8 mask=\"window(100, 0)\" linear_exp", true},
+      {"fwd e4m3 d=64 heads=8 score=\"alibi\"", false},
+      {"fwd e4m3 d=64 heads=8 max_logit", false},
+      {"fwd e4m3 d=64 heads=8 scales=block(64)", false},
+      {"fwd e4m3 d=112 heads=8", false},
+      {"fwd bf16 d=64 heads=8", false},
+  };
+  for (const auto& [spec, expected] : rows) {
+    const auto plan = make_plan(spec_of(spec), **find_target("sm_90a"), *parse_schedule("family=hopper"));
+    ASSERT_TRUE(plan) << spec;
+    EXPECT_EQ(queries_in_registers(plan->config), expected) << spec;
   }
 }
 
