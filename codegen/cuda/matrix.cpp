@@ -143,10 +143,9 @@ std::string emit(const Program& program, const Product& p) {
         p.rows, p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "+=" : "=", p.b_transposed ? "" : "^T");
     return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, elements);
   }
-  const std::string step = p.target == "S" ? fmt::format("^T ({} x {} at a time)", p.k, p.columns)
-                                           : fmt::format(" ({} rows at a time)", p.k);
-  std::string comment = fmt::format("// {0} ({1} x {2}) {6} {3} ({1} x {4}, registers) {5}{7}.", name[0], p.rows,
-                                    p.columns, name[1], p.depth, name[2], p.accumulates ? "= or +=" : "=", step);
+  std::string comment =
+      fmt::format("// {0} ({1} x {2}) {7} {3} ({1} x {4}, registers) times {5}, in steps of {6}.", name[0], p.rows,
+                  p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "= or +=" : "=");
   if (!p.remark.empty()) comment += fmt::format("\n// {}", p.remark);
   return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, elements);
 }

@@ -89,9 +89,10 @@ constexpr int consumer_registers(const KernelConfig& c) {
   return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160;
 }
 
-// Scores of 8 bits read Q from registers where these suffice, and a third less from shared memory, for power (d=64, 1 x 16384:
-// 1.02; linear_exp 1.03, with d=96 1.04; H200, 2026-11-28). Beside O, P V, S and P so many are kept for all else; where less is
-// left, or there is more to keep, kernels spill (d=48 in 192x128; softcap; scales of blocks; NVRTC 13.0).
+// Scores of 8 bits read Q from registers where these suffice, and a third less from shared memory (1 x 16384, d=64: 1.02,
+// linear_exp 1.03, with d=96 1.06; exact, d=80, 96: 0.97, 0.995, but causal 4k 1.04, 1.02; H200, 2026-11-28). Beside O, P V, S
+// and P so many are kept for all else; where less is left, or there is more to keep, kernels spill (d=48 in 192x128; softcap;
+// scales of blocks; NVRTC 13.0).
 constexpr int kMostDimsInRegisters = 96, kRegistersBesideQueries = 18, kRegistersOfAddedSums = 8;
 constexpr bool queries_in_registers(const KernelConfig& c) {
   const int sums = c.tile_kv / 2 + output_columns(c) + (c.row_sum == RowSum::matrix ? 0 : kRegistersOfAddedSums),

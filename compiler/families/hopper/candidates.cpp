@@ -377,8 +377,8 @@ struct Enumeration {
   //
   // Of 8 bits ones pay where weights are bits, else up to V dims of 80 (over additions at 1 x 16384, d=32; 64; 80; 96; 128:
   // 1.05; 1.08, causal 1.12, alibi 1.17; 1.03; 0.96; 1.0; softcap 0.97), and turns do not at d=64 (0.94 to 1.00), beside sums by
-  // additions at d=96 and 112 (0.94, 0.94; at 128 1.00, but alibi 1.05 and softcap 1.03) nor in windows (of 1024, d=128: 0.98,
-  // linear_exp 0.97). H200, 2026-11-25 and 28.
+  // additions at d=96 and 112 (0.94 to 0.98, 0.91 to 1.00; at 128 about 1.00, but alibi 1.05 and softcap 1.03) nor in windows
+  // (of 1024, d=128: 0.98, linear_exp 0.97). H200, 2026-11-25 and 28.
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
@@ -409,6 +409,7 @@ struct Enumeration {
 
 }  // namespace
 
+// But for those that Q takes where these leave room for it (queries_in_registers).
 Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
   const bool overlaps = c.overlap == Overlap::qk_pv;
