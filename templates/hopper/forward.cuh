@@ -310,7 +310,6 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries
     const WorkState& work = shared.work(q_ring.count);
     const WorkState& before = shared.work(q_ring.previous().count);
     const bool output = is_marked(kValues);
-    const float units = kNarrow && changes && is_marked(kItem) ? value_scale(params, before.seq) : 1.0f;
     const Ring<kValueStages> multiplied = values();  // a tile may be passed before O takes it in
     if (output) wait_barrier(shared.v_full(values().stage()), values().parity());
     if constexpr (kTakesTurns) begin_turn();
@@ -333,15 +332,15 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries
     if constexpr (!kAddsFirst) take_in(unit_of(multiplied), kProductPieces - 1, output);
     if constexpr (kTakesInLater) clear_product();
     if (output) release_values();
-    if (is_scaled(config) && changes && scores) scales.ask(params, work);
+    if (kAsksEarly && changes && scores) scales.ask(params, work);
     if (changes) {
       // For ptxas, which would prepare every exchange between lanes in finish_item for a warp that has parted.
       __syncwarp();
-      if (is_marked(kItem)) finish_item(before, output, kNarrow ? units : value_scale(params, before.seq));
+      if (is_marked(kItem)) finish_item(before, output);
       rows.clear();
       if constexpr (kAddsTiles) clear(o);
       marks >>= kNext;
-      if (is_scaled(config) && scores) scales.receive();
+      if (is_scaled(config) && scores) scales.receive(params, work);
     }
     const bool mixed = uniform(scores && is_mixed(work, tile)), last = next_tile(work, tile) < tiles.first;
     wait_products<0>();
@@ -368,14 +367,14 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries
   // ---- items ----
 
   // O is complete: check it, and write what the spec asks for.
-  __device__ void finish_item(const WorkState& work, bool saw_keys, float units) {
+  __device__ void finish_item(const WorkState& work, bool saw_keys) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if constexpr (kSumsApart) rows.sum[h] = saw_keys ? rows.sum[h] : 0.0f;
       else if constexpr (kSumInMatrix) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
       else rows.sum[h] = quad_sum(rows.sum[h]);
     }
-    normalise(params, work, rows, o, units);
+    normalise(params, work, rows, o, is_scaled(config) ? work.scales.v : 1.0f);
     if constexpr (!kMainIsCareful) {
       if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }

@@ -128,8 +128,7 @@ struct Inputs {
   }
 };
 
-// Scales are on their way while O is written. Not where keys have them in blocks: d=128 spills 16 bytes. (Of caches of 8 bits
-// under a Q of 16 it was not tried.)
+// Scales of queries are on their way while O is written. Not where keys have scales in blocks: d=128 spills 16 bytes.
 constexpr bool kAsksEarly = kNarrow && !kHasUnits;
 
 // What makes scores of products, for this thread's rows: elements of 8 bits have scales, which are found for an item and,
@@ -137,20 +136,20 @@ constexpr bool kAsksEarly = kNarrow && !kHasUnits;
 struct RowScales {
   static constexpr int kCount = kGroupedHeads ? 2 : 1;
   float of[2] = {config.scale, config.scale};
-  float of_keys;  // kAsksEarly: asked for, as that of queries is
 
+  // Those of queries.
   __device__ void ask(const KernelParams& params, const WorkState& work) {
     const u32 thread = recompute(threadIdx.x);
-    if constexpr (kAsksEarly) of_keys = key_scale(params, work.seq);
 #pragma unroll
     for (int h = 0; h < kCount; ++h) {
       const Query query = query_of(work, thread, h);
-      of[h] = kAsksEarly ? query_scale(params, query.seq, query.q) : score_scale(params, query.seq, query.q);
+      of[h] = query_scale(params, query.seq, query.q);
     }
   }
-  __device__ void receive() {
+  __device__ void receive(const KernelParams& params, const WorkState& work) {
+    if constexpr (!kAsksEarly) ask(params, work);
 #pragma unroll
-    for (int h = 0; kAsksEarly && h < kCount; ++h) of[h] *= config.scale * of_keys;
+    for (int h = 0; h < kCount; ++h) of[h] *= config.scale * work.scales.k;
   }
 };
 

@@ -5,6 +5,7 @@
 #include "templates/dropout.cuh"
 #include "templates/hopper/device.cuh"
 #include "templates/hopper/rows.cuh"
+#include "templates/scales.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -83,6 +84,7 @@ struct alignas(16) WorkState {
   int place;               // in the list of items that may have to be done again
   int q_lo;                // the block's first query
   int range_lo, range_hi;  // queries that the tile range is for
+  TileScales scales;       // is_scaled: of K and V, where all keys share one. The producer has time to wait for them.
 
   // Something other than an item.
   __device__ void set_other(Work other) {
@@ -212,6 +214,7 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
   work.tiles.last = visible_tile(params, work, work.tiles.last);
 #pragma unroll 1
   for (int i = 0; i < kWarpgroups; ++i) work.shares[i] = share_of(params, work, i);
+  if constexpr (is_scaled(config)) work.scales = {key_scale(params, work.seq), value_scale(params, work.seq)};
   return true;
 }
 
