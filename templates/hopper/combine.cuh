@@ -42,7 +42,7 @@ __device__ inline void combine_four(const KernelParams& params, const WorkItem& 
     sum += weight;
   }
   float scale = 1.0f;
-  if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
+  if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[recompute(static_cast<u32>(seq.h))]);
   scale = sum == 0.0f ? 0.0f : scale / sum;
   store_four(params, query_row(params.o_stride, seq, seq.h, q) + column,
              make_float4(o.x * scale, o.y * scale, o.z * scale, o.w * scale));

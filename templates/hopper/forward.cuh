@@ -374,7 +374,7 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries
       else if constexpr (kSumInMatrix) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
       else rows.sum[h] = quad_sum(rows.sum[h]);
     }
-    normalise(params, work, rows, o, is_scaled(config) ? work.scales.v : 1.0f);
+    normalise(params, work, rows, o);
     if constexpr (!kMainIsCareful) {
       if (saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)) note_failure(work);
     }

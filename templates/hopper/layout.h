@@ -52,10 +52,11 @@ constexpr bool transposes_values(const KernelConfig& c) { return c.transpose == 
 constexpr bool reads_transposed(const KernelConfig& c) { return c.transpose == Transpose::launch; }
 constexpr int kTransposingWarps = 3;
 // Copies take long, to transpose does not: two places of transposed V are enough, but not where rows are summed up beside it
-// (1 x 16384: linear_exp, d=64 1.03, d=128 1.02; H100, 2026-11-27; exact, d=64 1.04; H200, 2026-11-28). Three leave room
-// for O (linear_exp, d=128, window of 1024 1.015; H200, 2026-11-28).
+// (1 x 16384: linear_exp, d=64 1.03, d=128 1.02; H100, 2026-11-27; exact, d=64 1.04; H200, 2026-11-28). Fewer leave room for
+// O: three of 96 keys (linear_exp, d=128, window of 1024 1.015), two of 128 (window 1.03, causal 1.02, full 0.99 to 1.00;
+// H200, 2026-11-28).
 constexpr int value_stages(const KernelConfig& c) {
-  const int most = c.row_sum != RowSum::matrix ? 2 : output_replaces_queries(c) ? c.stages : 3;
+  const int most = c.row_sum != RowSum::matrix ? 2 : output_replaces_queries(c) ? c.stages : sums_apart(c) ? 2 : 3;
   return transposes_values(c) && c.stages > most ? most : c.stages;
 }
 

@@ -5,15 +5,13 @@
 
 namespace flashjit {
 
-// O to its final scale, of which `units` are those of V; the sums become what LSE is taken of, relative to the references
-// (in natural units).
-__device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o,
-                                 float units) {
+// O to its final scale; the sums become what LSE is taken of, relative to the references (in natural units).
+__device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     rows.reference[h] *= kNaturalScale;
     rows.sum[h] *= kLowered;
-    float scale = kLowered * units;
+    float scale = is_scaled(config) ? kLowered * work.scales.v : kLowered;
     if (config.sink && !(kKeyParts && params.parts > 1))  // else when parts are put together
       scale *= take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
     // Nothing visible leaves a sum of zero.

@@ -291,6 +291,11 @@ struct Producer {
     return kEndsUntold && dealt < 0 ? Work::last_flush : Work::flush;
   }
 
+  // Of all keys of an item. Read from memory again, the state takes no registers: else d=256 spills.
+  __device__ void find_scales(WorkState& work) const {
+    if (is_item(work.kind)) work.scales = {key_scale(params, work.seq), value_scale(params, work.seq)};
+  }
+
   // Writes the state of what comes next. What only this needs lies in shared memory in between, where keys lie in pages:
   // registers are few.
   __device__ void find_next() {
@@ -304,6 +309,7 @@ struct Producer {
     } while (is_item(work.kind) && !find_work(work, params, rank));
     if (!is_item(work.kind)) work.set_other(work.kind);
     if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
+    if constexpr (is_scaled(config)) find_scales(shared.work(recompute(q_ring.count)));
     if constexpr (kInPages) {
       shared.progress(0) = dealt, shared.progress(1) = window, shared.progress(2) = again;
     }

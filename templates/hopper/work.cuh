@@ -214,7 +214,6 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
   work.tiles.last = visible_tile(params, work, work.tiles.last);
 #pragma unroll 1
   for (int i = 0; i < kWarpgroups; ++i) work.shares[i] = share_of(params, work, i);
-  if constexpr (is_scaled(config)) work.scales = {key_scale(params, work.seq), value_scale(params, work.seq)};
   return true;
 }
 
@@ -257,7 +256,7 @@ struct SharedMemory {
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
   __device__ bool some_failed() const {
     u32 all = ~0u;
-#pragma unroll
+#pragma unroll 4  // the producer has few registers
     for (int i = 0; i < kRedoPlaces; i += 4) {
       const uint4 ranks = load_shared(base + kLayout.redo_offset + i * 4);
       all &= ranks.x & ranks.y & ranks.z & ranks.w;

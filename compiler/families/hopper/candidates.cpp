@@ -289,7 +289,7 @@ struct Enumeration {
       s.tile_kv = pins.tile_kv.value_or(tile_kv);
       // Such tiles leave inputs in memory, or are no multiple of the depth of a matrix instruction.
       if (!pins.tile_kv && tile_kv % 32 != 0 && (has_inputs || narrow)) continue;
-      if (!pins.tile_kv && (overburdens_producer(s) || sums_lose(s))) continue;
+      if (!pins.tile_kv && (overburdens_producer(s) || leaves_no_turns(s))) continue;
       covered = tile_kv;
       s.row_sum = pins.row_sum.value_or(RowSum::adds);  // until `sums`
       values(s);
@@ -357,12 +357,11 @@ struct Enumeration {
            problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
-  // Beside a V dim of 128 and as many keys sums of interpolated weights are a product by itself, without turns: of 96 keys,
-  // full and causal, 0.91 to 0.99 of the speed, but in a window of 1024 1.08 (H200, 2026-11-28). Blocks of scales hold no 96.
-  // Beside 192 dims of Q 40 to 104 bytes spill, of windows of packed sequences 12.
-  bool sums_lose(const Schedule& s) const {
-    const bool apart = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
-    return apart && (spec.d_qk > 128 || (spec.scale_block == 0 && (!begins_late() || has_packed_keys(spec))));
+  // Interpolated weights of 128 keys beside a V dim of 128 take turns, but under a mask 8 bytes spill then (beside 192 dims of Q
+  // 32). Without them 96 keys are faster, except in windows (0.91 to 0.99, of 1024 keys 1.08; H200, 2026-11-28).
+  bool leaves_no_turns(const Schedule& s) const {
+    const bool tight = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
+    return tight && spec.mask && (spec.d_qk > 128 || (spec.scale_block == 0 && !begins_late()));
   }
 
   // Do rows begin behind the first key, as those of a window? Then they see few.
@@ -375,15 +374,17 @@ struct Enumeration {
   // the same). H200, 2026-11-22, tests/device/RESULTS.md. With dropout two warpgroups take them (909 us for 1045 without
   // at d=128, 766 for 849 at d=256, 1 x 8192; H200, 2026-11-25), three do not.
   //
-  // Of 8 bits ones pay where weights are bits, else up to V dims of 80 (over additions at 1 x 16384, d=32; 64; 80; 96; 128:
-  // 1.05; 1.08, causal 1.12, alibi 1.17; 1.03; 0.96; 1.0; softcap 0.97), and turns do not at d=64 (0.94 to 1.00), beside sums by
-  // additions at d=96 and 112 (0.94 to 0.98, 0.91 to 1.00; at 128 about 1.00, but alibi 1.05 and softcap 1.03) nor in windows
-  // (of 1024, d=128: 0.98, linear_exp 0.97). H200, 2026-11-25 and 28.
+  // Of 8 bits ones pay where weights are bits, else up to V dims of 80 (over additions at 1 x 16384, d=32; 64; 80; 96; 112:
+  // 1.05; 1.08, causal 1.12, alibi 1.17; 1.03; 0.99; 0.97; softcap 0.97) and at 128 as a product by themselves (full 1.03,
+  // causal 1.03 to 1.05, window 1.03, 192/128 1.05; scales of blocks 0.98; d=256 1.00). Turns do not pay at d=64 (0.94 to
+  // 1.00), beside sums by additions at d=96 and 112 (0.94 to 0.98, 0.91 to 1.00; at 128 about 1.00, but alibi 1.05 and softcap
+  // 1.03), beside that product (0.95 to 1.02), unless weights are bits (1.07), nor in windows (of 1024, d=128: 0.98,
+  // linear_exp 0.97). H200, 2026-11-25 and 28.
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
-    if (ones_pay(s) && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
+    if (ones_pay(matrix) && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
         fits(problem, matrix))
       s = matrix;
     const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) && turns_pay(s);
@@ -395,13 +396,18 @@ struct Enumeration {
     const bool first = *s.reference == Reference::first;
     if (narrow && spec.linear_exp) return *s.warpgroups < 3 || spec.d_v <= 128;  // d=144 with 64 keys spills 8 bytes
     if (*s.overlap != Overlap::qk_pv) return false;
-    if (narrow) return first && spec.d_v <= 80 && !problem.score.has_tanh && !has_inputs;
+    if (narrow) {
+      const bool pay = spec.d_v <= 80 || (sums_apart(config_of(problem, s)) && spec.scale_block == 0);
+      return pay && first && !problem.score.has_tanh && !has_inputs;
+    }
     return *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && first && spec.d_v >= 128;
   }
   bool turns_pay(const Schedule& s) const {
     if (narrow) {
       const bool plain_sums = *s.row_sum == RowSum::adds && !spec.score;
-      return spec.d_v > (plain_sums ? 112 : 64) && !begins_late() && !sums_apart(config_of(problem, s));
+      if (begins_late()) return false;
+      if (sums_apart(config_of(problem, s))) return spec.linear_exp && spec.scale_block == 0;
+      return spec.d_v > (plain_sums ? 112 : 64);
     }
     return *s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score;
   }

@@ -249,30 +249,56 @@ TEST(Hopper, SumsAndTurns) {
   EXPECT_TRUE(std::ranges::all_of(pinned, [](const Schedule& s) { return s.row_sum == RowSum::adds; }));
 }
 
-// The same of 8 bits: ones where they pay, no turns in windows.
+// The same of 8 bits: ones where they pay, no turns in windows, nor beside ones that are a product by themselves, unless weights
+// are interpolated.
 TEST(Hopper, SumsAndTurnsOf8Bits) {
   const struct {
-    const char* spec;
+    const char *spec, *pins;
     bool ones, turns;
   } rows[] = {
-      {"fwd e4m3 d=64 heads=8", true, false},
-      {"fwd e4m3 d=80 heads=8 score=\"alibi\"", false, true},  // reference=tile: far keys come first
-      {"fwd e4m3 d=80 heads=8 mask=\"causal\"", true, true},
-      {"fwd e4m3 d=64 heads=8 lse=ln", false, false},
-      {"fwd e4m3 d=64 heads=8 score=\"softcap(50)\"", false, false},
-      {"fwd e4m3 d=96 heads=8", false, false},
-      {"fwd e4m3 d=96 heads=8 score=\"softcap(50)\"", false, true},
-      {"fwd e4m3 d=128 heads=8", false, true},
-      {"fwd e4m3 d=128 heads=8 linear_exp", true, true},
-      {"fwd e4m3 d=128 heads=8 mask=\"window(1023, 0)\"", false, false},
-      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"window(1023, 0)\"", true, false},
+      {"fwd e4m3 d=64 heads=8", "", true, false},
+      {"fwd e4m3 d=80 heads=8 score=\"alibi\"", "", false, true},  // reference=tile: far keys come first
+      {"fwd e4m3 d=80 heads=8 mask=\"causal\"", "", true, true},
+      {"fwd e4m3 d=64 heads=8 lse=ln", "", false, false},
+      {"fwd e4m3 d=64 heads=8 score=\"softcap(50)\"", "", false, false},
+      {"fwd e4m3 d=96 heads=8", "", false, false},
+      {"fwd e4m3 d=96 heads=8 score=\"softcap(50)\"", "", false, true},
+      {"fwd e4m3 d=128 heads=8", "tile_kv=96", false, true},
+      {"fwd e4m3 d=128 heads=8", "tile_kv=128,keys=whole", true, false},
+      {"fwd e4m3 d=128 heads=8", "tile_kv=128,keys=parts", true, false},
+      {"fwd e4m3 d=128 heads=8 lse=ln", "tile_kv=128", false, true},
+      {"fwd e4m3 d=128 heads=8 scales=block(128)", "tile_kv=128", false, true},
+      {"fwd e4m3 d=192/128 heads=8 mask=\"causal\"", "tile_kv=128,keys=whole", true, false},
+      {"fwd e4m3 d=128 heads=8 linear_exp", "", true, true},
+      {"fwd e4m3 d=128 heads=8 linear_exp", "tile_kv=128", true, true},
+      {"fwd e4m3 d=128 heads=8 mask=\"window(1023, 0)\"", "tile_kv=96", false, false},
+      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"window(1023, 0)\"", "", true, false},
   };
-  for (const auto& [spec, ones, turns] : rows) {
-    for (const Schedule& s : hopper_schedules(spec)) {
+  for (const auto& [spec, pins, ones, turns] : rows) {
+    int seen = 0;
+    for (const Schedule& s : hopper_schedules(spec, pins)) {
       if (s.overlap != Overlap::qk_pv || *s.warpgroups < 2 || s.transpose == Transpose::launch) continue;
       EXPECT_EQ(s.row_sum, ones ? RowSum::matrix : RowSum::adds) << spec << ": " << print(s);
       EXPECT_EQ(s.exclusive, turns ? Exclusive::issue : Exclusive::none) << spec << ": " << print(s);
+      ++seen;
     }
+    EXPECT_GT(seen, 0) << spec << " " << pins;
+  }
+}
+
+// Interpolated weights of 128 keys need turns, for which a mask leaves no registers; those of windows do not.
+TEST(Hopper, InterpolatedWeightsUnderMasksTakeFewerKeys) {
+  const std::pair<const char*, bool> rows[] = {
+      {"fwd e4m3 d=128 heads=8 linear_exp", true},
+      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"causal\"", false},
+      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"causal\" scales=block(128)", true},
+      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"window(1023, 0)\"", true},
+      {"fwd e4m3 d=192/128 heads=8 linear_exp mask=\"window(1023, 0)\"", false},
+      {"fwd e4m3 d=128 heads=8 mask=\"causal\"", true},
+  };
+  for (const auto& [spec, many] : rows) {
+    const auto schedules = hopper_schedules(spec);
+    EXPECT_EQ(std::ranges::any_of(schedules, [](const Schedule& s) { return *s.tile_kv == 128; }), many) << spec;
   }
 }
 
@@ -299,7 +325,7 @@ TEST(Hopper, InterpolatesWhereTheSpecAllowsIt) {
     const auto schedules = hopper_schedules(spec, "transpose=loop");
     EXPECT_TRUE(std::ranges::any_of(schedules, [](const Schedule& s) { return s.row_sum == RowSum::matrix; })) << spec;
   }
-  for (const char* spec : {"fwd e4m3 d=128 heads=8", "fwd e4m3 d=128 heads=8 lse=ln linear_exp"}) {
+  for (const char* spec : {"fwd e4m3 d=96 heads=8", "fwd e4m3 d=128 heads=8 lse=ln linear_exp"}) {
     const auto schedules = hopper_schedules(spec);
     EXPECT_TRUE(std::ranges::all_of(schedules, [](const Schedule& s) { return s.row_sum == RowSum::adds; })) << spec;
   }
@@ -312,6 +338,7 @@ TEST(Hopper, SumsApart) {
       {"fwd e4m3 d=64 linear_exp scales=block(128)", "tile_kv=128", true},
       {"fwd e4m3 d=128 linear_exp mask=\"window(1023, 0)\"", "tile_kv=128", true},
       {"fwd e4m3 d=128 linear_exp", "tile_kv=96", false},
+      {"fwd e4m3 d=128", "tile_kv=128", true},
       {"fwd e4m3 d=64", "tile_kv=96", false},
       {"fwd e4m3 d=256", "tile_kv=128", false},
   };
