@@ -56,7 +56,10 @@ constexpr int kTransposingWarps = 3;
 // O: three of 96 keys (linear_exp, d=128, window of 1024 1.015), two of 128 (window 1.03, causal 1.02, full 0.99 to 1.00;
 // H200, 2026-11-28).
 constexpr int value_stages(const KernelConfig& c) {
-  const int most = c.row_sum != RowSum::matrix ? 2 : output_replaces_queries(c) ? c.stages : sums_apart(c) ? 2 : 3;
+  int most = 3;
+  if (c.row_sum != RowSum::matrix) most = 2;
+  else if (output_replaces_queries(c)) most = c.stages;
+  else if (sums_apart(c) && c.overlap == Overlap::qk_pv) most = 2;
   return transposes_values(c) && c.stages > most ? most : c.stages;
 }
 

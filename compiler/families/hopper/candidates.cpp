@@ -357,11 +357,10 @@ struct Enumeration {
            problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
-  // Interpolated weights of 128 keys beside a V dim of 128 take turns, but under a mask 8 bytes spill then (beside 192 dims of Q
-  // 32). Without them 96 keys are faster, except in windows (0.91 to 0.99, of 1024 keys 1.08; H200, 2026-11-28).
+  // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which a mask beside 192 dims of Q leaves no registers:
+  // 32 bytes spill. Without turns 96 keys are as fast (H200, 2026-11-28).
   bool leaves_no_turns(const Schedule& s) const {
-    const bool tight = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
-    return tight && spec.mask && (spec.d_qk > 128 || (spec.scale_block == 0 && !begins_late()));
+    return narrow && spec.linear_exp && spec.mask && spec.d_qk > 128 && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
   }
 
   // Do rows begin behind the first key, as those of a window? Then they see few.

@@ -29,8 +29,8 @@ struct HopperCalibration {
   double no_turns = 0.044;    // of the smaller of both: warpgroups fall into step and do the same at the same time; not
                               // seen beside matrix_sum
   double matrix_sum = -0.04;  // of the exponentials: additions that are gone
-  // Of everything, of 8 bits beside ones: two warpgroups without turns hide less (exact weights, d=64, causal: 128x128 takes
-  // 1.086 and 1.075 of the time of 192x96 at 4 x 4096, 16 x 1024; H200, 2026-11-28).
+  // Of everything, of 8 bits with ones beside V: two warpgroups without turns hide less (exact weights, d=64, causal: 128x128
+  // takes 1.086 and 1.075 of the time of 192x96 at 4 x 4096, 16 x 1024; H200, 2026-11-28).
   double two_warpgroups = 1.08;
   double careful_clocks_per_key = 12.7;  // of a tile that the mask cuts
   double item_clocks = 1380;             // of a query tile: first scores, output
@@ -95,7 +95,8 @@ double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) 
   if (*s.stages == 1) clocks += kCalibration.one_stage_clocks;
   if (inputs_bytes(c) > 0) clocks += kCalibration.inputs_clocks;
   if (!alone && *s.exclusive != Exclusive::issue && adds) clocks += kCalibration.no_turns * std::min(t.mma, t.exp);
-  if (*s.warpgroups == 2 && !adds && adds_tiles(c) && !interpolates(c) && *s.exclusive != Exclusive::issue)
+  const bool ones_beside = !adds && adds_tiles(c) && !sums_apart(c);
+  if (*s.warpgroups == 2 && ones_beside && !interpolates(c) && *s.exclusive != Exclusive::issue)
     clocks *= kCalibration.two_warpgroups;
   return std::max({clocks, (adds ? kCalibration.mma_at_least : 1) * t.mma, t.l2, t.smem, box_time(c)}) *
          (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
