@@ -357,10 +357,11 @@ struct Enumeration {
            problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
-  // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which a mask beside 192 dims of Q leaves no registers:
-  // 32 bytes spill. Without turns 96 keys are as fast (H200, 2026-11-28).
+  // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which tensors of the score function, and masks beside
+  // 192 dims of Q, leave no registers: 32 bytes spill. Without turns 96 keys are as fast (H200, 2026-11-28).
   bool leaves_no_turns(const Schedule& s) const {
-    return narrow && spec.linear_exp && spec.mask && spec.d_qk > 128 && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
+    const bool tight = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
+    return tight && (has_inputs || (spec.mask && spec.d_qk > 128));
   }
 
   // Do rows begin behind the first key, as those of a window? Then they see few.
