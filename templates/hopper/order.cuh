@@ -30,8 +30,11 @@ __device__ inline bool joins_sum(int tile) {
   return kTilesOfSum > 1 && static_cast<u32>(tile) % kTilesOfSum != kTilesOfSum - 1;
 }
 // P is an operand until the product of the tile before is done. That is waited for when half of the scores are exponentiated,
-// so that the others are converted as they come; but beside ones under V^T when all are (d=64 1.07; H200, 2026-11-28).
+// so that the others are converted as they come; but beside products with ones not (d=64 1.07; H200, 2026-11-28): there ptxas
+// puts exponentials behind the wait wherever that stands, and where it stands between them and their conversion, merges no
+// halves of a word as they are converted (d=64, 128: 255, 387 instructions a step for 243, 371; NVRTC 13.0).
 constexpr bool kCompletesHalfway = kTakesInLater && !kSumInMatrix;
+constexpr bool kCompletesFirst = kWaitsFirst || (kTakesInLater && kSumInMatrix);
 // Between two items O takes in what is left of one at once: its last product is added to the tiles before. (Not where their
 // V has other scales.)
 constexpr bool kAddsOnTop = kTakesInLater && !kHasUnits;
