@@ -23,7 +23,6 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries
   Ring<kStages> ring = {};     // of the next K; V is one tile behind
   Tiles tiles;                 // of this item, that this warpgroup visits
   u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
-  u32 query_rows = 0;          // of this warpgroup, in shared memory
   Queries queries;             // of this item's main steps
   RowScales scales;            // of this item
   float unit = 1.0f;           // kHasUnits: of V in the product that O takes in later
@@ -66,7 +65,7 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries
   }
 
   // S = Q K^T, issued.
-  __device__ void issue_scores() { multiply_queries(s, query_rows, shared.k(ring.stage())); }
+  __device__ void issue_scores() { multiply_queries(s, shared.q(q_ring.stage()), shared.k(ring.stage())); }
 
   // What a product of P and V writes: O, or what O takes in when it is done.
   __device__ auto& products() {
@@ -296,8 +295,6 @@ struct Consumer : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries
   __device__ void look_up(int& tile) {
     wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
     load_queries(shared.q(q_ring.stage()));
-    // Told so, or each product has descriptors of Q moved from threads' registers to uniform ones.
-    query_rows = uniform(own_rows(shared.q(q_ring.stage())));
     const Share& share = shared.work(q_ring.count).shares[warpgroup_id()];
     tiles = {uniform(share.tiles.first), uniform(share.tiles.last), uniform(share.tiles.full_first),
              uniform(share.tiles.full_last)};

@@ -8,7 +8,7 @@ namespace flashjit {
 // The warpgroup's rows of Q, where that begins at `place` in shared memory.
 __device__ inline u32 own_rows(u32 place) { return place + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth; }
 
-// In shared memory they begin at `rows`, and K at `keys`.
+// In shared memory Q begins at `place`, and K at `keys`.
 template <bool in_registers>
 struct QueryOperand {
   static constexpr int kSteps = padded_dim_qk(config) * size_of(config.element) / kStepBytes;
@@ -29,9 +29,18 @@ struct QueryOperand {
 };
 template <>
 struct QueryOperand<false> {
-  __device__ static void load_queries(u32) {}
+  // Beside so many columns of 16 bits there is no register for it (d=256, pages of 16, causal: 8 bytes spill).
+  static constexpr bool kKeepsPlace = kNarrow || config.head_dim_v <= 240;
+  u32 kept;
+
+  // Told to be the same in all lanes, or each product has its descriptor moved from threads' registers to uniform ones.
+  __device__ static u32 place_of_rows(u32 place) { return uniform(own_rows(place)); }
+  __device__ void load_queries(u32 place) {
+    if constexpr (kKeepsPlace) kept = place_of_rows(place);
+  }
   template <class Sums>
-  __device__ static void multiply_queries(Sums& s, u32 rows, u32 keys) {
+  __device__ void multiply_queries(Sums& s, u32 place, u32 keys) const {
+    const u32 rows = kKeepsPlace ? kept : place_of_rows(place);
     multiply_scores(s, descriptor(recompute(rows)), descriptor(recompute(keys)));
   }
 };
