@@ -291,8 +291,9 @@ struct Producer {
     return kEndsUntold && dealt < 0 ? Work::last_flush : Work::flush;
   }
 
-  // Of all keys of an item. Read from memory again, the state takes no registers: else d=256 spills.
-  __device__ void find_scales(WorkState& work) const {
+  // Of an item, where all keys share them. There is time to wait for them here, and consumers have no registers to. The state
+  // is read from memory again, so that it takes none: else d=256 spills.
+  __device__ void find_common_scales(WorkState& work) const {
     if (is_item(work.kind)) work.scales = {key_scale(params, work.seq), value_scale(params, work.seq)};
   }
 
@@ -309,7 +310,7 @@ struct Producer {
     } while (is_item(work.kind) && !find_work(work, params, rank));
     if (!is_item(work.kind)) work.set_other(work.kind);
     if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
-    if constexpr (is_scaled(config)) find_scales(shared.work(recompute(q_ring.count)));
+    if constexpr (is_scaled(config)) find_common_scales(shared.work(recompute(q_ring.count)));
     if constexpr (kInPages) {
       shared.progress(0) = dealt, shared.progress(1) = window, shared.progress(2) = again;
     }
