@@ -256,7 +256,7 @@ struct SharedMemory {
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
   __device__ bool some_failed() const {
     u32 all = ~0u;
-#pragma unroll 4  // the producer has few registers
+#pragma unroll(is_scaled(config) ? 4 : kRedoPlaces / 4)  // beside scales the producer has few registers
     for (int i = 0; i < kRedoPlaces; i += 4) {
       const uint4 ranks = load_shared(base + kLayout.redo_offset + i * 4);
       all &= ranks.x & ranks.y & ranks.z & ranks.w;

@@ -376,7 +376,7 @@ struct Enumeration {
   //
   // Of 8 bits ones pay where weights are bits, else up to V dims of 80 (over additions at 1 x 16384, d=32; 64; 80; 96; 112:
   // 1.05; 1.08, causal 1.12, alibi 1.17; 1.03; 0.99; 0.97; softcap 0.97) and at 128 as a product by themselves (full 1.03,
-  // causal 1.03 to 1.05, window 1.03, 192/128 1.05; scales of blocks 0.98; d=256 1.00). Turns do not pay at d=64 (0.94 to
+  // causal 1.00 to 1.05, window 1.00, 192/128 1.05; scales of blocks 0.98; d=256 1.00). Turns do not pay at d=64 (0.94 to
   // 1.00), beside sums by additions at d=96 and 112 (0.94 to 0.98, 0.91 to 1.00; at 128 about 1.00, but alibi 1.05 and softcap
   // 1.03), beside that product (0.95 to 1.02), unless weights are bits (1.07), nor in windows (of 1024, d=128: 0.98,
   // linear_exp 0.97). H200, 2026-11-25 and 28.
