@@ -29,17 +29,10 @@ struct QueryOperand {
 };
 template <>
 struct QueryOperand<false> {
-  u32 kept;  // kNarrow: where this item's rows begin
-
-  // Told to be the same in all lanes, or each product has its descriptor moved from threads' registers to uniform ones (d=128:
-  // 371 instructions a step for 354). Of 16 bits that has not been timed, and takes a register that d=256 does not have.
-  __device__ void load_queries(u32 place) {
-    if constexpr (kNarrow) kept = uniform(own_rows(place));
-  }
+  __device__ static void load_queries(u32) {}
   template <class Sums>
-  __device__ void multiply_queries(Sums& s, u32 place, u32 keys) const {
-    const u32 rows = kNarrow ? kept : own_rows(place);
-    multiply_scores(s, descriptor(recompute(rows)), descriptor(recompute(keys)));
+  __device__ static void multiply_queries(Sums& s, u32 place, u32 keys) {
+    multiply_scores(s, descriptor(recompute(own_rows(place))), descriptor(recompute(keys)));
   }
 };
 

@@ -264,11 +264,11 @@ class Reference:
             exact = p @ values
             self.samples.append((batch, head, index, exact))
             is_narrow = row.compute or row.dtype == "e4m3"
-            if not is_narrow:
-                # Roundings are uniform within one unit: their variance is a third of its square.
-                unit_of_weights, unit_of_output = (torch.finfo(dtype).eps / 2 for dtype in (q.dtype, problem.out_dtype))
-                variance = (unit_of_weights ** 2 * (p.square() @ values.square()) + unit_of_output ** 2 * exact.square()) / 3
-                self.limit = max(self.limit, 4 * variance.max().sqrt().item())
+            # Roundings are uniform within one unit: their variance is a third of its square.
+            types = torch.float8_e4m3fn if is_narrow else q.dtype, problem.out_dtype
+            unit_of_weights, unit_of_output = (torch.finfo(dtype).eps / 2 for dtype in types)
+            variance = (unit_of_weights ** 2 * (p.square() @ values.square()) + unit_of_output ** 2 * exact.square()) / 3
+            self.limit = max(self.limit, 4 * variance.max().sqrt().item())
             rounded = quantised if row.compute else (lambda x: x.to(problem.q.dtype).to(x.dtype)) if row.kv else lambda x: x
             p, values = weights_and_values(torch.float32, rounded)
             recipe = ((narrow_weights(p) if is_narrow else p.to(q.dtype).to(p.dtype)) @ values).to(problem.out_dtype)

@@ -286,11 +286,11 @@ TEST(Hopper, SumsAndTurnsOf8Bits) {
   }
 }
 
-// Interpolated weights of 128 keys need turns, for which tensors of the score, and masks beside many dims of Q, leave no registers.
+// Interpolated weights of 128 keys need turns, for which tensors of the score function, and masks, leave no registers.
 TEST(Hopper, InterpolatedWeightsTakeFewerKeysWhereTheyWouldLeaveNoTurns) {
   const std::pair<const char*, bool> rows[] = {
       {"fwd e4m3 d=128 heads=8 linear_exp score=\"bias(extra, bf16)\"", false},
-      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"causal\"", true},
+      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"causal\"", false},
       {"fwd e4m3 d=192/128 heads=8 linear_exp", true},
       {"fwd e4m3 d=192/128 heads=8 linear_exp mask=\"causal\"", false},
       {"fwd e4m3 d=192/128 heads=8 mask=\"causal\"", true},
