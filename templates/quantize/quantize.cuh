@@ -59,19 +59,30 @@ __device__ inline int position_of(const KernelParams& p, const Tile& tile, int t
   return min(max(p.positions[tile.row(p.positions_stride, token)], 0), p.rope_positions - 1);
 }
 
-__device__ inline Raw load_tile(const KernelParams& p, const Tile& tile, const RowPair& rows) {
-  const int lane = threadIdx.x % 32;
-  const Int64 at[2] = {tile.row(p.x_stride, rows.token[0]), tile.row(p.x_stride, rows.token[1])};
-  Raw raw = load_rows(p.x, at, rows.valid, lane);
+// Where in x the rows of a lane begin.
+struct RowsOfX {
+  Int64 at[2];
+  __device__ RowsOfX(const KernelParams& p, const Tile& tile, const RowPair& rows)
+      : at{tile.row(p.x_stride, rows.token[0]), tile.row(p.x_stride, rows.token[1])} {}
+};
+
+__device__ inline void ask_for_tile(const KernelParams& p, const Tile& tile) {
+  const RowPair rows(tile);
+  ask_for_rows(p.x, RowsOfX(p, tile, rows).at, rows.valid, threadIdx.x % 32);
+}
+__device__ inline Raw load_tile(const KernelParams& p, const Tile& tile) {
+  const RowPair rows(tile);
+  return load_rows(p.x, RowsOfX(p, tile, rows).at, rows.valid, threadIdx.x % 32);
+}
+__device__ inline void turn_tile(const KernelParams& p, const Tile& tile, const RowPair& rows, Raw& raw) {
   if constexpr (config.rope != Rope::none) {
     int positions[2] = {};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (rows.valid[r]) positions[r] = position_of(p, tile, rows.token[r]);
     }
-    turn(p, at, rows.valid, positions, lane, raw);
+    turn(p, RowsOfX(p, tile, rows).at, rows.valid, positions, threadIdx.x % 32, raw);
   }
-  return raw;
 }
 __device__ inline Values values_of(const Raw& raw) {
   if constexpr (config.rotate) return rotated(raw, threadIdx.x % 32);
@@ -105,7 +116,8 @@ __device__ inline float largest_of_warp(float x) {
 }
 __device__ inline float largest_of_block(float x) {
   constexpr int kWarps = quantize_threads(config) / 32;
-  extern __shared__ float of_warps[];
+  extern __shared__ __align__(16) char memory[];
+  float* const of_warps = reinterpret_cast<float*>(memory + quantize_ahead_bytes(config));
   const float of_warp = largest_of_warp(x);
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
   __syncthreads();
@@ -162,25 +174,52 @@ __device__ inline void store_scale(const KernelParams& p, const Tile& tile, int 
       size > kNothing ? __fdiv_rn(size, kLargestNarrow) : 1.0f;
 }
 
-// Calls `visit` with the tile of each head.
-template <class Visit>
-__device__ inline void each_head(const KernelParams& p, int item, const Visit& visit) {
+// What a block has of a tile.
+struct Computed {
+  RowPair rows;
+  Values v;
+  float of_lane;  // the largest number
+  __device__ Computed(const KernelParams& p, const Tile& tile, Raw raw) : rows(tile) {
+    turn_tile(p, tile, rows, raw);
+    v = values_of(raw);
+    of_lane = largest_finite(v);
+  }
+};
+
+// Calls visit(tile, what it has) for each tile of a block: all heads of an item or, where tiles are read ahead, one item after
+// the other. Then the next one is on its way meanwhile: a block that takes all registers of an SM would have nothing under way
+// while it computes (d=256). `backwards`: the last item goes first.
+template <bool backwards, class Visit>
+__device__ inline void each_tile(const KernelParams& p, const Visit& visit) {
+  const auto tile_at = [&](int item, int head) { return Tile(p, backwards ? p.items - 1 - item : item, head); };
+  if constexpr (reads_ahead(config)) {
+    int item = blockIdx.x;
+    if (item < p.items) ask_for_tile(p, tile_at(item, 0));
 #pragma unroll 1
-  for (int head = 0; head < heads_of_block(config); ++head) {
-    const Tile tile(p, item, head);
-    if (tile.seq.h >= config.heads_q || !tile.has_rows()) return;
-    if (head > 0) __syncthreads();  // warps have read of each other what they found
-    visit(tile);
+    for (; item < p.items; item += gridDim.x) {
+      const Tile tile = tile_at(item, 0);
+      const Raw raw = rows_asked_for();
+      if (item + gridDim.x < p.items) ask_for_tile(p, tile_at(item + gridDim.x, 0));
+      if (!tile.has_rows()) continue;
+      visit(tile, Computed(p, tile, raw));
+      __syncthreads();  // warps have read of each other what they found
+    }
+  } else {
+#pragma unroll 1
+    for (int head = 0; head < heads_of_block(config); ++head) {
+      const Tile tile = tile_at(blockIdx.x, head);
+      if (tile.seq.h >= config.heads_q || !tile.has_rows()) return;
+      if (head > 0) __syncthreads();
+      visit(tile, Computed(p, tile, load_tile(p, tile)));
+    }
   }
 }
 
 // Where the rows of a block are those of a scale.
 __device__ inline void quantize_blocks(const KernelParams& p) {
-  each_head(p, blockIdx.x, [&](const Tile& tile) {
-    const RowPair rows(tile);
-    Values v = values_of(load_tile(p, tile, rows));
-    const float largest = largest_of_block(largest_finite(v));
-    store_tile(p, tile, rows, v, largest);
+  each_tile<false>(p, [&](const Tile& tile, const Computed& x) {
+    const float largest = largest_of_block(x.of_lane);
+    store_tile(p, tile, x.rows, x.v, largest);
     store_scale(p, tile, tile.tile, largest);
   });
 }
@@ -190,19 +229,15 @@ __device__ inline Int64 place_of_largest(const KernelParams& p, const Tile& tile
   return static_cast<Int64>(tile.seq.h) * (kRows == Rows::packed ? p.tiles_q : p.tiles_q * p.batch) + number;
 }
 __device__ inline void find_largest(const KernelParams& p, float* largest) {
-  each_head(p, blockIdx.x, [&](const Tile& tile) {
-    Values v = values_of(load_tile(p, tile, RowPair(tile)));
-    const float of_tile = largest_of_block(largest_finite(v));
+  each_tile<false>(p, [&](const Tile& tile, const Computed& x) {
+    const float of_tile = largest_of_block(x.of_lane);
     if (threadIdx.x == 0) largest[place_of_largest(p, tile, tile.number)] = of_tile;
   });
 }
 
 // The last tile goes first: what the first launch has read last is still in L2.
 __device__ inline void quantize_tiles(const KernelParams& p, const float* largest) {
-  each_head(p, gridDim.x - 1 - blockIdx.x, [&](const Tile& tile) {
-    const RowPair rows(tile);
-    Values v = values_of(load_tile(p, tile, rows));
-    largest_finite(v);
+  each_tile<true>(p, [&](const Tile& tile, const Computed& x) {
     constexpr int kTiles = tiles_of_scale(config);
     const int tiles = (tile.seq.q_len + config.tile_q - 1) / config.tile_q;
     const int block = kTiles == 0 ? 0 : tile.tile / max(kTiles, 1);
@@ -211,7 +246,7 @@ __device__ inline void quantize_tiles(const KernelParams& p, const float* larges
     float of_block = 0;
     for (int i = first + threadIdx.x % 32; i < end; i += 32) of_block = fmaxf(of_block, of_sequence[i]);
     of_block = largest_of_warp(of_block);
-    store_tile(p, tile, rows, v, of_block);
+    store_tile(p, tile, x.rows, x.v, of_block);
     if (tile.tile == first) store_scale(p, tile, block, of_block);
   });
 }

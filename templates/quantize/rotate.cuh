@@ -33,18 +33,51 @@ struct Values {
   float of[2][kGroups][4];
 };
 
-__device__ inline Raw load_rows(const void* x, const Int64 (&rows)[2], const bool (&valid)[2], int lane) {
-  Raw raw;
+// Where the pieces of this thread wait in shared memory.
+__device__ inline Piece* waiting_piece(int row, int piece) {
+  extern __shared__ __align__(16) char memory[];
+  return reinterpret_cast<Piece*>(memory) + (row * kPieces + piece) * quantize_threads(config) + threadIdx.x;
+}
+
+// Calls visit(row, piece, where in x it begins, whether it is there).
+template <class Visit>
+__device__ inline void each_piece(const void* x, const Int64 (&rows)[2], const bool (&valid)[2], int lane,
+                                  const Visit& visit) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
 #pragma unroll
     for (int piece = 0; piece < kPieces; ++piece) {
       const int column = column_of(piece, lane);
-      Piece& to = raw.of[r][piece];
-#pragma unroll
-      for (u32& word : to.words) word = 0;
-      if (valid[r] && has_column(column)) to.load(static_cast<const u16*>(x) + rows[r] + column);
+      visit(r, piece, static_cast<const u16*>(x) + rows[r] + column, valid[r] && has_column(column));
     }
+  }
+}
+
+__device__ inline Raw load_rows(const void* x, const Int64 (&rows)[2], const bool (&valid)[2], int lane) {
+  Raw raw = {};
+  each_piece(x, rows, valid, lane, [&](int r, int piece, const u16* from, bool there) {
+    if (there) raw.of[r][piece].load(from);
+  });
+  return raw;
+}
+
+// The same in two: asked for, and there. A thread copies what it reads itself, so nobody waits for another.
+__device__ inline void ask_for_rows(const void* x, const Int64 (&rows)[2], const bool (&valid)[2], int lane) {
+  constexpr int kBytes = Piece::kAccess;
+  each_piece(x, rows, valid, lane, [&](int r, int piece, const u16* from, bool there) {
+    const u32 to = shared_address(waiting_piece(r, piece));
+#pragma unroll
+    for (int at = 0; at < sizeof(Piece); at += kBytes) copy_async<kBytes>(to + at, from + at / 2, there);
+  });
+  commit_copies();
+}
+__device__ inline Raw rows_asked_for() {
+  wait_copies<0>();
+  Raw raw;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) raw.of[r][piece] = *waiting_piece(r, piece);
   }
   return raw;
 }
@@ -121,20 +154,41 @@ __device__ inline void mix_groups(Values& v) {
   }
 }
 
-// Columns of a lane by Paley's matrix.
+// Columns of a lane by Paley's matrix, whose rows are made of few sums: three columns that follow each other (of the order 20
+// four) have four (eight) by their signs, but for that of all. That takes 60 additions for 132 (150 for 380).
 __device__ inline void mix_parts(Values& v) {
-  constexpr int kEach = kGroups / kParts, kOrder = 4 * kParts;
+  constexpr int kEach = kGroups / kParts, kOrder = 4 * kParts, kTogether = kParts == 3 ? 3 : 4;
+  constexpr int kSums = 1 << (kTogether - 1), kRuns = kOrder / kTogether;
 #pragma unroll
   for (int i = 0; i < 2 * kEach; ++i) {
-    float x[kOrder];
+    const auto column = [&](int j) -> float& { return v.of[i / kEach][j / 4 * kEach + i % kEach][j % 4]; };
+    float sums[kRuns][kSums];  // bit k: the column after the k-th is subtracted
 #pragma unroll
-    for (int j = 0; j < kOrder; ++j) x[j] = v.of[i / kEach][j / 4 * kEach + i % kEach][j % 4];
+    for (int run = 0; run < kRuns; ++run) {
+      sums[run][0] = column(run * kTogether);
+#pragma unroll
+      for (int k = 0; k < kTogether - 1; ++k) {
+        const float x = column(run * kTogether + k + 1);
+#pragma unroll
+        for (int sum = 0; sum < 1 << k; ++sum) {
+          sums[run][sum + (1 << k)] = sums[run][sum] - x;
+          sums[run][sum] += x;
+        }
+      }
+    }
 #pragma unroll
     for (int to = 0; to < kOrder; ++to) {
-      float sum = 0;
+      float total = 0;
 #pragma unroll
-      for (int j = 0; j < kOrder; ++j) sum += is_negative_in_paley(kOrder, to, j) ? -x[j] : x[j];
-      v.of[i / kEach][to / 4 * kEach + i % kEach][to % 4] = sum;
+      for (int run = 0; run < kRuns; ++run) {
+        const bool negative = is_negative_in_paley(kOrder, to, run * kTogether);
+        int sum = 0;
+#pragma unroll
+        for (int k = 0; k < kTogether - 1; ++k)
+          sum |= (is_negative_in_paley(kOrder, to, run * kTogether + k + 1) != negative) << k;
+        total += negative ? -sums[run][sum] : sums[run][sum];
+      }
+      column(to) = total;
     }
   }
 }

@@ -57,7 +57,10 @@ void finish(Plan& plan) {
         .entry = std::move(entry),
         .threads = quantize_threads(c),
         .smem_bytes = quantize_smem(c),
-        .grid = {.queries = c.tile_q, .heads = blocks_of_heads(c), .numbered = packed},
+        .grid = {.queries = c.tile_q,
+                 .heads = blocks_of_heads(c),
+                 .numbered = packed,
+                 .blocks_per_sm = reads_ahead(c) ? quantize_blocks_per_sm(c) : 0},
         .bounds = "flashjit::quantize_threads(flashjit::config), flashjit::quantize_blocks_per_sm(flashjit::config)",
         .call = std::move(call)};
   };
