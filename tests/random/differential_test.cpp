@@ -269,6 +269,10 @@ int run(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   if (options.table) {
     const std::vector<TableCase> cases = table_cases(options, (*runner)->target());
+    if (cases.empty()) {
+      fmt::print(stderr, "--only {}: no row of the table for this device has that in its name\n", options.only);
+      return 2;
+    }
     spread(static_cast<std::int64_t>(cases.size()), options.jobs, [&](std::int64_t i) {
       Case c = make_case(*cases[i].row);
       c.schedule = cases[i].schedule;
