@@ -16,6 +16,10 @@ const FixedCase kCases[] = {
     {"quantize-64",         "quantize fp16 d=64 heads=2 layout=bhsd rotate scales=block(64)", {200, 200}, {}, Data::Sharp},
     {"quantize-256",        "quantize bf16 d=256 heads=2 rotate scales=block(128)", {140, 140}, {}},
     {"quantize-256-more",   "quantize bf16 d=256 heads=2 rotate scales=block(512)", {1300}, {}, Data::Sharp},
+    // More tiles than blocks run at once: each takes one after the other.
+    {"quantize-256-many",   "quantize bf16 d=256 heads=9 rotate scales=block(128)", {2100}, {}},
+    {"quantize-160-many",   "quantize fp16 d=160 heads=9 rotate", {1100, 1100}, {}},
+    {"quantize-96-many",    "quantize bf16 d=96 heads=17 layout=packed scales=block(256)", {700, 0, 2300}, {}},
     {"quantize-192",        "quantize bf16 d=192 heads=3 rotate scales=block(192)", {500}, {}},
     {"quantize-160",        "quantize fp16 d=160 heads=2 rotate scales=block(128) out=e5m2", {130}, {}},
     {"quantize-96",         "quantize fp16 d=96 heads=2 rotate scales=block(64)", {100, 100}, {}},

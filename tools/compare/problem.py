@@ -242,12 +242,16 @@ class Reference:
     """float64 results of some rows of some heads; `limit` is the error rule's (autotune/reference/compare.h): twice the largest
     error of the recipe on them, softmax(q k) v with the same input type, fp32 inside and P rounded to the input type; of few
     rows the recipe may be right by luck, as where a row's largest weight is nearly 1, so at least four standard deviations of
-    what these roundings make of one element. Where the call quantises, so does the recipe; of a cache of 8 bits it is bf16's on
-    the same numbers. `rms` is the root of the mean square of the recipe's errors."""
+    what these roundings make of one element. With a mask that is far more than most rows need, so of 8 bits `rms_limit` is twice
+    `rms`, the root of the mean square of the recipe's errors. Where the call quantises, so does the recipe; of a cache of 8 bits
+    it is bf16's on the same numbers."""
+
+    rms_limit = None
 
     def __init__(self, problem, seed, heads=16, rows=128):
         self.problem, self.samples, self.limit = problem, [], 0.0
         row, squares = problem.row, []
+        is_narrow = row.compute or row.dtype == "e4m3"
         generator = torch.Generator().manual_seed(seed)
         for pair in torch.randperm(row.b * row.heads, generator=generator)[:heads].tolist():
             batch, head = divmod(pair, row.heads)
@@ -263,7 +267,6 @@ class Reference:
             p, values = weights_and_values(torch.float64, lambda x: x)
             exact = p @ values
             self.samples.append((batch, head, index, exact))
-            is_narrow = row.compute or row.dtype == "e4m3"
             # Roundings are uniform within one unit: their variance is a third of its square.
             types = torch.float8_e4m3fn if is_narrow else q.dtype, problem.out_dtype
             unit_of_weights, unit_of_output = (torch.finfo(dtype).eps / 2 for dtype in types)
@@ -275,6 +278,11 @@ class Reference:
             self.limit = max(self.limit, 2 * (recipe.double() - exact).abs().max().item())
             squares.append((recipe.double() - exact).square().mean())
         self.rms = torch.stack(squares).mean().sqrt().item()
+        if is_narrow:
+            self.rms_limit = 2 * self.rms
+
+    def allows(self, largest, rms):
+        return largest <= self.limit and (self.rms_limit is None or rms <= self.rms_limit)
 
     def errors(self, output):
         """(largest, root of the mean square); infinite where the output is NaN."""

@@ -1,5 +1,5 @@
 """From measured rows to figures, and both to JSON lines and Markdown. A result is a dict: kind="row", the fields of its Row,
-ok, limit, schedule, and for every side NAME_ms, NAME_tflops, NAME_max_err, NAME_rms_err, over_NAME."""
+ok, limit, rms_limit (None: there is none), schedule, and for every side NAME_ms, NAME_tflops, NAME_max_err, NAME_rms_err, over_NAME."""
 import json
 import math
 import statistics
@@ -209,8 +209,11 @@ def ratio_figures(results, table, wanted):
 
 def of_limit(result):
     """Where the recipe is exact there is no room: 0 as well, or beyond any limit."""
-    error, limit = result["flashjit_max_err"], result["limit"]
-    return error / limit if limit else math.inf if error else 0.0
+    def share(error, limit):
+        return error / limit if limit else math.inf if error else 0.0
+
+    largest = share(result["flashjit_max_err"], result["limit"])
+    return largest if result["rms_limit"] is None else max(largest, share(result["flashjit_rms_err"], result["rms_limit"]))
 
 
 def error_figures(results):

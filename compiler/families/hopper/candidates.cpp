@@ -359,7 +359,7 @@ struct Enumeration {
 
   // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which tensors of the score function, and masks, leave
   // no registers: 16 bytes spill, beside 192 dims of Q 32. Then 96 keys with turns are faster than 128 without (causal 1 x 16384
-  // 1053 TFLOP/s for 1012), except in windows, which take none (H200, 2026-11-28).
+  // 1053 TFLOP/s for 1012; H200, 2026-11-28). Windows, and keys whose scales are those of blocks, take none anyway.
   bool leaves_no_turns(const Schedule& s) const {
     const bool tight = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
     const bool turns_under_mask = spec.mask && spec.scale_block == 0 && !begins_late();

@@ -291,6 +291,8 @@ TEST(Hopper, InterpolatedWeightsTakeFewerKeysWhereTheyWouldLeaveNoTurns) {
   const std::pair<const char*, bool> rows[] = {
       {"fwd e4m3 d=128 heads=8 linear_exp score=\"bias(extra, bf16)\"", false},
       {"fwd e4m3 d=128 heads=8 linear_exp mask=\"causal\"", false},
+      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"causal\" scales=block(128)", true},
+      {"fwd e4m3 d=128 heads=8 linear_exp mask=\"window(1023, 0)\"", true},
       {"fwd e4m3 d=192/128 heads=8 linear_exp", true},
       {"fwd e4m3 d=192/128 heads=8 linear_exp mask=\"causal\"", false},
       {"fwd e4m3 d=192/128 heads=8 mask=\"causal\"", true},
