@@ -26,7 +26,8 @@ Every row runs all sides on the same fresh random tensors, in rounds that altern
 time and the errors of each against float64 (sampled rows). GPU times are between CUDA events, with the L2 cache flushed
 before every launch. JSON lines first, then Markdown: the rows, and the figures with what an H200 must reach (LOW, HIGH and
 NO where it does not). Exit code 1 when a row could not be run or an error of ours breaks the error rule: at most twice the
-error of softmax(q k) v computed with the same input type and fp32 inside, or four standard deviations of its roundings. 2: wrong usage.
+error of softmax(q k) v computed with the same input type and fp32 inside, or four standard deviations of its roundings; of 8 bits
+also twice its root mean square. 2: wrong usage.
 """
 import argparse
 import os
