@@ -153,7 +153,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
   if (value_rows_ >= 0) use_value_rows(params, sizes, buffers[static_cast<std::size_t>(value_rows_)]);
   if (!mapped_.empty()) {
-    FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, maps));
+    FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, sizes, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
   }
   for (const Entry& entry : entries_) {

@@ -175,14 +175,15 @@ bool has_steps(const KernelConfig& c, const MappedOperand& mapped) {
   return is_of_queries(mapped) ? is_packed_groups(c, mapped) : ends_keys(c);
 }
 
-Source source_of(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
+Source source_of(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params,
+                 const CallSizes& sizes) {
   const bool of_queries = is_of_queries(mapped), paged = !of_queries && c.page_size > 0;
   Source source{mapped, nullptr, params.*mapped.operand->strides, 0, mapped.heads, 0};
   source.tokens = static_cast<std::uint64_t>(of_queries ? params.q_len : paged ? c.page_size : params.k_len);
   source.batch = static_cast<std::uint64_t>(paged ? params.pages : params.batch);
   std::memcpy(&source.data, reinterpret_cast<const char*>(&params) + mapped.operand->pointer, sizeof source.data);
   if (is_packed_groups(c, mapped)) {
-    source.tokens = static_cast<std::uint64_t>(params.tiles_q) * static_cast<std::uint64_t>(queries_per_tile(c));
+    source.tokens = static_cast<std::uint64_t>(sizes.q_tokens);
     source.batch = mapped.heads / static_cast<std::uint64_t>(group_size(c));
     source.stride.batch = source.stride.head * group_size(c);
   }
@@ -239,8 +240,9 @@ std::vector<MappedOperand> mapped_operands(const Plan& plan) {
   return mapped;
 }
 
-Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
-  const Source source = source_of(c, mapped, params);
+Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params,
+                                       const CallSizes& sizes) {
+  const Source source = source_of(c, mapped, params, sizes);
   const bool of_queries = is_of_queries(mapped);
   const bool packed = c.sequences == Sequences::packed && (of_queries || c.page_size == 0);
   if (of_queries && c.head_tiles == HeadTiles::grouped) {
@@ -251,8 +253,9 @@ Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperan
   return packed ? packed_layout(source) : dense_layout(source);
 }
 
-EndSteps end_steps(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params) {
-  const Source source = source_of(c, mapped, params);
+EndSteps end_steps(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params,
+                   const CallSizes& sizes) {
+  const Source source = source_of(c, mapped, params, sizes);
   const std::uint64_t step = common_step(source);
   return {static_cast<int>(source.bytes(source.stride.batch) / step),
           static_cast<int>(source.bytes(source.stride.token) / step)};
@@ -332,11 +335,12 @@ Result<void> encode_inputs(const Driver& driver, const KernelConfig& config, con
 }
 
 Result<void> encode_operands(const Driver& driver, const KernelConfig& config,
-                             const std::vector<MappedOperand>& operands, const KernelParams& params, TensorMaps& maps) {
+                             const std::vector<MappedOperand>& operands, const KernelParams& params,
+                             const CallSizes& sizes, TensorMaps& maps) {
   for (const MappedOperand& operand : operands) {
-    FLASHJIT_ASSIGN(layout, operand_layout(config, operand, params));
+    FLASHJIT_ASSIGN(layout, operand_layout(config, operand, params, sizes));
     FLASHJIT_TRY(encode(driver, layout, maps.*operand.map));
-    if (operand.steps) maps.*operand.steps = end_steps(config, operand, params);
+    if (operand.steps) maps.*operand.steps = end_steps(config, operand, params, sizes);
   }
   return {};
 }

@@ -52,19 +52,21 @@ struct InputPlace {
 };
 std::vector<InputPlace> input_places(const Plan& plan);
 
-// Error Invalid names the tensor and what TMA cannot address. `params` as ArgumentChecker fills it.
+// Error Invalid names the tensor and what TMA cannot address. ArgumentChecker fills `params` and `sizes`.
 Result<TensorMapLayout> operand_layout(const KernelConfig& config, const MappedOperand& operand,
-                                       const KernelParams& params);
+                                       const KernelParams& params, const CallSizes& sizes);
 
 // Of an operand that has steps.
-EndSteps end_steps(const KernelConfig& config, const MappedOperand& operand, const KernelParams& params);
+EndSteps end_steps(const KernelConfig& config, const MappedOperand& operand, const KernelParams& params,
+                   const CallSizes& sizes);
 
 // Rank 0: TMA cannot address it. `param` as ArgumentChecker fills it.
 TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor,
                              const ExtraParam& param);
 
 Result<void> encode_operands(const Driver& driver, const KernelConfig& config,
-                             const std::vector<MappedOperand>& operands, const KernelParams& params, TensorMaps& maps);
+                             const std::vector<MappedOperand>& operands, const KernelParams& params,
+                             const CallSizes& sizes, TensorMaps& maps);
 
 // Those of `places`, if TMA can address all of them; else has_inputs is 0.
 Result<void> encode_inputs(const Driver& driver, const KernelConfig& config, const std::vector<InputPlace>& places,

@@ -58,7 +58,7 @@ Result<Layouts> layouts_of(const KernelConfig& c, const KernelParams& p, Dtype d
   plan.spec.d_qk = c.head_dim_qk, plan.spec.d_v = c.head_dim_v;
   Layouts layouts;
   for (const MappedOperand& operand : mapped_operands(plan)) {
-    FLASHJIT_ASSIGN(layout, operand_layout(c, operand, p));
+    FLASHJIT_ASSIGN(layout, operand_layout(c, operand, p, {.q_tokens = 600}));
     layouts[operand.operand->name] = layout;
   }
   return layouts;
@@ -192,7 +192,7 @@ TEST(TensorMaps, CachesEndWhereTheKernelSays) {
     plan.config = c;
     const MappedOperand mapped = mapped_operands(plan)[1];
     ASSERT_EQ(mapped.steps, &TensorMaps::k_steps);
-    const EndSteps steps = end_steps(c, mapped, p);
+    const EndSteps steps = end_steps(c, mapped, p, {});
     // Row 5 of a box that begins at row 2 of page 1 and has 6 rows left: the last that is there.
     const std::uint64_t begin = 2, left = 6, number = 1;
     EXPECT_EQ(offset_of(k, {kRows - left + 5, 1, number * steps.outer + (begin + left) * steps.token, kRows}),
@@ -212,14 +212,11 @@ TEST(TensorMaps, BoxesOfFewerRowsThanAGroupHasAreHeadsOfOneQuery) {
 
 TEST(TensorMaps, PackedHeadsOfAGroupShareATile) {
   KernelConfig c = config_of(8, 2, 64, 64);
-  c.sequences = Sequences::packed;
-  c.head_tiles = HeadTiles::grouped;
+  c.sequences = Sequences::packed, c.head_tiles = HeadTiles::grouped;
   c.page_size = 16;
-  c.output = Element::bf16;
-  c.q_stages = 2;
+  c.output = Element::bf16, c.q_stages = 2;
   KernelParams p = params_of(c);
-  p.pages = 10;
-  p.tiles_q = 9;
+  p.pages = 10, p.tiles_q = 1;
   const auto maps = layouts_of(c, p);
   ASSERT_TRUE(maps) << maps.error().message;
   constexpr std::uint64_t kRows = 1 << 30, kAny = 0x7fff0000;
@@ -232,10 +229,13 @@ TEST(TensorMaps, PackedHeadsOfAGroupShareATile) {
   plan.spec.heads_q = 8, plan.spec.heads_kv = 2;
   const MappedOperand mapped = mapped_operands(plan)[0];
   ASSERT_EQ(mapped.steps, &TensorMaps::q_steps);
-  const EndSteps steps = end_steps(c, mapped, p);
+  const EndSteps steps = end_steps(c, mapped, p, {.q_tokens = 600});
   // Head 3 of the second group, query 7 of a sequence of 20 that begins at token 100.
   const std::uint64_t end = 1 * steps.outer + (100 + 20) * steps.token;
   EXPECT_EQ(offset_of(q, {3, kRows - 20 + 7, end, kRows}), (4 + 3) * 128 + 107 * 1024);
+  // Three sequences of one query, which is all that a tile holds: each sequence still has a token of its own.
+  c.tile_q = 4;
+  EXPECT_EQ(end_steps(c, mapped, p, {.q_tokens = 3}).token, steps.token);
 }
 
 TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
@@ -384,7 +384,7 @@ TEST(TensorMaps, ElementsAreThoseOfTheOperand) {
   plan.spec.kv_dtype = Dtype::E4M3;
   const std::vector<MappedOperand> mapped = mapped_operands(plan);
   ASSERT_EQ(mapped.size(), 4u);
-  const auto k = operand_layout(plan.config, mapped[1], params_of(plan.config));
+  const auto k = operand_layout(plan.config, mapped[1], params_of(plan.config), {});
   ASSERT_TRUE(k);
   EXPECT_EQ(mapped[0].dtype, Dtype::F16);
   EXPECT_EQ(k->dtype, Dtype::E4M3);
