@@ -83,6 +83,8 @@ const FixedCase kCases[] = {
     {"mla-paged-24",    "fwd bf16 d=576/512 heads=16/1 q_len<=4 mask=\"causal\" v_in_k layout=paged(24) lse=ln", {4, 4}, {500, 70}},
     {"mla-k-lens",      "fwd fp16 d=576/512 heads=32/1 q_len=4 mask=\"causal\" v_in_k k_lens sink lse=ln", {4, 4, 4}, {900, 3, 128}},
     {"mla-packed",      "fwd bf16 d=576/512 heads=128/1 layout=packed/paged(64) q_len<=4 mask=\"causal\" v_in_k lse=ln", {1, 4, 0, 2}, {300, 800, 20, 2}},
+    {"mla-packed-one",  "fwd fp16 d=576/512 heads=128/1 layout=packed/paged(64) lse=ln v_in_k q_len<=1", {1, 1, 0, 1}, {300, 77, 20, 640}},
+    {"mla-packed-one-append", "fwd fp16 d=576/512 heads=128/1 layout=packed/paged(64) lse=ln v_in_k append q_len<=1", {1, 1, 1}, {300, 77, 640}},
     {"mla-packed-keys", "fwd bf16 d=576/512 heads=16/1 layout=packed q_len<=4 mask=\"causal\" v_in_k lse=ln", {4, 1, 3}, {200, 77, 640}},
     {"mla-window",      "fwd bf16 d=576/512 heads=16/1 q_len=3 mask=\"window(100, 0) | k < 4\" score=\"softcap(20)\" v_in_k", {3}, {900}},
     {"mla-bhsd",        "fwd bf16 d=576/512 heads=24/2 layout=bhsd q_len=1 v_in_k score=\"alibi\" lse=log2", {1, 1}, {513, 513}},

@@ -2,6 +2,7 @@
 //
 //   differential --device host|gpu --count N --seed S     cases of seeds S, S+1, ... S+N-1
 //   differential --device gpu --table                     the fixed table
+//   differential --device host|gpu --pairs                of each family every pair of choices, or of one: --family NAME
 //
 // On a GPU seeds draw a schedule as well, and the table is run with the cost model's choice, with each family, and with
 // every kind of softmax or grid where it is about these. --schedule TEXT is for all cases instead.
@@ -18,14 +19,20 @@
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "compiler/families/family.h"
+#include "compiler/spec/operands.h"
 #include "fmt/format.h"
+#include "runtime/compile/request.h"
 #include "tests/device/cases.h"
+#include "tests/random/pairs/pair_case.h"
+#include "tests/random/pairs/pair_table.h"
 #include "tests/random/runner.h"
 #include "tests/random/schedule_generator.h"
 #include "tests/random/spec_generator.h"
@@ -39,18 +46,20 @@ constexpr int kSkipped = 77;  // what ctest is told to take for "skipped"
 constexpr std::uint64_t kSeedStep = 1'000'003;
 
 constexpr char kUsage[] =
-    "usage: differential [--device host|gpu] [--count N] [--seed S] [--table] [--only TEXT] [--large] [--alone] [--jobs N] [--json]\n"
+    "usage: differential [--device host|gpu] [--count N] [--seed S] [--table] [--pairs] [--family NAME] [--only TEXT] [--large]\n"
+    "                    [--alone] [--jobs N] [--json]\n"
     "                    [--data KIND] [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
     "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n"
+    "--pairs --show: also every choice, and every pair of choices, that a family refuses, with its reason\n"
     "--data: drawn specs have such numbers: normal, sharp, equal, huge, zero, \"a few inf and nan\"\n";
 
 struct Options {
   Runner::Options runner;
   std::int64_t count = 50, jobs = 1;
   std::uint64_t seed = 1;
-  bool table = false, large = false, json = false, show = false;
+  bool table = false, pairs = false, large = false, json = false, show = false;
   std::optional<Data> data;
-  std::string only;
+  std::string only, family;
 };
 
 bool parse_number(std::string_view text, auto& value) {
@@ -70,6 +79,7 @@ bool parse_options(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view flag = argv[i];
     if (flag == "--table") options.table = true;
+    else if (flag == "--pairs") options.pairs = true;
     else if (flag == "--large") options.large = true;
     else if (flag == "--json") options.json = true;
     else if (flag == "--show") options.show = true;
@@ -83,6 +93,7 @@ bool parse_options(int argc, char** argv, Options& options) {
       else if (flag == "--target") options.runner.target = value;
       else if (flag == "--schedule") options.runner.schedule = value;
       else if (flag == "--only") options.only = value;
+      else if (flag == "--family") options.family = value;
       else if (flag == "--data" && parse_data(value, options.data)) continue;
       else if (flag == "--count" && parse_number(value, options.count)) continue;
       else if (flag == "--seed" && parse_number(value, options.seed)) continue;
@@ -159,13 +170,15 @@ class Report {
  private:
   std::string command(const Case& c, const std::string& label) const {
     std::string text = fmt::format("differential --device {}", options_.runner.device == Device::Host ? "host" : "gpu");
-    text += options_.table ? fmt::format(" --table --only '{}'", label) : fmt::format(" --seed {} --count 1", label);
+    text += options_.pairs   ? fmt::format(" --pairs --{} --only '{}'", c.schedule, label)
+            : options_.table ? fmt::format(" --table --only '{}'", label)
+                             : fmt::format(" --seed {} --count 1", label);
     if (options_.large) text += " --large";
     if (options_.data) text += fmt::format(" --data '{}'", kDataNames[static_cast<std::size_t>(*options_.data)]);
     if (options_.runner.alone) text += " --alone";
     if (!options_.runner.target.empty()) text += " --target " + options_.runner.target;
     const std::string& schedule = c.schedule.empty() ? options_.runner.schedule : c.schedule;
-    if (!schedule.empty()) text += fmt::format(" --schedule '{}'", schedule);
+    if (!schedule.empty() && !options_.pairs) text += fmt::format(" --schedule '{}'", schedule);
     return text;
   }
 
@@ -256,6 +269,74 @@ std::vector<TableCase> table_cases(const Options& options, std::string_view targ
   return cases;
 }
 
+std::string why_not(const std::string& spec, const std::string& target, const std::string& pins) {
+  const auto request = Request::parse(spec, target, pins);
+  if (!request) return request.error().message;
+  const auto kernels = kernels_of(*request);
+  if (!kernels) return kernels.error().message;
+  for (const Request& kernel : *kernels) {
+    if (const auto plan = plan_spec(kernel); !plan) return plan.error().message;
+  }
+  return {};
+}
+
+// A kernel that the compiler of the GPU spoils takes its spec out of the table, and other specs take over its pairs.
+void run_pairs(const Options& options, const Runner& runner, const SpecKind& kind, Report& report,
+               std::set<std::string, std::less<>>& given) {
+  const std::string pins = fmt::format("family={}", kind.family->name);
+  PairTable table(kind, [&](const std::string& spec) { return why_not(spec, runner.target(), pins); });
+  std::mutex mutex;
+  std::size_t specs = 0;
+  while (true) {
+    std::vector<std::string> added = table.cover();
+    if (!options.only.empty())
+      std::erase_if(added, [&](const std::string& spec) { return spec.find(options.only) == spec.npos; });
+    if (added.empty()) break;
+    specs += added.size();
+    bool withdrawn = false;
+    spread(static_cast<std::int64_t>(added.size()), options.jobs, [&](std::int64_t i) {
+      const std::string& spec = added[static_cast<std::size_t>(i)];
+      Case c = make_pair_case(spec);
+      c.schedule = pins;
+      const Outcome outcome = runner.run(c);
+      report.add(c, spec, outcome);
+      const std::lock_guard lock(mutex);
+      c.each([&](const std::string& name, CaseTensor&) { given.insert(name); });
+      for (const auto& [name, value] : c.scalars) given.insert(name);
+      if (outcome.refused.empty()) return;
+      table.withdraw(spec, outcome.refused);
+      withdrawn = true;
+    });
+    if (!withdrawn) break;
+  }
+  const std::vector<std::string> impossible = table.impossible();
+  fmt::print("{}: {} pairs in {} specs; {} choices or pairs are impossible\n", kind.name(), table.covered(), specs,
+             impossible.size());
+  if (!options.show) return;
+  for (const std::string& line : impossible) fmt::print("  {}\n", line);
+}
+
+// Whether the table is what it says: there is a family of that name, and the whole table gives every operand that there is.
+bool run_all_pairs(const Options& options, const Runner& runner, Report& report) {
+  const auto target = find_target(runner.target());
+  std::set<std::string, std::less<>> given;
+  bool found = false;
+  for (const SpecKind& kind : spec_kinds(target && (*target)->gpu)) {
+    if (!options.family.empty() && options.family != kind.family->name) continue;
+    found = true;
+    run_pairs(options, runner, kind, report, given);
+  }
+  if (!found) fmt::print(stderr, "--family {}: no family of this device has that name\n", options.family);
+  if (!options.family.empty() || !options.only.empty()) return found;
+  for (const Operand& operand : kOperands) {
+    if (given.contains(operand.name)) continue;
+    fmt::print(stderr, "{}: no spec of the table has this operand; add the choice that asks for it (pairs/factors.cpp)\n",
+               operand.name);
+    found = false;
+  }
+  return found;
+}
+
 int run(const Options& options) {
   auto runner = Runner::create(options.runner);
   if (!runner) {
@@ -267,7 +348,9 @@ int run(const Options& options) {
   }
   Report report(options);
   const auto start = std::chrono::steady_clock::now();
-  if (options.table) {
+  if (options.pairs) {
+    if (!run_all_pairs(options, **runner, report)) return 2;
+  } else if (options.table) {
     const std::vector<TableCase> cases = table_cases(options, (*runner)->target());
     if (cases.empty()) {
       fmt::print(stderr, "--only {}: no row of the table for this device has that in its name\n", options.only);

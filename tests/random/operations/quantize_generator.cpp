@@ -71,7 +71,9 @@ Case make(std::uint64_t seed, std::string_view text, const Shape& lengths, Data 
   c.data = kDataNames[static_cast<std::size_t>(data)];
   CaseTensor &x = c.params["x"], &y = c.params["y"], &scale = c.params["scale"];
   lay_out(x, spec.dtype, rows, spec.align_bytes, gap, false);
-  lay_out(y, spec.out_dtype, rows, spec.align_bytes, gap, true);
+  // Rows of 8 bits that follow each other would only be as aligned as they are long.
+  const std::int64_t align = spec.align_bytes, padding = (align - d % align) % align;
+  lay_out(y, spec.out_dtype, rows, spec.align_bytes, gap + padding, true);
   Shape scales = packed && !is_packed(spec) ? Shape{heads} : Shape{batch, heads};
   if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (longest + spec.scale_block - 1) / spec.scale_block);
   lay_out(scale, Dtype::F32, scales, 4, random.integer(0, 2), true);
