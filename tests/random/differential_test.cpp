@@ -50,12 +50,14 @@ constexpr char kUsage[] =
     "                    [--alone] [--jobs N] [--json]\n"
     "                    [--data KIND] [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
     "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n"
+    "--pairs --count N: N specs of each family\n"
     "--pairs --show: also every choice, and every pair of choices, that a family refuses, with its reason\n"
     "--data: drawn specs have such numbers: normal, sharp, equal, huge, zero, \"a few inf and nan\"\n";
 
 struct Options {
   Runner::Options runner;
-  std::int64_t count = 50, jobs = 1;
+  std::optional<std::int64_t> count;
+  std::int64_t jobs = 1;
   std::uint64_t seed = 1;
   bool table = false, pairs = false, large = false, json = false, show = false;
   std::optional<Data> data;
@@ -95,7 +97,7 @@ bool parse_options(int argc, char** argv, Options& options) {
       else if (flag == "--only") options.only = value;
       else if (flag == "--family") options.family = value;
       else if (flag == "--data" && parse_data(value, options.data)) continue;
-      else if (flag == "--count" && parse_number(value, options.count)) continue;
+      else if (flag == "--count" && parse_number(value, options.count.emplace())) continue;
       else if (flag == "--seed" && parse_number(value, options.seed)) continue;
       else if (flag == "--jobs" && parse_number(value, options.jobs) && options.jobs > 0) continue;
       else if (flag == "--threads" && parse_number(value, options.runner.threads)) continue;
@@ -280,6 +282,14 @@ std::string why_not(const std::string& spec, const std::string& target, const st
   return {};
 }
 
+// So many of them, evenly from the first to the last.
+std::vector<std::string> spread_out(const std::vector<std::string>& all, std::size_t count) {
+  std::vector<std::string> chosen;
+  for (std::size_t i = 0; i < std::min(count, all.size()); ++i)
+    chosen.push_back(all[i * all.size() / std::min(count, all.size())]);
+  return chosen;
+}
+
 // A kernel that the compiler of the GPU spoils takes its spec out of the table, and other specs take over its pairs.
 void run_pairs(const Options& options, const Runner& runner, const SpecKind& kind, Report& report,
                std::set<std::string, std::less<>>& given) {
@@ -291,6 +301,7 @@ void run_pairs(const Options& options, const Runner& runner, const SpecKind& kin
     std::vector<std::string> added = table.cover();
     if (!options.only.empty())
       std::erase_if(added, [&](const std::string& spec) { return spec.find(options.only) == spec.npos; });
+    if (options.count) added = spread_out(added, static_cast<std::size_t>(*options.count));
     if (added.empty()) break;
     specs += added.size();
     bool withdrawn = false;
@@ -307,7 +318,7 @@ void run_pairs(const Options& options, const Runner& runner, const SpecKind& kin
       table.withdraw(spec, outcome.refused);
       withdrawn = true;
     });
-    if (!withdrawn) break;
+    if (!withdrawn || options.count) break;
   }
   const std::vector<std::string> impossible = table.impossible();
   fmt::print("{}: {} pairs in {} specs; {} choices or pairs are impossible\n", kind.name(), table.covered(), specs,
@@ -327,7 +338,7 @@ bool run_all_pairs(const Options& options, const Runner& runner, Report& report)
     run_pairs(options, runner, kind, report, given);
   }
   if (!found) fmt::print(stderr, "--family {}: no family of this device has that name\n", options.family);
-  if (!options.family.empty() || !options.only.empty()) return found;
+  if (!options.family.empty() || !options.only.empty() || options.count) return found;
   for (const Operand& operand : kOperands) {
     if (given.contains(operand.name)) continue;
     fmt::print(stderr, "{}: no spec of the table has this operand; add the choice that asks for it (pairs/factors.cpp)\n",
@@ -364,7 +375,8 @@ int run(const Options& options) {
     });
   } else {
     const GeneratorOptions generator{options.runner.device, options.large, options.data};
-    spread(options.count, options.jobs, [&](std::int64_t i) {
+    constexpr std::int64_t kUsualCount = 50;
+    spread(options.count.value_or(kUsualCount), options.jobs, [&](std::int64_t i) {
       std::uint64_t seed = options.seed + static_cast<std::uint64_t>(i);
       Case c = draw_case(seed, generator);
       while (c.spec.find(options.only) == std::string::npos) c = draw_case(seed += kSeedStep, generator);
