@@ -10,6 +10,7 @@
 #include "compiler/program/passes.h"
 #include "compiler/families/gradient_launches.h"
 #include "compiler/families/pass_parts.h"
+#include "compiler/spec/operations/options.h"
 #include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/text_form.h"
 #include "compiler/values.h"
@@ -43,6 +44,10 @@ Result<Schedule> choose(const std::vector<Candidate>& candidates, const Attentio
                         const Schedule& pins) {
   const Candidate& best = candidates.front();
   if (best.legal) return best.schedule;
+  const Family floor = floor_family(target.gpu, spec.operation);
+  if (const std::string_view option = first_unhonoured(spec, floor->options); !option.empty()) {
+    return unsupported(fmt::format("{}: no loop for {} honours it in this spec; leave it out", option, target.name));
+  }
   const std::string why = why_illegal(spec, target, best.schedule);
   // Nothing pinned and nothing legal is a hole in the enumeration.
   if (pins == Schedule{}) {
