@@ -61,6 +61,9 @@ struct FamilyRow {
   void (*configure)(const Problem& problem, KernelConfig& config);
   Registers (*registers)(const Problem& problem, const KernelConfig& config);
   Prediction (*predict)(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work);
+  // By how much of a time predictions of two schedules may be off beside each other. Where a shape is hinted at, another
+  // schedule than the usual one has to be predicted faster by more than that.
+  double prediction_error = 0.1;
   // Products of 16-bit operands per clock and SM, on the path that it takes.
   double (*matrix_rate)(const Target& target);
   std::span<const Pass> passes;  // after those that all share (program/passes.cpp)

@@ -184,6 +184,7 @@ const FamilyRow kDecode = {
     .configure = configure,
     .registers = decode_registers,
     .predict = predict_decode,
+    .prediction_error = 0.15,
     .matrix_rate = matrix_rate,
     .passes = decode_passes(),
     .finish = finish,

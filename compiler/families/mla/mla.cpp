@@ -92,6 +92,7 @@ const FamilyRow kMla = {
     .configure = configure,
     .registers = mla_registers,
     .predict = predict_mla,
+    .prediction_error = 0.15,
     .matrix_rate = matrix_rate,
     .passes = mla_passes(),
     .finish = finish,
