@@ -10,6 +10,7 @@
 #include "compiler/program/passes.h"
 #include "compiler/families/gradient_launches.h"
 #include "compiler/families/pass_parts.h"
+#include "compiler/spec/operations/options.h"
 #include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/text_form.h"
 #include "compiler/values.h"
@@ -43,6 +44,10 @@ Result<Schedule> choose(const std::vector<Candidate>& candidates, const Attentio
                         const Schedule& pins) {
   const Candidate& best = candidates.front();
   if (best.legal) return best.schedule;
+  const Family floor = floor_family(target.gpu, spec.operation);
+  if (const std::string_view option = first_unhonoured(spec, floor->options); !option.empty()) {
+    return unsupported(fmt::format("{}: no loop for {} honours it in this spec; leave it out", option, target.name));
+  }
   const std::string why = why_illegal(spec, target, best.schedule);
   // Nothing pinned and nothing legal is a hole in the enumeration.
   if (pins == Schedule{}) {
@@ -173,7 +178,27 @@ std::string why_family(const Plan& plan, const Schedule& pins) {
                      why_passed_over(first, plan, pins));
 }
 
+// What a call launches, and the buffers between: schedule and config say it, whatever the passes do.
+void add_launches(Plan& plan) {
+  plan.schedule.family->finish(plan);
+  if (plan.config.append && plan.target.gpu) add_append(plan);
+  if (plan.config.v_transposed && plan.target.gpu && !reads_columns(plan.config)) add_value_rows(plan);
+  overlap_with_before(plan);
+}
+
 }  // namespace
+
+bool needs_workspace(const Plan& plan, const Schedule& schedule) {
+  Plan other;
+  other.spec = plan.spec;
+  other.target = plan.target;
+  other.tiles = plan.tiles;
+  other.query_tiles = plan.query_tiles;
+  other.schedule = schedule;
+  other.config = config_of(Problem(other.spec, other.target, other.tiles), schedule);
+  add_launches(other);
+  return !other.workspace.empty();
+}
 
 std::vector<std::string> Plan::all_notes() const {
   std::vector<std::string> all = notes;
@@ -196,10 +221,7 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   plan.config = config_of(problem, schedule);
   FLASHJIT_ASSIGN(program, run_passes({problem, plan.schedule, plan.config}, sink, sink != nullptr));
   FLASHJIT_TRY(check_honoured(program, name(schedule.family), schedule.family->honoured));
-  schedule.family->finish(plan);
-  if (plan.config.append && target.gpu) add_append(plan);
-  if (plan.config.v_transposed && target.gpu && !reads_columns(plan.config)) add_value_rows(plan);
-  overlap_with_before(plan);
+  add_launches(plan);
   plan.wide_ints = static_cast<bool>(first_wide_part(spec, plan.tiles));
   plan.program = std::move(program);
   plan.notes = notes_of(plan);

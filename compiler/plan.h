@@ -54,6 +54,9 @@ struct Plan {
   std::vector<std::string> all_notes() const;
 };
 
+// Does a kernel of the spec of `plan` need memory from its caller with this schedule, which is legal there?
+bool needs_workspace(const Plan& plan, const Schedule& schedule);
+
 // Called with the name of a pass and the dump of the program after it.
 using DumpSink = std::function<void(std::string_view pass, const std::string& dump)>;
 

@@ -135,7 +135,7 @@ def cold(options, library):
     report.emit(machine)
     for row in (row for group in options.groups for row in group):
         try:
-            facts = engine(row.threads).prepare(row.spec, schedule=options.schedule, shape=row.shape if options.hint else None).facts
+            facts = engine(row.threads).prepare(row.spec, schedule=options.schedule, shape=row.shape if options.hint else None, workspace=True).facts
         except FlashJitError as error:
             failed.append(dict(kind="failed", row=row.name, error=str(error)))
             report.emit(failed[-1])

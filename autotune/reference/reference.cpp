@@ -19,9 +19,8 @@ constexpr double kNoWeight = -80;  // below it a weight may be no normal number
 constexpr float kLargestNarrow = 256;
 constexpr double kHalfLeastNarrow = 0x1p-10 / kLargestNarrow;
 
-bool merge(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
 // A merge of packed tokens has one sequence of them all.
-bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && !merge(spec); }
+bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && !merges(spec); }
 bool paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 
 // Strides of [batch, head, token] for a tensor as the user shaped it.
@@ -101,12 +100,13 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
 }  // namespace
 
 Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& arguments, Semantics semantics) {
+  FLASHJIT_TRY(check_honoured(spec));
   Problem problem;
   problem.spec_ = &spec;
   problem.arguments_ = &arguments;
   problem.semantics_ = std::move(semantics);
-  problem.weights_ = merge(spec) ? Dtype::F32 : size_of(spec.dtype) == 1 ? Dtype::F16 : spec.dtype;
-  if (merge(spec)) {
+  problem.weights_ = merges(spec) ? Dtype::F32 : size_of(spec.dtype) == 1 ? Dtype::F16 : spec.dtype;
+  if (merges(spec)) {
     if (!arguments.params.contains("o_parts") || !arguments.params.contains("lse_parts"))
       return invalid("reference: o_parts or lse_parts is missing in params");
     problem.batch_ = spec.layout == Layout::Packed ? 1 : arguments.o.shape.at(0);
@@ -147,7 +147,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
 }
 
 void Problem::round_weights_to(std::string_view dtype) {
-  if (!merge(*spec_)) weights_ = parse_dtype(dtype).value_or(weights_);
+  if (!merges(*spec_)) weights_ = parse_dtype(dtype).value_or(weights_);
 }
 
 std::int64_t Problem::q_len(std::int64_t b) const {
@@ -155,12 +155,12 @@ std::int64_t Problem::q_len(std::int64_t b) const {
     const auto* offsets = static_cast<const std::int32_t*>(arguments_->offsets_q.data);
     return offsets[b + 1] - offsets[b];
   }
-  const Tensor& tensor = merge(*spec_) ? arguments_->o : arguments_->q;
+  const Tensor& tensor = merges(*spec_) ? arguments_->o : arguments_->q;
   return tensor.shape[spec_->layout == Layout::Packed ? 0 : spec_->layout == Layout::Bhsd ? 2 : 1];
 }
 
 std::int64_t Problem::k_len(std::int64_t b) const {
-  if (merge(*spec_)) return arguments_->params.at("o_parts").shape[0];
+  if (merges(*spec_)) return arguments_->params.at("o_parts").shape[0];
   std::int64_t room = 0;
   if (paged(*spec_)) {
     room = arguments_->params.at("block_table").shape[1] * spec_->page_size;
@@ -212,7 +212,7 @@ std::pair<std::int64_t, std::int64_t> Problem::place_in_pages(std::int64_t b, st
 
 Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const {
   KeysValues kv;
-  if (merge(*spec_)) return kv;
+  if (merges(*spec_)) return kv;
   const std::int64_t length = k_len(b);
   const auto gather = [&](const Tensor& tensor, int width, std::vector<float>& out) {
     out.resize(length * width);
@@ -397,7 +397,7 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   ExactRow result;
   result.tainted.assign(spec_->d_v, false);
   result.max_logit = -kInfinity;
-  if (!merge(*spec_)) {
+  if (!merges(*spec_)) {
     std::vector<Logit> logits = exact_logits(row, kv, result);
     return finish(row, std::move(logits), kv.v, kv.scale_v, std::move(result));
   }
@@ -440,7 +440,7 @@ float Problem::rounded_weight(float p, float sum, float largest) const {
 }
 
 RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
-  if (merge(*spec_)) return merged_recipe(row);
+  if (merges(*spec_)) return merged_recipe(row);
   const int d = spec_->d_qk, width = spec_->d_v;
   std::vector<float> query;
   const float query_scale = this->query_scale(row);
@@ -486,7 +486,7 @@ double Problem::output(const RowId& row, int column) const {
 std::int64_t Problem::statistic_offset(const Tensor& tensor, const RowId& row) const {
   const std::vector<std::int64_t> s = strides_of(tensor);
   if (spec_->layout == Layout::Packed) {
-    const bool one = merge(*spec_);
+    const bool one = merges(*spec_);
     const std::int64_t begin = one ? 0 : static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b];
     return row.h * s[0] + (begin + row.q) * s[1];
   }

@@ -1,9 +1,11 @@
 #include "autotune/reference/semantics.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "compiler/spec/half.h"
+#include "compiler/spec/operations/options.h"
 
 namespace flashjit::reference {
 namespace {
@@ -174,7 +176,22 @@ class Evaluator {
   const Probe* probe_;
 };
 
+// What is computed here, by its definition. Of anything else nothing would be known.
+constexpr std::array<std::string_view, 20> kHonoured = {
+    "max_logit", "sink",      "k_lens", "v_in_k",        "v_transposed", "token_scales", "linear_exp",
+    "dlse",      "append",    "rotate", "shared_prefix", "lse",          "packed",       "paged",
+    "narrow_q",  "narrow_kv", "scales", "rope",          "dropout",      "grads",
+};
+
 }  // namespace
+
+std::span<const std::string_view> honoured_options() { return kHonoured; }
+
+Result<void> check_honoured(const AttentionSpec& spec) {
+  const std::string_view option = first_unhonoured(spec, kHonoured);
+  if (option.empty()) return {};
+  return unsupported(std::string(option) + ": the reference does not know it, so nothing can be held against it");
+}
 
 Semantics semantics_of(const AttentionSpec& spec, const Arguments& arguments) {
   Semantics semantics;

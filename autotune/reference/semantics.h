@@ -6,12 +6,18 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
 
 namespace flashjit::reference {
+
+// What of a spec is computed here (compiler/spec/operations/options.h); the rest is refused when a problem is made.
+std::span<const std::string_view> honoured_options();
+Result<void> check_honoured(const AttentionSpec& spec);
 
 // A number in two precisions at once: `f` is what 32-bit arithmetic makes of it, `d` what exact arithmetic would.
 // Decisions (comparisons) follow f, as the language defines them; values are compared with d.

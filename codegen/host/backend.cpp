@@ -63,7 +63,11 @@ class LlvmBackend final : public HostBackend {
 }  // namespace
 }  // namespace flashjit
 
-extern "C" __attribute__((visibility("default"))) flashjit::HostBackend* flashjit_host_backend_v3() {
+extern "C" __attribute__((visibility("default"))) const char* flashjit_host_interface() {
+  return flashjit::host_interface();
+}
+
+extern "C" __attribute__((visibility("default"))) flashjit::HostBackend* flashjit_host_backend() {
   static flashjit::LlvmBackend backend;
   return &backend;
 }

@@ -46,6 +46,12 @@ class HostBackend {
   virtual std::string best_target() const = 0;
 };
 
-inline constexpr char kHostBackendSymbol[] = "flashjit_host_backend_v3";  // extern "C" HostBackend* ()
+// A digest of the headers that say how plans, kernels and this interface lie in memory (codegen/interface.cmake). Each of
+// the two libraries has that of its own build, and only equal ones may meet.
+const char* host_interface();
+
+inline constexpr char kHostInterfaceSymbol[] =
+    "flashjit_host_interface";                                         // extern "C" const char* (): host_interface()
+inline constexpr char kHostBackendSymbol[] = "flashjit_host_backend";  // extern "C" HostBackend* (); asked for after it
 
 }  // namespace flashjit

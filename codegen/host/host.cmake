@@ -31,7 +31,8 @@ find_library(FLASHJIT_ZLIB NAMES libz.a z REQUIRED)
 target_link_libraries(flashjit_host_code PUBLIC
   "$<LINK_GROUP:RESCAN,${flashjit_llvm}>" ${FLASHJIT_ZSTD} ${FLASHJIT_ZLIB} Threads::Threads ${CMAKE_DL_LIBS})
 
-add_library(flashjit_host SHARED host/backend.cpp host/exit.cpp)
+add_library(flashjit_host SHARED host/backend.cpp host/exit.cpp ${flashjit_interface})
+add_dependencies(flashjit_host flashjit_codegen)  # which makes that file: two that made it at a time would spoil it
 target_link_libraries(flashjit_host PRIVATE flashjit_host_code)
 target_link_options(flashjit_host PRIVATE
   -Wl,--build-id=sha1  # part of the key of stored kernels

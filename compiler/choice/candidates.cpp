@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/spec/operations/options.h"
 #include "compiler/spec/spec_names.h"
 
 namespace flashjit {
@@ -30,12 +31,8 @@ std::string why_not_family(Family family, const AttentionSpec& spec, const Targe
   if (!family->computes(spec))
     return fmt::format("family: {} does not compute {}; use family={}", family->name,
                        kOperationNames[static_cast<std::size_t>(spec.operation)], other);
-  if (drops(spec) && !family->drops)
-    return fmt::format("family: {} knows no dropout, and the spec has dropout={}; use family={}", family->name,
-                       spec.dropout, other);
-  if (has_scaled_queries(spec) && !family->narrow_queries)
-    return fmt::format("family: {} takes no Q of 8 bits, and that of the spec is {}; use family={}", family->name,
-                       name(spec.dtype), other);
+  if (const std::string_view option = first_unhonoured(spec, family->options); !option.empty())
+    return fmt::format("family: {} does not honour {}, which the spec has; use family={}", family->name, option, other);
   return family->why_not(spec, target);
 }
 

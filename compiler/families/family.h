@@ -44,8 +44,6 @@ struct FamilyRow {
   bool is_default = true;    // takes part where nothing is pinned; others are for comparisons, where pins ask for them
   bool from_first = false;   // KV tiles are visited from the first to the last
   bool splits_keys = false;  // results have other bits with other warps and blocks_per_sm
-  bool drops = false;        // its loops know dropout
-  bool narrow_queries = false;   // and a Q of 8 bits
   bool compiles_quickly = true;  // its kernels may run as the compiler makes them in a hurry
   // What `explain` says where a family before it in the list was not taken: what it does instead, for how much of the
   // target's matrix rate.
@@ -63,6 +61,9 @@ struct FamilyRow {
   void (*configure)(const Problem& problem, KernelConfig& config);
   Registers (*registers)(const Problem& problem, const KernelConfig& config);
   Prediction (*predict)(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work);
+  // By how much of a time predictions of two schedules may be off beside each other. Where a shape is hinted at, another
+  // schedule than the usual one has to be predicted faster by more than that.
+  double prediction_error = 0.1;
   // Products of 16-bit operands per clock and SM, on the path that it takes.
   double (*matrix_rate)(const Target& target);
   std::span<const Pass> passes;  // after those that all share (program/passes.cpp)
@@ -72,6 +73,9 @@ struct FamilyRow {
   std::string (*why_rejected)(const CompilerFindings& findings);
   // Attributes of a program that its loop honours (families/pass_parts.h).
   std::span<const std::string_view> honoured;
+  // What of a spec its loops honour, or a launch before them makes plain to them (spec/operations/options.h). A spec that asks for
+  // anything else is refused by name: so is a new flag, until somebody lists it here.
+  std::span<const std::string_view> options;
   // The choices of a schedule in words, lines for `explain`.
   std::string (*describe)(const KernelConfig& config);
 };

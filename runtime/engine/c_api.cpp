@@ -251,6 +251,7 @@ Result<PrepareOptions> options_of(const flashjit_prepare_options* given) {
   options.shape = from.shape ? from.shape : "";
   options.tune = std::chrono::milliseconds(from.tune_ms);
   options.verify = from.verify != 0;
+  options.workspace = from.workspace != 0;
   return options;
 }
 

@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 
 #include "runtime/engine/with_stack.h"
+#include "runtime/tuned/hint.h"
 
 namespace flashjit {
 namespace {
 
-bool is_plain(const PrepareOptions& options) { return options.shape.empty() && !options.verify; }
+bool is_plain(const PrepareOptions& options) { return options.shape.empty() && !options.verify && !options.workspace; }
 
 std::string words_of(const PrepareOptions& options) {
   return is_plain(options) ? options.schedule
-                           : fmt::format("{}\n{}{}", options.schedule, options.shape, options.verify ? "\nverify" : "");
+                           : fmt::format("{}\n{}{}{}", options.schedule, options.shape,
+                                         options.verify ? "\nverify" : "", options.workspace ? "\nworkspace" : "");
 }
 
 }  // namespace
@@ -94,7 +96,8 @@ Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, con
 // What there is to make, after the measuring that may be asked for.
 Result<Wanted> EngineBase::decide(std::string_view spec, const PrepareOptions& options, bool may_tune,
                                   const CompileBounds& bounds) {
-  FLASHJIT_ASSIGN(hint, canonical_hint(options.shape));
+  FLASHJIT_ASSIGN(hint, parse_hint(options.shape));
+  FLASHJIT_ASSIGN(sizes, canonical_hint(options.shape));
   const bool tunes = options.tune > options.tune.zero();
   if (tunes && !options.schedule.empty()) return invalid("tune: the schedule is pinned; leave one of the two out");
   if (tunes && !tuned_)
@@ -107,12 +110,11 @@ Result<Wanted> EngineBase::decide(std::string_view spec, const PrepareOptions& o
       FLASHJIT_TRY(tuned_->tune(wanted.request, options));
       return std::make_shared<const Measured>();
     };
-    FLASHJIT_TRY(measuring_.get(fmt::format("{}\n{}", wanted.request.text, hint), measure, bounds).value);
+    FLASHJIT_TRY(measuring_.get(fmt::format("{}\n{}", wanted.request.text, sizes), measure, bounds).value);
   }
   if (!options.schedule.empty() || !tuned_) return wanted;
-  TunedChoice choice = tuned_->choose(wanted.request, hint);
-  if (!choice.schedule) return wanted;
-  wanted.request.pins = *choice.schedule;
+  TunedChoice choice = tuned_->choose(wanted.request, hint, options.workspace);
+  if (choice.schedule) wanted.request.pins = *choice.schedule;
   wanted.note = std::move(choice.note);
   return wanted;
 }

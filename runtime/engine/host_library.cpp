@@ -33,6 +33,17 @@ Error not_found(const std::string& tried) {
           "tried:\n" + tried};
 }
 
+// Of a library that was found and does not go with this one; empty: it does.
+std::string why_foreign(const DynamicLibrary& library) {
+  const auto get = reinterpret_cast<const char* (*)()>(library.symbol(kHostInterfaceSymbol));
+  const std::string_view theirs = get ? get() : "an older interface, which has no name";
+  if (theirs == host_interface() && library.symbol(kHostBackendSymbol)) return {};
+  return fmt::format(
+      "the host backend {} is of another build of FlashJIT: it has {}, and this library (in {}) has {}; install both "
+      "files of one build",
+      library.path(), theirs, own_directory(), host_interface());
+}
+
 }  // namespace
 
 Result<const HostLibrary*> host_library() {
@@ -43,21 +54,24 @@ Result<const HostLibrary*> host_library() {
   std::vector<std::string> places = folders();
   for (std::string& place : places) place += std::string("/") + kLibrary;
   places.emplace_back(kLibrary);
-  std::string tried;
+  std::string tried, foreign;
   for (const std::string& place : places) {
     const auto library = DynamicLibrary::open(place);
     if (!library) {
       tried += "  " + library.error().message + "\n";
       continue;
     }
-    const auto get = reinterpret_cast<HostBackend* (*)()>(library->symbol(kHostBackendSymbol));
-    if (HostBackend* backend = get ? get() : nullptr) {
-      CompilerPass::library_was_loaded();
-      return opened = new HostLibrary{
-                 *backend, fmt::format("llvm {} build {}", backend->llvm_version(), file_identity(library->path()))};
+    if (std::string why = why_foreign(*library); !why.empty()) {
+      tried += "  " + why + "\n";
+      if (foreign.empty()) foreign = std::move(why);
+      continue;
     }
-    tried += "  " + library->path() + ": of another version of FlashJIT, it has no " + kHostBackendSymbol + "\n";
+    HostBackend* const backend = reinterpret_cast<HostBackend* (*)()>(library->symbol(kHostBackendSymbol))();
+    CompilerPass::library_was_loaded();
+    return opened = new HostLibrary{
+               *backend, fmt::format("llvm {} build {}", backend->llvm_version(), file_identity(library->path()))};
   }
+  if (!foreign.empty()) return Error{ErrorKind::NotFound, std::move(foreign), "tried:\n" + tried};
   return not_found(tried);
 }
 

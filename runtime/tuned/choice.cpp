@@ -9,6 +9,7 @@
 
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_model.h"
+#include "runtime/tuned/hint.h"
 
 namespace flashjit {
 namespace {
@@ -19,42 +20,44 @@ std::atomic<Tuner> tuner = nullptr;  // null: nothing that could measure is link
 
 void set_tuner(Tuner own) { tuner = own; }
 
-Result<std::string> canonical_hint(std::string_view hint) {
-  if (hint.empty()) return std::string();
-  FLASHJIT_ASSIGN(shape, parse_shape_hint(hint));
-  return print(rounded(shape));
-}
-
-std::optional<Schedule> schedule_for(const Plan& plan, const Shape& shape) {
-  // The bits of the other classes may not depend on what sizes somebody expects.
-  if (plan.spec.numerics != Numerics::Fast) return {};
-  const std::vector<Candidate> ranked = candidates(Problem(plan.spec, plan.target, plan.tiles), {}, shape);
-  const Candidate& first = ranked.front();
-  return first.legal && first.schedule != plan.schedule ? std::optional(first.schedule) : std::nullopt;
-}
-
-TunedChoice TunedSchedules::choose(const Request& request, std::string_view hint) {
+TunedChoice TunedSchedules::choose(const Request& request, const std::optional<Shape>& hint, bool workspace) {
   const AttentionSpec& spec = request.spec;
-  const std::vector<TunedRecord> known = records(request.text);
-  if (known.empty() && hint.empty()) return {};
-  std::optional<Shape> shape;
-  if (auto parsed = parse_shape_hint(hint); parsed && !hint.empty()) shape = *parsed;
-  // The model's own choice counts where the class of numerics keeps something of it, and where a hint may change it.
-  std::optional<Plan> plan;
-  if (spec.numerics != Numerics::Fast || shape) {
-    auto planned = plan_spec(request);
-    if (!planned) return {};
-    plan = std::move(*planned);
-  }
-  if (const TunedRecord* r =
-          find_record(known, spec, machine_, request.target, shape, plan ? plan->schedule : Schedule{})) {
-    return {r->schedule,
+  std::vector<TunedRecord> known = records(request.text);
+  if (known.empty() && !hint) return {};
+  const auto planned = plan_spec(request);
+  if (!planned) return {};
+  const Plan& plan = *planned;
+  const auto find = [&](const std::optional<Shape>& shape) {
+    return find_record(known, spec, machine_, request.target, shape, plan.schedule);
+  };
+  const auto of_record = [](const TunedRecord& r) -> TunedChoice {
+    return {r.schedule,
             fmt::format("schedule of a tuning record: {:.1f} us on {} for {}, {:.1f} us without it ({}, version {})",
-                        r->us, r->machine.device, print(r->shape), r->default_us, r->date, r->version)};
+                        r.us, r.machine.device, print(r.shape), r.default_us, r.date, r.version)};
+  };
+  std::string passed_over;
+  if (!workspace && !needs_workspace(plan, plan.schedule)) {
+    const auto needs = [&](const TunedRecord& r) {
+      return is_legal(spec, request.target, r.schedule) && needs_workspace(plan, r.schedule);
+    };
+    if (const TunedRecord* r = find(hint); r && needs(*r)) {
+      passed_over = fmt::format("{} of a tuning record needs a workspace: ask for it with the option `workspace`",
+                                print(r->schedule));
+    }
+    std::erase_if(known, needs);
   }
-  const std::optional<Schedule> hinted = shape ? schedule_for(*plan, *shape) : std::nullopt;
-  if (!hinted) return {};
-  return {hinted, fmt::format("schedule by the cost model for {}", hint)};
+  const auto choice = [&]() -> TunedChoice {
+    if (const TunedRecord* r = find(hint)) return of_record(*r);
+    if (!hint) return {};
+    const TunedRecord* usual = find(std::nullopt);
+    HintedChoice hinted = schedule_for(plan, usual ? usual->schedule : plan.schedule, *hint, workspace);
+    if (passed_over.empty()) passed_over = std::move(hinted.passed_over);
+    if (hinted.schedule) return {hinted.schedule, "schedule by the cost model for " + print(rounded(*hint))};
+    return usual ? of_record(*usual) : TunedChoice();
+  };
+  TunedChoice chosen = choice();
+  if (!passed_over.empty()) chosen.note += (chosen.note.empty() ? "" : "; ") + passed_over;
+  return chosen;
 }
 
 Result<void> TunedSchedules::tune(const Request& request, const PrepareOptions& options) {

@@ -17,14 +17,8 @@ namespace flashjit {
 
 struct TunedChoice {
   std::optional<Schedule> schedule;  // none: nothing is known; the cost model ranks at its reference shape
-  std::string note;                  // for Facts::notes
+  std::string note;                  // for Facts::notes; empty: there is nothing to say
 };
-
-// The hint of PrepareOptions::shape in the form that decides: hints that give the same text give the same kernel.
-Result<std::string> canonical_hint(std::string_view hint);
-
-// The cost model's choice for a problem of known (rounded) sizes; none: the plan's own.
-std::optional<Schedule> schedule_for(const Plan& plan, const Shape& shape);
 
 // What an engine knows of tunings.
 class TunedSchedules {
@@ -34,8 +28,8 @@ class TunedSchedules {
                  const EnvironmentSettings& settings)
       : machine_(std::move(machine)), store_path_(std::move(store_path)), options_(options), settings_(settings) {}
 
-  // Of a request that pins nothing; `hint` is canonical.
-  TunedChoice choose(const Request& request, std::string_view hint);
+  // Of a request that pins nothing. `workspace`: the caller brings one (PrepareOptions::workspace).
+  TunedChoice choose(const Request& request, const std::optional<Shape>& hint, bool workspace);
   // As PrepareOptions::tune says: makes a record, unless there is one of this class.
   Result<void> tune(const Request& request, const PrepareOptions& options);
 

@@ -118,24 +118,56 @@ def test_verify():
     refused(*arguments, "--verify", env={"FLASHJIT_CACHE_DIR": "/proc/none"}, kind="io", says=["--verify", "FLASHJIT_CACHE_DIR"])
 
 
-def test_another_host_library_has_kernels_of_its_own():
-    need("host")
-    arguments = ["run", "fwd fp32 d=64 heads=2", "--target", "host", "--shape", "q=8", "--json"]
-    assert [flashjit(*arguments).line()["source"] for _ in range(2)] == ["compiled", "disk"]
-    build = scratch("other")
-    for folder, name in [("bin", "flashjit"), ("lib", "libflashjit_host.so")]:
+RUN_HOST = ["run", "fwd fp32 d=64 heads=2", "--target", "host", "--shape", "q=8", "--json"]
+
+
+def run_beside(name, change):
+    """The command, copied, beside a copy of the host library of which `change` made other bytes."""
+    build = scratch(name)
+    for folder, file in [("bin", "flashjit"), ("lib", "libflashjit_host.so")]:
         os.makedirs(os.path.join(build, folder))
-        shutil.copy(os.path.join(harness.ARGS.build, folder, name), os.path.join(build, folder))
+        shutil.copy(os.path.join(harness.ARGS.build, folder, file), os.path.join(build, folder))
     path = os.path.join(build, "lib", "libflashjit_host.so")
     data = bytearray(read(path))
-    note = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16  # the build id
-    data[note] ^= 1
+    change(data)
     with open(path, "wb") as file:
         file.write(data)
     env = dict(os.environ, FLASHJIT_CACHE_DIR=scratch("store"))
-    other = subprocess.run([os.path.join(build, "bin", "flashjit"), *arguments], env=env, stdout=subprocess.PIPE, check=True)
-    assert json.loads(other.stdout)["source"] == "compiled", other.stdout
-    assert flashjit(*arguments).line()["source"] == "disk"
+    return subprocess.run([os.path.join(build, "bin", "flashjit"), *RUN_HOST], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_another_host_library_has_kernels_of_its_own():
+    need("host")
+    assert [flashjit(*RUN_HOST).line()["source"] for _ in range(2)] == ["compiled", "disk"]
+
+    def change_build_id(data):
+        note = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16
+        data[note] ^= 1
+    other = run_beside("other", change_build_id)
+    assert json.loads(other.stdout)["source"] == "compiled", other
+    assert flashjit(*RUN_HOST).line()["source"] == "disk"
+
+
+# Plans and kernels pass between the two libraries as they lie in memory: with other headers that would be a crash.
+def test_a_host_library_of_another_build_is_refused():
+    need("host")
+    own = re.search(rb"interface-[0-9a-f]{16}", read(os.path.join(harness.ARGS.build, "bin", "flashjit"))).group().decode()
+    foreign = own[:-4] + ("beef" if own[-4:] != "beef" else "cafe")
+
+    def change_digest(data):
+        at = data.index(own.encode())
+        data[at:at + len(own)] = foreign.encode()
+
+    # As in libraries that were built before there was a digest: its symbol is not found.
+    def lose_digest(data):
+        at = data.index(b"\0flashjit_host_interface\0") + 1
+        data[at:at + 8] = b"nonsense"
+    for name, change, theirs in [("changed", change_digest, foreign), ("older", lose_digest, "an older interface")]:
+        run = run_beside(name, change)
+        error = json.loads(run.stdout)["error"]
+        assert run.returncode > 0 and error["kind"] == "not_found", run
+        for says in (own, theirs, scratch(name) + "/lib/libflashjit_host.so", "of one build"):
+            assert says in error["message"], (says, error)
 
 
 def test_unknown_targets():

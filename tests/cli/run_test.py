@@ -245,6 +245,15 @@ def test_data_with_structure():
     refused("run", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "sink", says=["--data", "sink(N)"])
 
 
+def test_bench_with_a_hint_and_without():
+    need("host")
+    spec, told = "fwd fp32 d=16 heads=2", ["--shape", "q=16", *HOST, "--seconds", "0.05", "--against", "unhinted"]
+    hinted, unhinted = flashjit("bench", spec, *told, "--json").lines()
+    assert (hinted["version"], unhinted["version"]) == ("fused", "unhinted") and hinted["schedule"] != unhinted["schedule"], (hinted, unhinted)
+    assert abs(unhinted["times_fused"] - unhinted["us"] / hinted["us"]) < 1e-6
+    assert "the hinted kernel is" in flashjit("bench", spec, *told).out
+
+
 def test_bench_against_naive():
     need("host")
     for operation, matrices in (("fwd", "S and P"), ("bwd", "P and dS")):

@@ -260,6 +260,25 @@ def test_engine_and_kernel():
     refused(flashjit.InvalidError, "closed", engine.prepare, "fwd fp32 d=16")
 
 
+# Whoever prepares kernels by hand says what calls bring; `attention` brings what is needed.
+def test_attention_says_that_it_brings_a_workspace():
+    flashjit, numpy, q, k, v = setting()
+    said, prepare = [], flashjit.Engine.prepare
+
+    def watched(engine, spec, **options):
+        said.append(options.get("workspace", False))
+        return prepare(engine, spec, **options)
+    flashjit.Engine.prepare = watched
+    try:
+        flashjit.attention(q[..., :8].copy(), k[..., :8].copy(), v[..., :8].copy(), scale=0.4321)
+    finally:
+        flashjit.Engine.prepare = prepare
+    assert said == [True], said
+    engine = flashjit.Engine("host", disk_cache=False, threads=1)
+    for workspace in (False, True):
+        assert engine.prepare("fwd fp32 d=16 heads=2", shape="b=1,q=1,k=5000", workspace=workspace).facts["spec"] == "fwd fp32 d=16 heads=2"
+
+
 def test_explain_compile_and_tune():
     flashjit, numpy, *_ = setting()
     engine = flashjit.Engine("host")

@@ -26,7 +26,7 @@ struct BenchArgs {
 
 // One thing that is measured.
 struct Subject {
-  std::string spec, kind;  // "fused", "naive" or "quick"
+  std::string spec, kind;  // "fused", "naive", "quick" or "unhinted"
   std::unique_ptr<ProblemData> data;
   std::unique_ptr<Prepared> kernel;
   double flops = 0, bytes = 0;
@@ -59,10 +59,11 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
     subject.kind = kind;
     FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
     subject.data = std::make_unique<ProblemData>(std::move(data));
-    FLASHJIT_ASSIGN(kernel, kind == "naive"   ? Prepared::create_naive(session, unpinned, *subject.data)
-                            : kind == "quick" ? Prepared::create_quick(session, request, *subject.data)
-                                              : Prepared::create(session, text, args.inputs.schedule,
-                                                                 args.inputs.hint(shape), *subject.data));
+    FLASHJIT_ASSIGN(kernel, kind == "naive" ? Prepared::create_naive(session, unpinned, *subject.data)
+                            : kind == "quick"
+                                ? Prepared::create_quick(session, request, *subject.data)
+                                : Prepared::create(session, text, args.inputs.schedule,
+                                                   kind == "unhinted" ? "" : args.inputs.hint(shape), *subject.data));
     subject.kernel = std::move(kernel);
     subject.flops = flops;
     subject.bytes = bytes;
@@ -87,9 +88,10 @@ void report(const Subject& subject, const Timing& timing, const Timing* fused, c
   std::string text =
       fmt::format("{}{}\n  {:.1f} us (p10 {:.1f}, p90 {:.1f}, {} rounds), {:.2f} TFLOP/s, {:.3f} TB/s, {} of memory\n",
                   subject.spec,
-                  subject.kind == "naive"   ? "  [textbook: in steps, through memory]"
-                  : subject.kind == "quick" ? "  [quickly compiled]"
-                                            : "",
+                  subject.kind == "naive"      ? "  [textbook: in steps, through memory]"
+                  : subject.kind == "quick"    ? "  [quickly compiled]"
+                  : subject.kind == "unhinted" ? "  [as for one who does not say the sizes]"
+                                               : "",
                   timing.us, timing.us_p10, timing.us_p90, timing.rounds, tflops, tbs, bytes_text(memory));
   for (const std::string& note : subject.kernel->facts().notes) text += fmt::format("  note: {}\n", note);
   if (fused) {
@@ -98,7 +100,8 @@ void report(const Subject& subject, const Timing& timing, const Timing* fused, c
         memory / static_cast<double>(fused_subject->data->bytes() + fused_subject->kernel->scratch_bytes());
     line["times_fused"] = factor;
     line["memory_times_fused"] = more;
-    text += fmt::format("  the {} kernel is {:.2f} times as fast", subject.kind == "naive" ? "fused" : "best", factor);
+    const char* const first = subject.kind == "naive" ? "fused" : subject.kind == "quick" ? "best" : "hinted";
+    text += fmt::format("  the {} kernel is {:.2f} times as fast", first, factor);
     text += subject.kind == "naive" ? fmt::format(", and the textbook version takes {:.2f} times its memory\n", more)
                                     : "\n";
   }
@@ -145,8 +148,8 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_input_options(*sub, args->inputs, false);
   sub->add_option(
          "--against", args->against,
-         "naive: the textbook version too, which takes all scores through memory; quick: what a budget of prepare answers with at first")
-      ->check(CLI::IsMember({"naive", "quick"}));
+         "naive: the textbook version too, which takes all scores through memory; quick: what a budget of prepare answers with at first; unhinted: what one gets who does not say the sizes")
+      ->check(CLI::IsMember({"naive", "quick", "unhinted"}));
   sub->add_option("--seconds", args->seconds, "Per spec")->capture_default_str()->check([](const std::string& text) {
     const double seconds = std::strtod(text.c_str(), nullptr);
     return seconds >= 0.01 && seconds <= 600 ? std::string()

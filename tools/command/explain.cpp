@@ -15,7 +15,7 @@
 #include "compiler/spec/spec.h"
 #include "runtime/compile/request.h"
 #include "runtime/engine/environment.h"
-#include "runtime/tuned/choice.h"
+#include "runtime/tuned/hint.h"
 #include "runtime/tuned/records.h"
 #include "compiler/values.h"
 #include "tools/command/commands.h"
@@ -43,19 +43,27 @@ Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
   return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
 }
 
-// What the cost model takes where `prepare` is told these sizes; none: the same as without.
+// What the cost model takes where `prepare` is told these sizes, by a caller who brings a workspace as `run` and `bench`
+// do; none: the same as without.
 Result<std::optional<Schedule>> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
   if (args.shape.empty() || !args.schedule.empty()) return std::optional<Schedule>();
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, plan.spec));
-  const std::string hint = hint_of(shape);
-  if (hint.empty()) return std::optional<Schedule>();
-  FLASHJIT_ASSIGN(told, parse_shape_hint(hint));
-  return schedule_for(plan, rounded(told));
+  FLASHJIT_ASSIGN(told, parse_hint(hint_of(shape)));
+  if (!told) return std::optional<Schedule>();
+  return schedule_for(plan, plan.schedule, *told, true).schedule;
+}
+
+// Does only who brings a workspace get it?
+bool asks_for_workspace(const Plan& plan, const std::optional<Schedule>& hinted) {
+  return hinted && needs_workspace(plan, *hinted) && !needs_workspace(plan, plan.schedule);
 }
 
 std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
   std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
-  if (hinted) text += fmt::format("  where prepare is told this shape: {}\n", print(*hinted));
+  if (hinted) {
+    text += fmt::format("  where prepare is told this shape{}: {}\n",
+                        asks_for_workspace(plan, hinted) ? ", and that calls bring a workspace" : "", print(*hinted));
+  }
   if (plan.target.gpu) {
     text +=
         fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
@@ -311,6 +319,7 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
   line["program"] = dump(plan.program);
   FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
   line["hinted_schedule"] = hinted ? Json(print(*hinted)) : Json();
+  line["hinted_asks_for_workspace"] = asks_for_workspace(plan, hinted);
   line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
   std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan, hinted));
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {

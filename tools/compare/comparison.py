@@ -61,7 +61,8 @@ class Comparison:
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for library in filter(None, (self.library, self.before)):
                 for row, schedule in pairs:
-                    pool.submit(self.engine_for(row, library).prepare, row.spec, schedule=schedule, shape=self.hint(row))
+                    pool.submit(self.engine_for(row, library).prepare, row.spec, schedule=schedule, shape=self.hint(row),
+                                workspace=library is self.library)  # a library of before may not know it
 
     def measure_product(self):
         self.products.append(product_rate(self.clock, self.options.rounds, self.options.budget, self.product_dtype))
@@ -82,7 +83,7 @@ class Comparison:
 
     def set_up(self, row):
         """(result so far, launch by side, reference)."""
-        kernel = self.engine_for(row).prepare(row.spec, schedule=self.options.schedule, shape=self.hint(row))
+        kernel = self.engine_for(row).prepare(row.spec, schedule=self.options.schedule, shape=self.hint(row), workspace=True)
         problem = problem_of(row, self.device, self.engine_for(row))
         stream = torch.cuda.Stream() if row.table in rows.IN_GRAPHS else None
         as_timed = (lambda launch: graphed(launch, stream)) if stream else (lambda launch: launch)
@@ -100,7 +101,7 @@ class Comparison:
             launches["before"] = as_timed(problem.launch_of(kernel, stream))
             result["same_bits_as_before"] = torch.equal(launches["flashjit"](), launches["before"]())
         if row.prefix:
-            unshared = self.engine_for(row).prepare(row.unshared, schedule=self.options.schedule, shape=self.hint(row))
+            unshared = self.engine_for(row).prepare(row.unshared, schedule=self.options.schedule, shape=self.hint(row), workspace=True)
             launches["unshared"] = as_timed(problem.launch_of(unshared, stream, shared=False))
         if not self.options.no_peers:
             peers = launches_of(problem, self.options.flex, report.emit)

@@ -18,6 +18,7 @@ class FusedPrepared : public Prepared {
     PrepareOptions options;
     options.schedule = schedule;
     options.shape = hint;
+    options.workspace = true;
     FLASHJIT_ASSIGN(kernel, session_.engine().prepare(spec, options));
     kernel_ = std::move(kernel);
     facts_ = kernel_->facts();

@@ -10,7 +10,8 @@ namespace {
 
 // H200, 2026-11-23: 1 x 1024, 1 x 8192, 8 x 4096, 16 x 8192 and 64 x 8192 keys, 32/8 heads, d=128, in a graph, 8 warps.
 // With teams: straight to registers 8.9, 19.2, 42.7, 140 and 525 us; through rings of three places filled with boxes 9.2,
-// 17.2, 42.5, 138 and 503 us, with rows 8.9, 18.6, 44.6, 131 and 480 us. With ranges one to two us more up to 16 x 8192.
+// 17.2, 42.5, 138 and 503 us, with rows 8.4, 16.6, 41.5, 131 and 480 us (2026-11-26). With ranges one to two us more up to
+// 16 x 8192. 1 x 3008 in pages of 16: rows through a ring 10.8, 32 keys straight to registers 13.0 us (2026-11-28).
 constexpr double kLaunchUs = 3.7;      // of both launches, one after the other
 constexpr double kFirstTileUs = 2.0;   // until a load is there
 constexpr double kRingUs = 0.3;        // more, where tiles pass through a ring
@@ -18,6 +19,9 @@ constexpr double kMergeUs = 2.0;       // of the warps, then of the blocks
 constexpr double kTeamLaunchUs = 3.0;  // of the one launch that teams need
 constexpr double kTeamMergeUs = 1.8;
 constexpr double kPartUs = 0.02;  // of each part of a row
+// Of each step of a team whose rings have two places: rows take 18.8 and 44.7 us at 1 x 8192 and 8 x 4096 keys, with three
+// places 16.8 and 41.2 (H200, 2026-11-25). Blocks that have no team lose nothing.
+constexpr double kTwoPlacesUs = 0.27;
 // Of each step of an SM where elements are widened: tiles of 16 keys and four stages take 17.3, 81.6, 273 and 160 us at 1,
 // 16 and 64 x 8192 and 128 x 2048 keys in pages, tiles of 32 and two stages 15.7, 81.0, 266 and 146 (H200, 2026-11-24).
 constexpr double kWideningUs = 0.003;
@@ -81,11 +85,14 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
                              (is_scaled(c) && (has_many_rows(c) || row_tiles > 1) ? kManyNarrowRows : 1);
   p.compute = std::max(p.issue, of_warp * step_clocks / (target.clock_ghz * 1e3));
   const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv * row_tiles) + 1);
-  // What is loaded at once arrives together, and waits for the last of it at the end. The first rows take as long to ask
-  // for.
-  const double wait = (rows_of_tiles ? 1.0 : 0.5) * std::min(in_flight, of_sm) * busy / (target.memory_tbs * 1e6);
-  p.latency = kFirstTileUs + wait + (*s.stages > 1 ? kRingUs : 0) +
-              (has_teams ? kTeamLaunchUs + kTeamMergeUs : kLaunchUs + kMergeUs + kPartUs * parts);
+  // What is loaded at once arrives together, and waits for the last of it at the end.
+  const double wait = 0.5 * std::min(in_flight, of_sm) * busy / (target.memory_tbs * 1e6);
+  p.latency = kFirstTileUs + wait + (has_teams ? kTeamLaunchUs + kTeamMergeUs : kLaunchUs + kMergeUs + kPartUs * parts);
+  if (*s.stages > 1) p.latency += kRingUs;
+  // Without a ring nothing is on its way while a tile is computed. Of the last one that shows, but for its scores, which
+  // are made while V comes.
+  else p.latency += 0.5 * step_clocks / (target.clock_ghz * 1e3);
+  if (*s.stages == 2 && teams.blocks > 1 && !is_scaled(c)) p.latency += kTwoPlacesUs * of_warp;
   if (is_scaled(c)) p.latency += kWideningUs * of_sm / step_bytes;
   p.waves = ranges * side / (busy * *s.blocks_per_sm);
   p.total = std::max(p.memory, p.compute) + p.latency;

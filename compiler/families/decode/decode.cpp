@@ -153,6 +153,11 @@ constexpr std::array<std::string_view, 7> kHonoured = {
     "fn", "when=mixed", "holes", "row", "direction=first_to_last", "smem_bytes", "registers",
 };
 
+constexpr std::array<std::string_view, 16> kOptions = {
+    "max_logit",     "sink", "k_lens", "v_in_k", "v_transposed", "token_scales", "linear_exp", "append",
+    "shared_prefix", "lse",  "packed", "paged",  "narrow_q",     "narrow_kv",    "scales",     "rope",
+};
+
 }  // namespace
 
 // What tiles there are at most: one may hold queries in part.
@@ -172,7 +177,6 @@ const FamilyRow kDecode = {
     .fields = "tile_q tile_kv warps stages blocks_per_sm copies",
     .from_first = true,
     .splits_keys = true,
-    .narrow_queries = true,
     .second_choice = "splits the keys among all SMs and is bound by reading them, not by the matrix rate",
     .why_not = why_not_decode,
     .enumerate = enumerate_decode,
@@ -180,11 +184,13 @@ const FamilyRow kDecode = {
     .configure = configure,
     .registers = decode_registers,
     .predict = predict_decode,
+    .prediction_error = 0.15,
     .matrix_rate = matrix_rate,
     .passes = decode_passes(),
     .finish = finish,
     .why_rejected = why_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 

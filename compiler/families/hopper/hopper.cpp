@@ -32,12 +32,6 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
         "family: hopper transposes V of 8 bits 16 columns at a time, and copies by TMA, 16 bytes of a row at least, and the spec has d={}/{}; use multiples of 16, or family={}",
         spec.d_qk, spec.d_v, other);
   }
-  if (spec.token_scales) {
-    return fmt::format(
-        "family: hopper has one scale for all keys of a tile, and those of the spec have their own "
-        "(token_scales); use {}family={}",
-        has_scaled_queries(spec) ? "scales=block(128), or " : "", other);
-  }
   if (spec.scale_block > 0 && !has_scaled_queries(spec)) {
     return fmt::format(
         "family: hopper adds up P V of all keys before it looks at scales, and those of the spec are of {} keys each; use a scale for each head, or family={}",
@@ -193,6 +187,11 @@ constexpr std::array<std::string_view, 13> kHonoured = {
     "pending",    "barrier",    "redo=tile",
 };
 
+constexpr std::array<std::string_view, 16> kOptions = {
+    "max_logit", "sink",   "k_lens", "v_in_k",   "v_transposed", "linear_exp", "append", "shared_prefix",
+    "lse",       "packed", "paged",  "narrow_q", "narrow_kv",    "scales",     "rope",   "dropout",
+};
+
 }  // namespace
 
 GridRule query_tiles(const KernelConfig& c) {
@@ -218,8 +217,6 @@ const FamilyRow kHopper = {
     .loop_file = "templates/hopper/forward.cuh",
     .fields =
         "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose keys order",
-    .drops = true,
-    .narrow_queries = true,
     .compiles_quickly = false,
     .instruction = "WGMMA",
     .why_not = why_not,
@@ -233,6 +230,7 @@ const FamilyRow kHopper = {
     .finish = finish,
     .why_rejected = why_warpgroups_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 

@@ -367,6 +367,10 @@ std::string describe(const KernelConfig& c) {
 constexpr std::array<std::string_view, 6> kHonoured = {"fn",  "when=mixed", "holes",
                                                        "row", "smem_bytes", "direction=first_to_last"};
 
+constexpr std::array<std::string_view, 7> kOptions = {
+    "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",
+};
+
 }  // namespace
 
 const FamilyRow kHopperBackward = {
@@ -376,7 +380,6 @@ const FamilyRow kHopperBackward = {
     .fields = "tile_q tile_kv dq",
     .computes = is_backward,
     .from_first = true,
-    .drops = true,
     .compiles_quickly = false,
     .instruction = "WGMMA",
     .why_not = why_not,
@@ -390,6 +393,7 @@ const FamilyRow kHopperBackward = {
     .finish = finish,
     .why_rejected = why_warpgroups_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 

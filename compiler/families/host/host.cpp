@@ -106,6 +106,12 @@ std::string describe(const KernelConfig&) { return {}; }
 
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=last_to_first"};
 
+constexpr std::array<std::string_view, 20> kOptions = {
+    "max_logit", "sink",      "k_lens", "v_in_k",        "v_transposed", "token_scales", "linear_exp",
+    "dlse",      "append",    "rotate", "shared_prefix", "lse",          "packed",       "paged",
+    "narrow_q",  "narrow_kv", "scales", "rope",          "dropout",      "grads",
+};
+
 }  // namespace
 
 const FamilyRow kHost = {
@@ -113,8 +119,6 @@ const FamilyRow kHost = {
     .fields = "tile_q tile_kv",
     .gpu = false,
     .computes = [](const AttentionSpec&) { return true; },
-    .drops = true,
-    .narrow_queries = true,
     .why_not = why_not,
     .enumerate = enumerate_host,
     .refuses = refuses_host,
@@ -126,6 +130,7 @@ const FamilyRow kHost = {
     .finish = finish,
     .why_rejected = why_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 

@@ -65,6 +65,10 @@ std::string describe(const KernelConfig&) {
 
 constexpr std::array<std::string_view, 1> kHonoured = {"direction=first_to_last"};
 
+constexpr std::array<std::string_view, 5> kOptions = {
+    "max_logit", "k_lens", "shared_prefix", "lse", "packed",
+};
+
 }  // namespace
 
 const FamilyRow kMerge = {
@@ -84,6 +88,7 @@ const FamilyRow kMerge = {
     .finish = finish,
     .why_rejected = why_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 

@@ -70,6 +70,10 @@ constexpr std::array<std::string_view, 7> kHonoured = {
     "fn", "when=mixed", "holes", "row", "direction=first_to_last", "smem_bytes", "registers",
 };
 
+constexpr std::array<std::string_view, 10> kOptions = {
+    "max_logit", "sink", "k_lens", "v_in_k", "append", "shared_prefix", "lse", "packed", "paged", "rope",
+};
+
 }  // namespace
 
 const FamilyRow kMla = {
@@ -88,11 +92,13 @@ const FamilyRow kMla = {
     .configure = configure,
     .registers = mla_registers,
     .predict = predict_mla,
+    .prediction_error = 0.15,
     .matrix_rate = matrix_rate,
     .passes = mla_passes(),
     .finish = finish,
     .why_rejected = why_warpgroups_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 

@@ -11,17 +11,9 @@ namespace flashjit {
 
 namespace {
 
-std::string why_not_backward(const AttentionSpec& spec, const Target& target) {
-  if (spec.grads.empty()) return {};
-  return fmt::format("family: naive_backward has gradients of Q, K and V alone, and the spec has grads=; use family={}",
-                     floor_family(target.gpu, spec.operation)->name);
-}
+std::string why_not_backward(const AttentionSpec&, const Target&) { return {}; }
 
 std::string why_not(const AttentionSpec& spec, const Target& target) {
-  if (spec.token_scales || spec.scale_block > 0) {
-    return fmt::format("family: naive has one scale for all rows of a head, and the spec has {}; use family={}",
-                       spec.token_scales ? "token_scales" : "scales of blocks", floor_family(target.gpu)->name);
-  }
   if (spec.d_qk <= kMaxHeadDim && spec.d_v <= kMaxHeadDim) return {};
   return fmt::format("family: naive has room for head dims up to {}, and the spec has d={}/{}; use family={}",
                      kMaxHeadDim, spec.d_qk, spec.d_v, floor_family(target.gpu)->name);
@@ -158,6 +150,14 @@ std::string describe_backward(const KernelConfig&) {
 // All keys are visited, in no order that counts.
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=last_to_first"};
 
+constexpr std::array<std::string_view, 15> kOptions = {
+    "max_logit", "sink",   "k_lens", "v_in_k",   "v_transposed", "linear_exp", "append",  "shared_prefix",
+    "lse",       "packed", "paged",  "narrow_q", "narrow_kv",    "rope",       "dropout",
+};
+constexpr std::array<std::string_view, 6> kBackwardOptions = {
+    "sink", "dlse", "lse", "packed", "rope", "dropout",
+};
+
 }  // namespace
 
 const FamilyRow kNaive = {
@@ -166,8 +166,6 @@ const FamilyRow kNaive = {
     .loop_file = "templates/naive/forward.cuh",
     .fields = "tile_q tile_kv",
     .is_default = false,
-    .drops = true,
-    .narrow_queries = true,
     .second_choice = kSecondChoice,
     .why_not = why_not,
     .enumerate = enumerate,
@@ -179,6 +177,7 @@ const FamilyRow kNaive = {
     .finish = finish,
     .why_rejected = why_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 
@@ -189,7 +188,6 @@ const FamilyRow kNaiveBackward = {
     .fields = "tile_q tile_kv",
     .computes = is_backward,
     .is_default = false,
-    .drops = true,
     .second_choice = kSecondChoice,
     .why_not = why_not_backward,
     .enumerate = enumerate_backward,
@@ -201,6 +199,7 @@ const FamilyRow kNaiveBackward = {
     .finish = finish_backward,
     .why_rejected = why_rejected,
     .honoured = kHonoured,
+    .options = kBackwardOptions,
     .describe = describe_backward,
 };
 

@@ -92,6 +92,13 @@ std::string describe(const KernelConfig& c) {
          "  more rows share a scale than a block has: a launch of its own finds the largest number of each block first\n";
 }
 
+constexpr std::array<std::string_view, 4> kOptions = {
+    "rotate",
+    "packed",
+    "scales",
+    "rope",
+};
+
 }  // namespace
 
 const FamilyRow kQuantize = {
@@ -109,6 +116,7 @@ const FamilyRow kQuantize = {
     .matrix_rate = matrix_rate,
     .finish = finish,
     .why_rejected = why_rejected,
+    .options = kOptions,
     .describe = describe,
 };
 

@@ -58,10 +58,20 @@ constexpr std::array<std::string_view, 11> kHonoured = {
     "copy", "copy_bytes", "tile",  "pending",
 };
 
+constexpr std::array<std::string_view, 17> kOptions = {
+    "max_logit",  "sink",      "k_lens",        "v_in_k", "v_transposed", "token_scales",
+    "linear_exp", "append",    "shared_prefix", "lse",    "packed",       "paged",
+    "narrow_q",   "narrow_kv", "scales",        "rope",   "dropout",
+};
+constexpr std::array<std::string_view, 16> kNarrowOptions = {
+    "max_logit",     "sink", "k_lens", "v_in_k", "v_transposed", "token_scales", "linear_exp", "append",
+    "shared_prefix", "lse",  "packed", "paged",  "narrow_q",     "narrow_kv",    "scales",     "rope",
+};
+
 FamilyRow narrow_row() {
   FamilyRow row = kSync;
   row.name = "sync_narrow";
-  row.drops = false;
+  row.options = kNarrowOptions;
   row.second_choice = "multiplies elements of 8 bits with mma.sync";
   row.why_not = why_not_narrow;
   row.enumerate = enumerate_sync_narrow;
@@ -77,8 +87,6 @@ const FamilyRow kSync = {
     .summary = "Forward attention, fused.",
     .loop_file = "templates/sync/forward.cuh",
     .fields = "tile_q tile_kv warps stages q_in blocks_per_sm unroll_d order",
-    .drops = true,
-    .narrow_queries = true,
     .second_choice = "computes this with mma.sync, which reaches about 60 % of the matrix rate",
     .why_not = why_not,
     .enumerate = enumerate_sync,
@@ -91,6 +99,7 @@ const FamilyRow kSync = {
     .finish = finish,
     .why_rejected = why_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 const FamilyRow kSyncNarrow = narrow_row();

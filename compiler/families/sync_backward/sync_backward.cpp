@@ -265,6 +265,10 @@ std::string describe(const KernelConfig& c) {
 
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
 
+constexpr std::array<std::string_view, 7> kOptions = {
+    "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",
+};
+
 }  // namespace
 
 const FamilyRow kSyncBackward = {
@@ -274,7 +278,6 @@ const FamilyRow kSyncBackward = {
     .fields = "tile_q tile_kv warps stages blocks_per_sm order dq",
     .computes = is_backward,
     .from_first = true,
-    .drops = true,
     .second_choice = "computes this with mma.sync, which reaches about 60 % of the matrix rate",
     .why_not = why_not,
     .enumerate = enumerate,
@@ -286,6 +289,7 @@ const FamilyRow kSyncBackward = {
     .finish = finish,
     .why_rejected = why_rejected,
     .honoured = kHonoured,
+    .options = kOptions,
     .describe = describe,
 };
 

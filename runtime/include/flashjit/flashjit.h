@@ -118,6 +118,9 @@ typedef struct flashjit_prepare_options {
   int64_t
       tune_ms; /* where no tuning record fits: schedules are measured for about this long, see flashjit.hpp; 0: never */
   int64_t verify; /* 1: a kernel is tried against a reference before it enters the store, see flashjit.hpp */
+  int64_t
+      workspace; /* 1: calls bring what flashjit_workspace_bytes asks for. 0: `shape` and tuning records make no kernel
+                        that needs a workspace of a spec whose kernel needs none otherwise */
 } flashjit_prepare_options;
 
 /* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one

@@ -161,7 +161,9 @@ struct PrepareOptions {
                       // which it is. Captured graphs keep the code they were captured with. Heeded only with
                       // numerics=fast: the two may round differently. 0: the best code, whatever it takes
   std::string shape;  // a hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, where
-                      // nothing is pinned. Rounded up to powers of two; others are computed as well, perhaps slower
+                      // nothing is pinned. Chosen by the sizes rounded up to powers of two, and taken where it is
+                      // predicted to be faster than the schedule without a hint by more than predictions are wrong.
+                      // Others are computed as well, perhaps slower
   std::chrono::milliseconds tune{
       0};  // where no record is there of this device and `shape` (empty: the one that the cost model ranks by):
            // schedules are measured for about this long, and the result is kept as a record. The device
@@ -172,6 +174,9 @@ struct PrepareOptions {
                         // whenever it is found in the store; if none is left: Unsupported, naming the first wrong
                         // element. Some 20 to 300 ms per kernel, once. Without being asked where the driver or
                         // NVRTC is newer than those that FlashJIT was tested with
+  bool workspace = false;  // calls bring as Arguments::workspace what Kernel::workspace_bytes asks for. Without it a hint
+                           // or a tuning record makes no kernel that needs one of a spec whose kernel needs none
+                           // otherwise; a note in Facts says where that would have been faster
 };
 
 // How often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below

@@ -173,7 +173,7 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
 
 
 def prepare(device: tuple[int, int], spec: str, stream: int | None) -> Kernel:
-    return engine_of(device).prepare(spec, capturing_stream=stream)
+    return engine_of(device).prepare(spec, capturing_stream=stream, workspace=True)
 
 
 def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:

@@ -34,7 +34,8 @@ class EngineOptions(ctypes.Structure):
 
 class PrepareOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("schedule", c_char_p), ("capturing_stream", c_void_p), ("timeout_ms", c_int64),
-                ("budget_ms", c_int64), ("cancel", c_void_p), ("shape", c_char_p), ("tune_ms", c_int64), ("verify", c_int64)]
+                ("budget_ms", c_int64), ("cancel", c_void_p), ("shape", c_char_p), ("tune_ms", c_int64), ("verify", c_int64),
+                ("workspace", c_int64)]
 
 
 class Param(ctypes.Structure):

@@ -96,8 +96,9 @@ class Engine(_Owner):
             handle.destroy = self.library.engine_destroy
 
     def prepare(self, spec: str, *, schedule: str | None = None, shape: str | None = None, capturing_stream: int | None = None,
-                timeout: float = 0, budget: float = 0, tune: float = 0, verify: bool = False) -> Kernel:
-        """Finds or makes the kernel for a spec. Times are in seconds; flashjit.hpp says what each option does.
+                timeout: float = 0, budget: float = 0, tune: float = 0, verify: bool = False, workspace: bool = False) -> Kernel:
+        """Finds or makes the kernel for a spec. Times are in seconds; flashjit.hpp says what each option does. `workspace`: calls
+        will bring what `workspace_bytes` asks for, so a hint (`shape`) or a tuning may give a kernel that needs one.
 
         >>> import flashjit
         >>> flashjit.Engine("host").prepare("fwd fp32 d=100")
@@ -109,7 +110,7 @@ class Engine(_Owner):
         if engine is None:
             raise InvalidError("this engine is closed; make another")
         options = capi.PrepareOptions(
-            struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=_bytes(schedule), shape=_bytes(shape), verify=verify,
+            struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=_bytes(schedule), shape=_bytes(shape), verify=verify, workspace=workspace,
             capturing_stream=capturing_stream, timeout_ms=round(timeout * 1000), budget_ms=round(budget * 1000), tune_ms=round(tune * 1000))
         handle = c_void_p()
         self.library.call("prepare", engine, _bytes(spec), byref(options), byref(handle))

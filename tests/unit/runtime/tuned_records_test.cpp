@@ -7,7 +7,8 @@
 #include <fstream>
 #include <random>
 
-#include "runtime/tuned/choice.h"
+#include "flashjit/flashjit.hpp"
+#include "runtime/tuned/hint.h"
 
 namespace flashjit {
 namespace {

@@ -1,0 +1,50 @@
+#include "compiler/spec/operations/options.h"
+
+#include <algorithm>
+#include <array>
+
+namespace flashjit {
+
+namespace {
+
+struct Option {
+  std::string_view name;
+  bool (*is_asked)(const AttentionSpec& spec);
+};
+
+// Besides the flags. A new field that changes what is computed, or where it is read or written, has a row here.
+constexpr std::array kOptions = {
+    Option{"lse", [](const AttentionSpec& s) { return s.lse != Lse::none; }},
+    Option{"packed", is_packed},
+    Option{"paged", is_paged},
+    Option{"narrow_q", has_scaled_queries},
+    Option{"narrow_kv", [](const AttentionSpec& s) { return has_scaled_keys(s) && !has_scaled_queries(s); }},
+    Option{"scales", [](const AttentionSpec& s) { return s.scale_block > 0; }},
+    Option{"rope", [](const AttentionSpec& s) { return s.rope != Rope::none; }},
+    Option{"dropout", drops},
+    Option{"grads", [](const AttentionSpec& s) { return !s.grads.empty(); }},
+};
+
+}  // namespace
+
+std::vector<std::string_view> spec_options(std::span<const SpecFlag> flags) {
+  std::vector<std::string_view> names;
+  for (const SpecFlag& flag : flags) names.push_back(flag.name);
+  for (const Option& option : kOptions) names.push_back(option.name);
+  return names;
+}
+
+std::string_view first_unhonoured(const AttentionSpec& spec, std::span<const std::string_view> honoured,
+                                  std::span<const SpecFlag> flags) {
+  if (narrows(spec)) return {};
+  const auto is_listed = [&](std::string_view name) { return std::ranges::find(honoured, name) != honoured.end(); };
+  for (const SpecFlag& flag : flags) {
+    if (spec.*flag.of_spec && !is_listed(flag.name)) return flag.name;
+  }
+  for (const Option& option : kOptions) {
+    if (option.is_asked(spec) && !is_listed(option.name)) return option.name;
+  }
+  return {};
+}
+
+}  // namespace flashjit
