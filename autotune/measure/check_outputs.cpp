@@ -9,6 +9,7 @@
 
 #include "runtime/launch/thread_pool.h"
 #include "compiler/spec/half.h"
+#include "runtime/launch/library_thread.h"
 
 namespace flashjit {
 namespace {
@@ -66,8 +67,8 @@ Sums compare_all(const NamedTensor& a, const NamedTensor& b) {
       const auto cut = [&](std::size_t i) {
         return elements * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(threads);
       };
-      workers.emplace_back(
-          [&, t, begin = cut(t), end = cut(t + 1)] { parts[t] = compare_range(a, b, values, begin, end); });
+      workers.push_back(library_thread(
+          [&, t, begin = cut(t), end = cut(t + 1)] { parts[t] = compare_range(a, b, values, begin, end); }));
     }
   }
   Sums all;

@@ -7,6 +7,7 @@
 
 #include "autotune/reference/reference.h"
 #include "compiler/spec/half.h"
+#include "runtime/launch/library_thread.h"
 #include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
@@ -47,7 +48,7 @@ void set_exactly(NamedTensor* o, NamedTensor* lse, const NamedTensor& like_lse, 
   const auto threads = static_cast<std::size_t>(usable_cores());
   std::vector<std::jthread> workers;
   for (std::size_t t = 0; t < threads; ++t) {
-    workers.emplace_back([&, begin = rows.size() * t / threads, end = rows.size() * (t + 1) / threads] {
+    workers.push_back(library_thread([&, begin = rows.size() * t / threads, end = rows.size() * (t + 1) / threads] {
       reference::Problem::KeysValues kv;
       for (std::size_t i = begin; i < end; ++i) {
         const reference::RowId& row = rows[i];
@@ -61,7 +62,7 @@ void set_exactly(NamedTensor* o, NamedTensor* lse, const NamedTensor& like_lse, 
                                  static_cast<float>(exact.o[static_cast<std::size_t>(c)]));
         if (lse) reference::store_float(lse->dtype, lse->bytes.data(), at.lse, static_cast<float>(exact.lse * unit));
       }
-    });
+    }));
   }
 }
 

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "codegen/host/config.h"
+#include "runtime/launch/library_thread.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -114,7 +115,7 @@ double rate_of(int threads, double seconds, const std::function<double(int)>& bo
     std::vector<double> rates(static_cast<std::size_t>(threads));
     std::vector<std::jthread> running;
     for (int t = 0; t < threads; ++t) {
-      running.emplace_back([&, t] {
+      running.push_back(library_thread([&, t] {
         together.arrive_and_wait();
         const auto start = Clock::now();
         double amount = 0, took = 0;
@@ -123,7 +124,7 @@ double rate_of(int threads, double seconds, const std::function<double(int)>& bo
           took = std::chrono::duration<double>(Clock::now() - start).count();
         }
         rates[static_cast<std::size_t>(t)] = amount / took;
-      });
+      }));
     }
     running.clear();
     double sum = 0;
@@ -143,7 +144,7 @@ double read_rate(int threads, std::size_t bytes) {
     if (!part) return 0;
   }
   std::vector<std::jthread> touching;  // each its own part, so that this lies where it is read
-  for (auto& part : parts) touching.emplace_back([&] { std::fill_n(part.get(), words, 1); });
+  for (auto& part : parts) touching.push_back(library_thread([&] { std::fill_n(part.get(), words, 1); }));
   touching.clear();
   std::atomic<std::uint64_t> sums = 0;
   return rate_of(threads, 0.02, [&](int thread) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compiler/spec/half.h"
+#include "runtime/launch/library_thread.h"
 
 namespace flashjit {
 namespace {
@@ -109,11 +110,11 @@ void fill_random(NamedTensor& tensor, std::uint64_t seed) {
       std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, std::max<std::int64_t>(chunks, 1)));
   std::vector<std::jthread> workers;
   for (int t = 0; t < threads; ++t) {
-    workers.emplace_back([&, t] {
+    workers.push_back(library_thread([&, t] {
       for (std::int64_t c = t; c < chunks; c += threads) {
         fill_chunk(tensor, c * kChunk, std::min(elements, (c + 1) * kChunk), own_seed);
       }
-    });
+    }));
   }
 }
 

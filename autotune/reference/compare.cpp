@@ -10,6 +10,7 @@
 #include "autotune/reference/quantize.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
+#include "runtime/launch/library_thread.h"
 
 namespace flashjit::reference {
 namespace {
@@ -145,10 +146,9 @@ void visit_rows(const Problem& problem, const std::vector<RowId>& rows, std::siz
       visit(rows[i], kv, part);
     }
   };
-  std::vector<std::thread> threads;
-  for (std::size_t part = 1; part < parts; ++part) threads.emplace_back(work, part);
+  std::vector<std::jthread> threads;
+  for (std::size_t part = 1; part < parts; ++part) threads.push_back(library_thread([&, part] { work(part); }));
   work(0);
-  for (std::thread& thread : threads) thread.join();
 }
 
 Comparison compare_narrowed(const Problem& problem, const CompareOptions& options) {

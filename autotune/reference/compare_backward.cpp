@@ -9,6 +9,7 @@
 #include "autotune/reference/compare.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
+#include "runtime/launch/library_thread.h"
 
 namespace flashjit::reference {
 namespace {
@@ -158,7 +159,8 @@ Comparison compare_gradients(const Problem& problem, const CompareOptions& optio
           check_item(problem, backward, group, items[i], parts[part]);
       };
       std::vector<std::jthread> threads;
-      for (std::size_t part = 1; part < parts.size(); ++part) threads.emplace_back(work, part);
+      for (std::size_t part = 1; part < parts.size(); ++part)
+        threads.push_back(library_thread([&, part] { work(part); }));
       work(0);
     }
   }

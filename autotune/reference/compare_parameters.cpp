@@ -7,6 +7,7 @@
 #include "autotune/reference/compare.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "runtime/launch/library_thread.h"
 
 namespace flashjit::reference {
 namespace {
@@ -113,7 +114,7 @@ void compare_parameter_gradients(const Problem& problem, const CompareOptions& o
       };
       if (of_params) {
         std::vector<std::jthread> threads;
-        for (int part = 1; part < options.threads; ++part) threads.emplace_back(work, part);
+        for (int part = 1; part < options.threads; ++part) threads.push_back(library_thread([&, part] { work(part); }));
         work(0);
       }
       for (std::int64_t i = 0; i < queries; ++i) {

@@ -11,6 +11,7 @@
 #include "autotune/reference/rope.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
+#include "runtime/launch/library_thread.h"
 
 namespace flashjit::reference {
 namespace {
@@ -292,10 +293,11 @@ Comparison compare_quantized(const Problem& problem, const CompareOptions& optio
   const auto check = [&](std::size_t part) {
     for (std::size_t i = part; i < chosen; i += tallies.size()) check_block(problem, tensors, blocks[i], tallies[part]);
   };
-  std::vector<std::thread> threads;
-  for (std::size_t part = 1; part < tallies.size(); ++part) threads.emplace_back(check, part);
+  std::vector<std::jthread> threads;
+  for (std::size_t part = 1; part < tallies.size(); ++part)
+    threads.push_back(library_thread([&, part] { check(part); }));
   check(0);
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();
   Tally all;
   for (const Tally& part : tallies) all.add(part);
   // What each number may be is checked above. These say what rounding costs, beside that of the exact scale.

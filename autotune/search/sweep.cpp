@@ -5,6 +5,8 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/launch/library_thread.h"
+
 namespace flashjit {
 
 void sweep(const std::vector<std::unique_ptr<Session>>& sessions, const std::vector<TuneJob>& jobs,
@@ -18,7 +20,10 @@ void sweep(const std::vector<std::unique_ptr<Session>>& sessions, const std::vec
     for (std::size_t i = next++; i < jobs.size() && !stop;) {
       auto tuning = ahead.valid() ? ahead.get() : compile(i);
       const std::size_t following = next++;
-      if (session.on_gpu() && following < jobs.size()) ahead = std::async(std::launch::async, compile, following);
+      if (session.on_gpu() && following < jobs.size()) {
+        const SignalsHeldOff held_off;
+        ahead = std::async(std::launch::async, compile, following);
+      }
       Result<TuneOutcome> outcome = tuning ? (*tuning)->measure() : Result<TuneOutcome>(tuning.error());
       const std::lock_guard lock(turn);
       if (!done(i, session, std::move(outcome))) stop = true;
@@ -26,7 +31,7 @@ void sweep(const std::vector<std::unique_ptr<Session>>& sessions, const std::vec
     }
   };
   std::vector<std::jthread> others;
-  for (std::size_t s = 1; s < sessions.size(); ++s) others.emplace_back(work, std::ref(*sessions[s]));
+  for (std::size_t s = 1; s < sessions.size(); ++s) others.push_back(library_thread([&, s] { work(*sessions[s]); }));
   work(*sessions.front());
 }
 

@@ -13,6 +13,7 @@
 
 #include "compiler/choice/candidates.h"
 #include "runtime/compile/request.h"
+#include "runtime/launch/library_thread.h"
 #include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
@@ -47,7 +48,7 @@ void parallel(int threads, std::size_t count, const std::function<void(std::size
   };
   std::vector<std::jthread> others;
   for (std::size_t t = 1; t < std::min<std::size_t>(count, static_cast<std::size_t>(threads)); ++t)
-    others.emplace_back(work);
+    others.push_back(library_thread(work));
   work();
 }
 
@@ -75,8 +76,11 @@ class Tuning::Parts {
     }
     FLASHJIT_ASSIGN(plan, plan_spec(request));
     plan_ = std::move(plan);
-    auto drawing = std::async(
-        std::launch::async, [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
+    auto drawing = [this] {
+      const SignalsHeldOff held_off;
+      return std::async(std::launch::async,
+                        [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
+    }();
     // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to
     // keep.
     auto tried = prepare(job_.pins, options_.verify);

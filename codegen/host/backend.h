@@ -19,13 +19,20 @@ namespace flashjit {
 struct ParallelFor {
   int workers = 1;
   std::function<void(std::int64_t items, const std::function<void(std::int64_t item, int worker)>& body)> run;
+
+  // The same, without memory for what `body` captures.
+  template <class Body>
+  void each(std::int64_t items, const Body& body) const {
+    run(items, std::cref(body));
+  }
 };
 
 // One compiled kernel. May be run from many threads at once. The result does not depend on the number of workers.
 class HostKernel {
  public:
   virtual ~HostKernel() = default;
-  // Host pointers throughout.
+  // Host pointers throughout. Memory that it needs beside the tensors is mapped by its first run, and kept. Nothing else
+  // is allocated, so no lack of memory ends a run half way; the textbook version, which `bench` compares with, does.
   virtual Result<void> run(const KernelParams& params, const ParallelFor& parallel) const = 0;
 };
 

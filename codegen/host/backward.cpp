@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <map>
 #include <numbers>
+#include <span>
+#include <tuple>
+#include <utility>
 
 #include "codegen/host/backward_config.h"
 #include "codegen/host/cpu.h"
@@ -69,25 +71,42 @@ class BackwardKernel final : public HostKernel {
     const ParallelFor& parallel;
     const ParameterGradients& gradients;
     char *memory, *scratch;
-    std::vector<double>& sink_sums;  // [sequence, head]
+    std::span<double> sink_sums;  // [sequence, head]
+    char* items;                  // memory for the items of a round, and where their chains begin
+  };
+  // A chunk of the keys of a pair; those of one chain follow each other.
+  struct Item {
+    std::int64_t chain, index;                     // of all chains; its place among the items of a round
+    std::int64_t chunk, first_chunk, first_index;  // of the first item of its chain
+    const Pair* pair;
   };
   std::int64_t group() const { return spec_.heads_q / spec_.heads_kv; }
   std::int64_t chunk_keys(std::int64_t keys) const {
     return std::max<std::int64_t>(c_.tile_kv, round_up((keys + kMostChunks - 1) / kMostChunks, c_.tile_kv));
   }
+  // Of queries, as they are packed: lists of them take the place of what a worker has of a tile.
+  std::int64_t rows_of_tile() const { return std::int64_t{c_.tile_words} * c_.pack; }
+  std::int64_t rows_bytes() const { return bytes_of_elements<const void*>(rows_of_tile()); }
+  std::int64_t worker_bytes() const { return round_up(std::max(c_.scratch_bytes(), 3 * rows_bytes()), 4096); }
   std::int64_t chunks(std::int64_t keys) const { return (keys + chunk_keys(keys) - 1) / chunk_keys(keys); }
   char* head_at(const Pair& pair, std::int64_t head, char* memory) const {
     return memory + pair.heads + (head - pair.hk * group()) * pair.head.bytes;
   }
 
   void place(Pair& pair, std::int64_t at) const;
-  std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
-  void run_round(const Round& round, std::vector<Pair> pairs) const;
-  void compute_keys(const Round& round, const std::vector<Pair>& pairs) const;
-  void sum_sinks(const Round& round, const std::vector<Pair>& pairs) const;
+  struct Sizes {
+    std::int64_t items = 0;    // of all rounds
+    std::int64_t largest = 0;  // bytes of a round, at most
+  };
+  Sizes sizes_of(const Problem& problem, const KernelParams& params) const;
+  void run_rounds(const Round& round, std::span<Pair> pairs) const;
+  void run_round(const Round& round, std::span<Pair> pairs) const;
+  std::span<Item> items_of(const Round& round, std::span<const Pair> pairs) const;
+  void compute_keys(const Round& round, std::span<const Pair> pairs) const;
+  void sum_sinks(const Round& round, std::span<const Pair> pairs) const;
   void pack_keys(const Problem& problem, const Pair& pair, std::int64_t item, char* memory) const;
   void pack_queries(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
-                    std::int64_t tile, char* memory) const;
+                    std::int64_t tile, char* memory, char* scratch) const;
   void compute(const Round& round, const Pair& pair, std::int64_t chunk, char* scratch) const;
   void store_keys(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t k_lo,
                   std::int64_t keys, char* scratch) const;
@@ -127,49 +146,40 @@ void BackwardKernel::place(Pair& pair, std::int64_t at) const {
   pair.bytes = pair.heads - at + group() * pair.head.bytes;
 }
 
-std::vector<BackwardKernel::Pair> BackwardKernel::all_pairs(const Problem& problem, const KernelParams& params) const {
-  std::vector<Pair> pairs;
+BackwardKernel::Sizes BackwardKernel::sizes_of(const Problem& problem, const KernelParams& params) const {
+  Sizes sizes;
+  std::int64_t all = 0, most = 0;
   for (std::int64_t b = 0; b < params.batch; ++b) {
-    const Sequence sequence = problem.sequence(b);
-    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
-      pairs.push_back({.b = b, .hk = hk, .sequence = sequence});
-      place(pairs.back(), 0);
-    }
+    Pair pair{.sequence = problem.sequence(b)};
+    place(pair, 0);
+    sizes.items += spec_.heads_kv * chunks(pair.sequence.k_len);
+    all = std::min(all + spec_.heads_kv * pair.bytes, kLargestRound);
+    most = std::max(most, pair.bytes);
   }
-  return pairs;
+  sizes.largest = std::max(all, most);
+  return sizes;
 }
 
 Result<void> BackwardKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
   const Problem problem(spec_, params);
-  std::vector<Pair> pairs = all_pairs(problem, params);
-  std::vector<std::size_t> round_ends;
-  std::int64_t largest = 0, bytes = 0, items = 0;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    if (bytes > 0 && bytes + pairs[i].bytes > kLargestRound) {
-      round_ends.push_back(i);
-      bytes = 0;
-    }
-    place(pairs[i], bytes);
-    pairs[i].first_chunk = items;
-    items += chunks(pairs[i].sequence.k_len);
-    bytes += pairs[i].bytes;
-    largest = std::max(largest, bytes);
-  }
-  round_ends.push_back(pairs.size());
-  ParameterGradients gradients(params, gradients_, apart_, items);
-  const std::int64_t scratch = parallel.workers * c_.scratch_bytes(), copies = round_up(gradients.copy_bytes(), 4096);
-  std::unique_ptr<Workspace> workspace = workspaces_.take(scratch + copies + largest);
-  if (!workspace) return out_of_memory(scratch + copies + largest, "use fewer threads or shorter sequences");
-  gradients.begin(workspace->data() + scratch, parallel);
-  std::vector<double> sink_sums(static_cast<std::size_t>(params.d_sink ? params.batch * spec_.heads_q : 0), 0.0);
-  const Round round{problem,           params,   parallel, gradients, workspace->data() + scratch + copies,
-                    workspace->data(), sink_sums};
-  std::size_t begin = 0;
-  for (const std::size_t end : round_ends) {
-    run_round(round,
-              {pairs.begin() + static_cast<std::ptrdiff_t>(begin), pairs.begin() + static_cast<std::ptrdiff_t>(end)});
-    begin = end;
-  }
+  const Sizes sizes = sizes_of(problem, params);
+  const std::int64_t pairs = std::int64_t{params.batch} * spec_.heads_kv,
+                     sinks = params.d_sink ? params.batch * spec_.heads_q : 0;
+  ParameterGradients gradients(params, gradients_, apart_, sizes.items);
+  std::int64_t bytes = 0;
+  const auto take = [&bytes](std::int64_t more) { return std::exchange(bytes, bytes + more); };
+  const std::int64_t scratch = take(parallel.workers * worker_bytes()),
+                     copies = take(round_up(gradients.copy_bytes(), 4096)), memory = take(sizes.largest),
+                     pairs_at = take(bytes_of_elements<Pair>(pairs)), sinks_at = take(bytes_of_elements<double>(sinks)),
+                     items =
+                         take(bytes_of_elements<Item>(sizes.items) + bytes_of_elements<std::int64_t>(sizes.items + 1));
+  std::unique_ptr<Workspace> workspace = workspaces_.take(bytes);
+  if (!workspace) return out_of_memory(bytes, "use fewer threads or shorter sequences");
+  char* const at = workspace->data();
+  gradients.begin(at + copies, parallel);
+  const std::span<double> sink_sums = make_elements<double>(at + sinks_at, sinks);
+  run_rounds({problem, params, parallel, gradients, at + memory, at + scratch, sink_sums, at + items},
+             make_elements<Pair>(at + pairs_at, pairs));
   gradients.finish(parallel);
   for (std::int64_t h = 0; params.d_sink && h < spec_.heads_q; ++h) {
     double sum = 0;
@@ -180,8 +190,30 @@ Result<void> BackwardKernel::run(const KernelParams& params, const ParallelFor& 
   return {};
 }
 
-void BackwardKernel::run_round(const Round& round, std::vector<Pair> pairs) const {
-  const auto& [problem, params, parallel, gradients, memory, scratch, sink_sums] = round;
+void BackwardKernel::run_rounds(const Round& round, std::span<Pair> pairs) const {
+  std::size_t begin = 0, end = 0;
+  std::int64_t bytes = 0, items = 0;
+  for (std::int64_t b = 0; b < round.params.batch; ++b) {
+    const Sequence sequence = round.problem.sequence(b);
+    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
+      Pair& pair = pairs[end] = {.b = b, .hk = hk, .sequence = sequence, .first_chunk = items};
+      place(pair, bytes);
+      if (bytes > 0 && bytes + pair.bytes > kLargestRound) {
+        run_round(round, pairs.subspan(begin, end - begin));
+        begin = end;
+        bytes = 0;
+        place(pair, 0);
+      }
+      ++end;
+      items += chunks(sequence.k_len);
+      bytes += pair.bytes;
+    }
+  }
+  run_round(round, pairs.subspan(begin));
+}
+
+void BackwardKernel::run_round(const Round& round, std::span<Pair> pairs) const {
+  const auto& [problem, params, parallel, gradients, memory, scratch, sink_sums, items] = round;
   std::int64_t packs = 0, tiles = 0;
   for (Pair& pair : pairs) {
     pair.first_pack = packs;
@@ -193,7 +225,7 @@ void BackwardKernel::run_round(const Round& round, std::vector<Pair> pairs) cons
     const std::int64_t index = item - pair.first_query_tile, of_head = c_.tiles_of(pair.sequence.q_len);
     return std::pair(pair.hk * group() + index / of_head, index % of_head);
   };
-  parallel.run(packs + tiles, [&](std::int64_t item, int) {
+  parallel.each(packs + tiles, [&](std::int64_t item, int worker) {
     const FlushSubnormals flush;
     if (item < packs) {
       const Pair& pair = owner(pairs, item, &Pair::first_pack);
@@ -201,11 +233,11 @@ void BackwardKernel::run_round(const Round& round, std::vector<Pair> pairs) cons
     }
     const Pair& pair = owner(pairs, item - packs, &Pair::first_query_tile);
     const auto [head, tile] = head_and_tile(pair, item - packs);
-    pack_queries(problem, params, pair, head, tile, memory);
+    pack_queries(problem, params, pair, head, tile, memory, scratch + worker * worker_bytes());
   });
   compute_keys(round, pairs);
   if (params.d_sink) sum_sinks(round, pairs);
-  parallel.run(tiles, [&](std::int64_t item, int) {
+  parallel.each(tiles, [&](std::int64_t item, int) {
     const FlushSubnormals flush;
     const Pair& pair = owner(pairs, item, &Pair::first_query_tile);
     const auto [head, tile] = head_and_tile(pair, item);
@@ -213,34 +245,53 @@ void BackwardKernel::run_round(const Round& round, std::vector<Pair> pairs) cons
   });
 }
 
-void BackwardKernel::compute_keys(const Round& round, const std::vector<Pair>& pairs) const {
-  struct Item {
-    const Pair* pair;
-    std::int64_t chunk;
-  };
-  std::vector<std::vector<Item>> chains;
-  std::map<std::int64_t, std::size_t> numbers;
+// The items of a round, those of one chain one after the other as they were. Chains whose first keys are the first ones
+// go first: the most queries see these under a causal mask, so no worker ends with a long one.
+std::span<BackwardKernel::Item> BackwardKernel::items_of(const Round& round, std::span<const Pair> pairs) const {
+  std::int64_t count = 0;
+  for (const Pair& pair : pairs) count += chunks(pair.sequence.k_len);
+  const std::span<Item> items = make_elements<Item>(round.items, count);
+  std::size_t next = 0;
   for (const Pair& pair : pairs) {
-    for (std::int64_t chunk = 0; chunk < chunks(pair.sequence.k_len); ++chunk) {
+    for (std::int64_t chunk = 0; chunk < chunks(pair.sequence.k_len); ++chunk, ++next) {
       const std::int64_t chain = round.gradients.chain(pair.b, pair.hk, chunk, pair.first_chunk + chunk);
-      const auto [number, is_new] = numbers.emplace(chain, chains.size());
-      if (is_new) chains.emplace_back();
-      chains[number->second].push_back({&pair, chunk});
+      items[next] = {.chain = chain, .index = static_cast<std::int64_t>(next), .chunk = chunk, .pair = &pair};
     }
   }
-  // The first keys of a causal mask are seen by the most queries: they go first, so that no worker ends with a long one.
-  std::ranges::stable_sort(chains, {}, [](const std::vector<Item>& chain) { return chain.front().chunk; });
-  round.parallel.run(static_cast<std::int64_t>(chains.size()), [&](std::int64_t chain, int worker) {
+  std::ranges::sort(items, {}, [](const Item& item) { return std::pair(item.chain, item.index); });
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const Item& first = i > 0 && items[i - 1].chain == items[i].chain ? items[i - 1] : items[i];
+    items[i].first_chunk = &first == &items[i] ? first.chunk : first.first_chunk;
+    items[i].first_index = &first == &items[i] ? first.index : first.first_index;
+  }
+  std::ranges::sort(items, {},
+                    [](const Item& item) { return std::tuple(item.first_chunk, item.first_index, item.index); });
+  return items;
+}
+
+void BackwardKernel::compute_keys(const Round& round, std::span<const Pair> pairs) const {
+  const std::span<const Item> items = items_of(round, pairs);
+  const auto count = static_cast<std::int64_t>(items.size());
+  const std::span<std::int64_t> begins =
+      make_elements<std::int64_t>(round.items + bytes_of_elements<Item>(count), count + 1);
+  std::size_t chains = 0;
+  for (std::size_t i = 0; i < items.size(); ++i)
+    if (i == 0 || items[i].chain != items[i - 1].chain) begins[chains++] = static_cast<std::int64_t>(i);
+  begins[chains] = count;
+  round.parallel.each(static_cast<std::int64_t>(chains), [&](std::int64_t chain, int worker) {
     const FlushSubnormals flush;
-    for (const auto& [pair, chunk] : chains[static_cast<std::size_t>(chain)])
-      compute(round, *pair, chunk, round.scratch + worker * c_.scratch_bytes());
+    const auto at = static_cast<std::size_t>(chain);
+    for (std::int64_t i = begins[at]; i < begins[at + 1]; ++i) {
+      const Item& item = items[static_cast<std::size_t>(i)];
+      compute(round, *item.pair, item.chunk, round.scratch + worker * worker_bytes());
+    }
   });
 }
 
 // P of the sink, which has no V, is exp(sink - LSE), and its dP is 0.
-void BackwardKernel::sum_sinks(const Round& round, const std::vector<Pair>& pairs) const {
+void BackwardKernel::sum_sinks(const Round& round, std::span<const Pair> pairs) const {
   const double unit = spec_.lse == Lse::log2 ? std::numbers::ln2 : 1;
-  round.parallel.run(static_cast<std::int64_t>(pairs.size()) * group(), [&](std::int64_t item, int) {
+  round.parallel.each(static_cast<std::int64_t>(pairs.size()) * group(), [&](std::int64_t item, int) {
     const Pair& pair = pairs[static_cast<std::size_t>(item / group())];
     const std::int64_t h = pair.hk * group() + item % group();
     const auto* delta = reinterpret_cast<const float*>(head_at(pair, h, round.memory) + pair.head.delta);
@@ -274,12 +325,14 @@ void BackwardKernel::pack_keys(const Problem& problem, const Pair& pair, std::in
 }
 
 void BackwardKernel::pack_queries(const Problem& problem, const KernelParams& params, const Pair& pair,
-                                  std::int64_t head, std::int64_t tile, char* memory) const {
+                                  std::int64_t head, std::int64_t tile, char* memory, char* scratch) const {
   const Sequence& s = pair.sequence;
   const std::int64_t q_lo = tile * c_.tile_q, token = s.q_first + q_lo;
   const std::int64_t rows = std::min<std::int64_t>(c_.tile_q, s.q_len - q_lo);
-  const auto padded = static_cast<std::size_t>(c_.tile_words * c_.pack);
-  std::vector<const void*> q(padded, kZeros), d_o(padded, kZeros), o(padded, kZeros);
+  const std::span<const void*> q = make_elements<const void*>(scratch, rows_of_tile()),
+                               d_o = make_elements<const void*>(scratch + rows_bytes(), rows_of_tile()),
+                               o = make_elements<const void*>(scratch + 2 * rows_bytes(), rows_of_tile());
+  for (const std::span<const void*>& of : {q, d_o, o}) std::ranges::fill(of, kZeros);
   for (std::int64_t i = 0; i < rows; ++i) {
     const auto at = static_cast<std::size_t>(i);
     q[at] = problem.q(pair.b, head, token + i);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include <llvm/IR/Verifier.h>
 #include <llvm/Support/raw_ostream.h>
@@ -104,17 +105,27 @@ class BlockedKernel final : public HostKernel {
   std::int64_t wide_bytes(std::int64_t keys) const {
     return widener_ ? round_up(keys * spec_.d_v * size_of(config_.dtype), 64) : 0;
   }
-  std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
-  void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
-                 std::vector<Pair> pairs, char* packed, char* scratch) const;
+  // What a worker needs: of a tile, queries that are widened behind it; or, before, of keys that are widened.
+  std::int64_t wide_queries_bytes() const {
+    return query_widener_ ? config_.rows() * (spec_.d_qk * std::int64_t{sizeof(float)} + std::int64_t{sizeof(void*)})
+                          : 0;
+  }
+  std::int64_t wide_keys_bytes() const { return widener_ ? kPackKeys * spec_.d_qk * size_of(config_.dtype) : 0; }
+  std::int64_t worker_bytes() const {
+    return round_up(std::max(config_.scratch_bytes() + wide_queries_bytes(), wide_keys_bytes()), 4096);
+  }
+  std::int64_t largest_round(const Problem& problem, const KernelParams& params) const;
+  void place(Pair& pair, std::int64_t at) const;
+  void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel, std::span<Pair> pairs,
+                 char* packed, char* scratch) const;
   SeenKeys seen_keys(const KernelParams& params, std::int64_t b, std::int64_t hk, const Sequence& sequence) const;
-  void pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed) const;
+  void pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed, char* scratch) const;
   void compute(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                std::int64_t tile, const char* packed, char* scratch) const;
   void compute_rows(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                     std::int64_t q_lo, std::int64_t rows, const char* packed, char* scratch) const;
-  std::vector<float> wide_queries(const Problem& problem, std::int64_t b, std::int64_t head, std::int64_t token,
-                                  std::int64_t rows) const;
+  const float* wide_queries(const Problem& problem, std::int64_t b, std::int64_t head, std::int64_t token,
+                            std::int64_t rows, char* memory) const;
 
   AttentionSpec spec_;
   HostConfig config_;
@@ -125,17 +136,6 @@ class BlockedKernel final : public HostKernel {
   std::optional<Widener> widener_, query_widener_;  // of K and V, and of Q, of 8 bits
   mutable WorkspacePool workspaces_;
 };
-
-std::vector<BlockedKernel::Pair> BlockedKernel::all_pairs(const Problem& problem, const KernelParams& params) const {
-  std::vector<Pair> pairs;
-  for (std::int64_t b = 0; b < params.batch; ++b) {
-    const Sequence sequence = problem.sequence(b);
-    if (sequence.q_len == 0) continue;
-    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk)
-      pairs.push_back({b, hk, sequence, seen_keys(params, b, hk, sequence)});
-  }
-  return pairs;
-}
 
 // Of all queries and heads that share the keys: a window of a long cache is all that a few queries read.
 SeenKeys BlockedKernel::seen_keys(const KernelParams& params, std::int64_t b, std::int64_t hk,
@@ -157,44 +157,62 @@ SeenKeys BlockedKernel::seen_keys(const KernelParams& params, std::int64_t b, st
   return all.begin < all.end ? all : SeenKeys{0, 0};
 }
 
-Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
-  const Problem problem(spec_, params);
-  std::vector<Pair> pairs = all_pairs(problem, params);
-  std::vector<std::size_t> round_ends;
-  std::int64_t largest = 0, bytes = 0;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const std::int64_t more = packed_bytes(pairs[i].sequence.k_len);
-    if (bytes > 0 && bytes + more > kLargestPacked) {
-      round_ends.push_back(i);
-      bytes = 0;
-    }
-    pairs[i].k_at = bytes;
-    pairs[i].v_at = bytes + round_up(config_.k_bytes(pairs[i].sequence.k_len), 64);
-    pairs[i].rows_at = pairs[i].v_at + round_up(config_.v_bytes(pairs[i].sequence.k_len), 64);
-    pairs[i].flags_at = pairs[i].rows_at + rows_bytes(pairs[i].sequence.k_len);
-    pairs[i].wide_at = pairs[i].flags_at + flags_bytes(pairs[i].sequence.k_len);
-    pairs[i].scales_at = pairs[i].wide_at + wide_bytes(pairs[i].sequence.k_len);
-    bytes += more;
+// As many bytes as any round packs, or a few more.
+std::int64_t BlockedKernel::largest_round(const Problem& problem, const KernelParams& params) const {
+  std::int64_t all = 0, largest = 0;
+  for (std::int64_t b = 0; b < params.batch; ++b) {
+    const Sequence sequence = problem.sequence(b);
+    if (sequence.q_len == 0) continue;
+    const std::int64_t bytes = packed_bytes(sequence.k_len);
+    all = std::min(all + spec_.heads_kv * bytes, kLargestPacked);
     largest = std::max(largest, bytes);
   }
-  if (pairs.empty()) return {};
-  round_ends.push_back(pairs.size());
-  const std::int64_t scratch = parallel.workers * config_.scratch_bytes();
-  std::unique_ptr<Workspace> workspace = workspaces_.take(scratch + largest);
-  if (!workspace) return out_of_memory(scratch + largest, "use fewer threads or shorter sequences");
-  std::size_t begin = 0;
-  for (const std::size_t end : round_ends) {
-    run_round(problem, params, parallel,
-              {pairs.begin() + static_cast<std::ptrdiff_t>(begin), pairs.begin() + static_cast<std::ptrdiff_t>(end)},
-              workspace->data() + scratch, workspace->data());
-    begin = end;
+  return std::max(all, largest);
+}
+
+void BlockedKernel::place(Pair& pair, std::int64_t at) const {
+  const std::int64_t keys = pair.sequence.k_len;
+  pair.k_at = at;
+  pair.v_at = pair.k_at + round_up(config_.k_bytes(keys), 64);
+  pair.rows_at = pair.v_at + round_up(config_.v_bytes(keys), 64);
+  pair.flags_at = pair.rows_at + rows_bytes(keys);
+  pair.wide_at = pair.flags_at + flags_bytes(keys);
+  pair.scales_at = pair.wide_at + wide_bytes(keys);
+}
+
+Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
+  const Problem problem(spec_, params);
+  const std::int64_t largest = largest_round(problem, params), most_pairs = std::int64_t{params.batch} * spec_.heads_kv;
+  if (largest == 0) return {};
+  const std::int64_t scratch = parallel.workers * worker_bytes(), lists = bytes_of_elements<Pair>(most_pairs);
+  std::unique_ptr<Workspace> workspace = workspaces_.take(scratch + lists + largest);
+  if (!workspace) return out_of_memory(scratch + lists + largest, "use fewer threads or shorter sequences");
+  const std::span<Pair> pairs = make_elements<Pair>(workspace->data() + scratch, most_pairs);
+  std::size_t count = 0;
+  std::int64_t bytes = 0;
+  const auto run_those = [&] {
+    run_round(problem, params, parallel, pairs.first(count), workspace->data() + scratch + lists, workspace->data());
+    count = 0;
+    bytes = 0;
+  };
+  for (std::int64_t b = 0; b < params.batch; ++b) {
+    const Sequence sequence = problem.sequence(b);
+    if (sequence.q_len == 0) continue;
+    const std::int64_t more = packed_bytes(sequence.k_len);
+    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
+      if (bytes > 0 && bytes + more > kLargestPacked) run_those();
+      Pair& pair = pairs[count++] = {b, hk, sequence, seen_keys(params, b, hk, sequence)};
+      place(pair, bytes);
+      bytes += more;
+    }
   }
+  run_those();
   workspaces_.give_back(std::move(workspace));
   return {};
 }
 
 void BlockedKernel::run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel,
-                              std::vector<Pair> pairs, char* packed, char* scratch) const {
+                              std::span<Pair> pairs, char* packed, char* scratch) const {
   const std::int64_t group = spec_.heads_q / spec_.heads_kv;
   std::int64_t chunks = 0, tiles = 0;
   for (Pair& pair : pairs) {
@@ -203,21 +221,23 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
     chunks += (pair.seen.end + kPackKeys - 1) / kPackKeys - pair.seen.begin / kPackKeys;
     tiles += (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q * group;
   }
-  parallel.run(chunks, [&](std::int64_t item, int) {
+  parallel.each(chunks, [&](std::int64_t item, int worker) {
     const Pair& pair = owner(pairs, item, &Pair::first_pack);
-    pack(problem, pair, pair.seen.begin / kPackKeys + item - pair.first_pack, packed);
+    pack(problem, pair, pair.seen.begin / kPackKeys + item - pair.first_pack, packed,
+         scratch + worker * worker_bytes());
   });
-  parallel.run(tiles, [&](std::int64_t item, int worker) {
+  parallel.each(tiles, [&](std::int64_t item, int worker) {
     const Pair& pair = owner(pairs, item, &Pair::first_tile);
     const std::int64_t index = item - pair.first_tile;
     const std::int64_t tiles_q = (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q;
     // The last queries of a causal mask see the most: they go first, so that no worker ends with a long one.
     compute(problem, params, pair, pair.hk * group + index % group, tiles_q - 1 - index / group, packed,
-            scratch + worker * config_.scratch_bytes());
+            scratch + worker * worker_bytes());
   });
 }
 
-void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed) const {
+void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed,
+                         char* scratch) const {
   const FlushSubnormals flush;
   // For keys past the last one.
   alignas(64) static constexpr char kZeros[kMostBytesOfRow] = {};
@@ -230,11 +250,9 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
   const void** const v_rows = reinterpret_cast<const void**>(packed + pair.rows_at) + first;
   problem.k_rows(pair.b, pair.hk, first, call.keys, k_rows);
   problem.v_rows(pair.b, pair.hk, first, call.keys, v_rows);
-  std::vector<char> wide_keys;
   if (widener_) {
     const int row = spec_.d_v * size_of(config_.dtype);
-    wide_keys.resize(static_cast<std::size_t>(call.keys * spec_.d_qk * size_of(config_.dtype)));
-    widener_->widen(k_rows, call.keys, spec_.d_qk, wide_keys.data());
+    widener_->widen(k_rows, call.keys, spec_.d_qk, scratch);
     widener_->widen(v_rows, call.keys, spec_.d_v, packed + pair.wide_at + first * row, problem.v_step());
   }
   if (has_key_scales(spec_)) {
@@ -268,13 +286,13 @@ void BlockedKernel::compute(const Problem& problem, const KernelParams& params, 
   }
 }
 
-std::vector<float> BlockedKernel::wide_queries(const Problem& problem, std::int64_t b, std::int64_t head,
-                                               std::int64_t token, std::int64_t rows) const {
-  std::vector<const void*> narrow(static_cast<std::size_t>(rows));
+const float* BlockedKernel::wide_queries(const Problem& problem, std::int64_t b, std::int64_t head, std::int64_t token,
+                                         std::int64_t rows, char* memory) const {
+  const std::span<const void*> narrow = make_elements<const void*>(memory, rows);
   for (std::int64_t i = 0; i < rows; ++i) narrow[static_cast<std::size_t>(i)] = problem.q(b, head, token + i);
-  std::vector<float> wide(static_cast<std::size_t>(rows * spec_.d_qk));
-  query_widener_->widen(narrow.data(), rows, spec_.d_qk, reinterpret_cast<char*>(wide.data()));
-  return wide;
+  char* const wide = memory + rows * std::int64_t{sizeof(void*)};
+  query_widener_->widen(narrow.data(), rows, spec_.d_qk, wide);
+  return reinterpret_cast<const float*>(wide);
 }
 
 void BlockedKernel::compute_rows(const Problem& problem, const KernelParams& params, const Pair& pair,
@@ -307,10 +325,8 @@ void BlockedKernel::compute_rows(const Problem& problem, const KernelParams& par
   call.k_len = s.k_len;
   call.q_lo = q_lo;
   call.rows = rows;
-  std::vector<float> wide;
   if (query_widener_) {
-    wide = wide_queries(problem, pair.b, head, token, rows);
-    call.q = wide.data();
+    call.q = wide_queries(problem, pair.b, head, token, rows, scratch + config_.scratch_bytes());
     call.q_token = spec_.d_qk;
   }
   call.sink = problem.sink(head);
@@ -351,13 +367,13 @@ class NaiveKernel final : public HostKernel {
     auto** const k_rows = reinterpret_cast<const void**>(workspace->data() + 2 * matrix);
     auto** const v_rows = k_rows + lists * most_keys;
     char* const wide = reinterpret_cast<char*>(v_rows + lists * most_keys);
-    parallel.run(lists, [&](std::int64_t list, int) {
+    parallel.each(lists, [&](std::int64_t list, int) {
       const std::int64_t first = list * most_keys;
       list_rows(problem, list, k_rows + first, v_rows + first, wide + first * spec_.d_qk * element,
                 wide + (lists * most_keys * spec_.d_qk + first * spec_.d_v) * element);
     });
     for (const NaiveFunction step : steps_) {
-      parallel.run(rows, [&](std::int64_t row, int) {
+      parallel.each(rows, [&](std::int64_t row, int) {
         const FlushSubnormals flush;
         const std::int64_t pair = row / most_queries, b = pair / spec_.heads_q, h = pair % spec_.heads_q;
         const std::int64_t hk = h / (spec_.heads_q / spec_.heads_kv);

@@ -100,12 +100,12 @@ Result<void> NaiveGradientsKernel::run(const KernelParams& params, const Paralle
     next += 2 * pair.sequence.q_len * group() * row_floats(pair.sequence.k_len);
   }
   const Pair& last = pairs.back();
-  parallel.run(last.first_query + last.sequence.q_len * group(), [&](std::int64_t item, int) {
+  parallel.each(last.first_query + last.sequence.q_len * group(), [&](std::int64_t item, int) {
     const FlushSubnormals flush;
     const Pair& pair = owner(pairs, item, &Pair::first_query);
     compute_query(problem, params, pair, item - pair.first_query);
   });
-  parallel.run(last.first_key + last.sequence.k_len, [&](std::int64_t item, int) {
+  parallel.each(last.first_key + last.sequence.k_len, [&](std::int64_t item, int) {
     const FlushSubnormals flush;
     const Pair& pair = owner(pairs, item, &Pair::first_key);
     compute_key(problem, params, pair, item - pair.first_key);

@@ -40,7 +40,7 @@ void ParameterGradients::each_row(const ParallelFor& parallel,
                                   const std::function<void(int, std::int64_t, float*, std::int64_t)>& body) const {
   for (int i = 0; i < count_; ++i) {
     const ParamGradient& out = outputs_[static_cast<std::size_t>(i)];
-    parallel.run(rows_of(out), [&](std::int64_t row, int) {
+    parallel.each(rows_of(out), [&](std::int64_t row, int) {
       const std::int64_t third = row % out.size[2], second = row / out.size[2] % out.size[1],
                          first = row / out.size[2] / out.size[1];
       body(i, first_[static_cast<std::size_t>(i)] + row * out.size[3],
@@ -52,7 +52,7 @@ void ParameterGradients::each_row(const ParallelFor& parallel,
 void ParameterGradients::begin(char* memory, const ParallelFor& parallel) {
   memory_ = reinterpret_cast<float*>(memory);
   if (copies_ > 0) {
-    parallel.run(copies_, [&](std::int64_t copy, int) { std::fill_n(memory_ + copy * elements_, elements_, 0.0f); });
+    parallel.each(copies_, [&](std::int64_t copy, int) { std::fill_n(memory_ + copy * elements_, elements_, 0.0f); });
     return;
   }
   each_row(parallel, [&](int i, std::int64_t, float* row, std::int64_t stride) {

@@ -11,6 +11,8 @@
 #include <cstring>
 
 #include "codegen/cuda/embedded_templates.h"
+#include "compiler/spec/text_form.h"
+#include "runtime/bundle/cubin.h"
 #include "runtime/compile/facts.h"
 #include "runtime/store/key.h"
 #include "runtime/store/output_file.h"
@@ -191,6 +193,22 @@ BundleItem bundle_item(const BundleKey& key, const Compiled& compiled, std::stri
                     {"source", digest_of(compiled.source.generated)}}};
 }
 
+Result<void> check_kernel(const Bundle& bundle, const BundleItem& item) {
+  FLASHJIT_ASSIGN(code, bundle.code(item));
+  std::vector<std::string> entries;
+  if (bundle.index().templates == templates_digest()) {
+    const auto request = Request::parse(item.key.spec, item.key.target, item.key.pins);
+    if (!request) return named(bundle.path(), request.error());
+    if (bundle_key(*request) != item.key)
+      return named(bundle.path(), invalid("its spec is not in the words that it would be looked for with"));
+    FLASHJIT_ASSIGN(compiled, revive(bundle, item, *request));
+    for (const auto* launches : {&compiled.plan.before, &compiled.plan.launches})
+      for (const KernelLaunch& launch : *launches) entries.push_back(launch.entry);
+  }
+  const auto sound = check_cubin(code, item.key.target, entries);
+  return sound ? sound : named(bundle.path(), sound.error());
+}
+
 std::string templates_digest() {
   KeyBuilder key;
   for (const EmbeddedFile& file : embedded_templates()) key.field(file.name, file.text, file.sha256);
@@ -264,7 +282,7 @@ Error Bundles::missing(const Request& request) const {
   std::string detail = fmt::format("the bundles have {} kernels for {}", nearest.size(), key.target);
   if (!nearest.empty()) detail += nearest.size() > kShown ? "; the nearest:\n" : ":\n";
   for (std::size_t i = 0; i < std::min(kShown, nearest.size()); ++i)
-    detail += fmt::format("  {}\n", print(*nearest[i]));
+    detail += fmt::format("  {}\n", harmless(print(*nearest[i]), Lines::One));
   return {ErrorKind::NotFound,
           fmt::format("FLASHJIT_JIT=off, and the bundles have no kernel for {} on {}; build it with: {}", wanted,
                       key.target, command),

@@ -47,6 +47,10 @@ Result<void> write_bundle(const std::string& path, std::span<const std::uint8_t>
 BundleKey bundle_key(const Request& request);
 // A kernel as it goes into a bundle; `compiler`: its identity, for people.
 BundleItem bundle_item(const BundleKey& key, const Compiled& compiled, std::string_view compiler);
+// All that can be told of a kernel without a GPU: its bytes are those that were written, and a cubin for its target. Of
+// one that this version of the library made also: its spec is the one it is found by, its source is what would be made
+// for it, and it has the entries that are launched.
+Result<void> check_kernel(const Bundle& bundle, const BundleItem& item);
 // Of the templates of this library: kernels of a bundle take their parameters as these do, or they are not used.
 std::string templates_digest();
 

@@ -115,7 +115,17 @@ Result<std::vector<ManifestLine>> parse_manifest(std::string_view text, std::str
 }
 
 Result<std::vector<ManifestLine>> read_manifest(const std::string& path) {
-  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // What the program was given open may be a pipe, with somebody who writes. Under any other name it may have nobody.
+  const bool is_given = path == "/dev/stdin" || path.starts_with("/dev/fd/");
+  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | (is_given ? 0 : O_NONBLOCK)));
+  struct stat info = {};
+  if (file && !is_given && fstat(file.get(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return invalid(fmt::format("{}: this is no file but a {}; a manifest is a file of lines, or - for standard input",
+                               path,
+                               S_ISDIR(info.st_mode)    ? "folder"
+                               : S_ISFIFO(info.st_mode) ? "pipe"
+                                                        : "device"));
+  }
   if (!file)
     return Error{errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
                  fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)),

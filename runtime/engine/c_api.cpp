@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "compiler/spec/dtype.h"
+#include "compiler/spec/text_form.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/launch/dropout_mask.h"
 #include "runtime/launch/kernels.h"
@@ -99,9 +100,10 @@ Result<void> copy(const T& from, std::string_view type, std::size_t least, T& to
   return {};
 }
 
+// Bytes that are no UTF-8, as in paths of another encoding, become text: "\\xe9".
 std::string json_text(std::string_view text) {
   std::string quoted = "\"";
-  for (const char c : text) {
+  for (const char c : harmless(text, Lines::Many)) {
     if (c == '"' || c == '\\') {
       quoted += '\\';
       quoted += c;

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/launch/library_thread.h"
+
 namespace flashjit {
 namespace {
 
@@ -58,7 +60,11 @@ void run_with_stack(void (*function)(void*), void* of) {
   Work work = {function, of};
   if (is_enough_left() || pthread_attr_init(&attributes) != 0) return function(of);
   pthread_attr_setstacksize(&attributes, kBytes);
-  const bool started = pthread_create(&thread, &attributes, start, &work) == 0;
+  bool started = false;
+  {
+    const SignalsHeldOff held_off;
+    started = pthread_create(&thread, &attributes, start, &work) == 0;
+  }
   pthread_attr_destroy(&attributes);
   if (!started) return function(of);
   pthread_join(thread, nullptr);

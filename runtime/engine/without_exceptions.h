@@ -1,4 +1,4 @@
-// No exception may reach the caller of the library; what can be thrown in it is lack of memory and the like.
+// Where a program calls the library: no exception comes out, and how the program computes does not come in.
 #pragma once
 
 #include <exception>
@@ -6,12 +6,15 @@
 #include <string>
 
 #include "compiler/result.h"
+#include "runtime/launch/default_floats.h"
 
 namespace flashjit {
 
-// What `function` gives, a Result, or an error for what it throws. "out of memory" is short enough to need none itself.
+// What `function` gives, a Result, or an error for what it throws, which is lack of memory and the like. Floating point is
+// as by default meanwhile: the caller's rounding would be in texts, keys and constants. "out of memory" is short enough to need none itself.
 template <class Function>
 auto without_exceptions(const char* place, const Function& function) -> decltype(function()) {
+  const DefaultFloats floats;
   try {
     return function();
   } catch (const std::bad_alloc&) {

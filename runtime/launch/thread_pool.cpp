@@ -4,12 +4,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <exception>
 #include <fstream>
+#include <mutex>
 #include <sstream>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
+
+#include "runtime/launch/library_thread.h"
 
 namespace flashjit {
 namespace {
@@ -70,6 +78,10 @@ int affinity_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+void alone(std::int64_t items, const ThreadPool::Body& body) {
+  for (std::int64_t item = 0; item < items; ++item) body(item, 0);
+}
+
 }  // namespace
 
 int usable_cores() {
@@ -78,76 +90,110 @@ int usable_cores() {
   return quota < cores ? std::max(1, static_cast<int>(std::ceil(quota))) : cores;
 }
 
-ThreadPool::ThreadPool(int workers) : process_(getpid()) {
+// The threads, and all that they share with who calls run().
+struct ThreadPool::Crew {
+  Crew() = default;
+  Crew(const Crew&) = delete;
+  ~Crew();
+  void work(int worker);
+  void take_items(int worker);
+  void run(std::int64_t items, const Body& body);
+
+  std::mutex turn;  // one job at a time
+
+  std::mutex mutex;
+  std::condition_variable start, finished;
+  std::atomic<std::uint64_t> job = 0;  // counts jobs; a change starts the threads
+  std::atomic<int> busy = 0;           // threads that are not done with the job
+  std::atomic<bool> stopped = false;
+  const Body* body = nullptr;
+  std::int64_t items = 0;
+  std::atomic<std::int64_t> next = 0;
+  std::exception_ptr failure;  // the first of the job
+  std::vector<std::jthread> threads;
+};
+
+ThreadPool::Crew::~Crew() {
+  {
+    const std::lock_guard lock(mutex);
+    stopped = true;
+  }
+  start.notify_all();
+}
+
+void ThreadPool::Crew::take_items(int worker) {
   try {
-    for (int worker = 1; worker < workers; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+    for (std::int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < items;) (*body)(item, worker);
+  } catch (...) {
+    next.store(items, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex);
+    if (!failure) failure = std::current_exception();
+  }
+}
+
+void ThreadPool::Crew::work(int worker) {
+  std::uint64_t seen = 0;
+  const auto awaited = [&] { return job.load(std::memory_order_acquire) != seen || stopped; };
+  for (;;) {
+    if (!look_out_for(awaited)) {
+      std::unique_lock lock(mutex);
+      start.wait(lock, awaited);
+    }
+    if (stopped) return;
+    seen = job.load(std::memory_order_acquire);
+    take_items(worker);
+    if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      const std::lock_guard lock(mutex);
+      finished.notify_one();
+    }
+  }
+}
+
+void ThreadPool::Crew::run(std::int64_t count, const Body& what) {
+  const std::lock_guard one_at_a_time(turn);
+  body = &what;
+  items = count;
+  next.store(0, std::memory_order_relaxed);
+  busy.store(static_cast<int>(threads.size()), std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(mutex);
+    job.fetch_add(1, std::memory_order_release);
+  }
+  start.notify_all();
+  take_items(0);
+  // The body and what it refers to belong to the caller: nobody may be in it when this returns, in whatever way.
+  const auto done = [&] { return busy.load(std::memory_order_acquire) == 0; };
+  if (!look_out_for(done)) {
+    std::unique_lock lock(mutex);
+    finished.wait(lock, done);
+  }
+  if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+}
+
+ThreadPool::ThreadPool(int workers) : process_(getpid()), crew_(std::make_unique<Crew>()) {
+  crew_->threads.reserve(static_cast<std::size_t>(std::max(workers - 1, 0)));
+  try {
+    for (int worker = 1; worker < workers; ++worker)
+      crew_->threads.push_back(library_thread([crew = crew_.get(), worker] { crew->work(worker); }));
   } catch (const std::system_error&) {
     // The limit on threads is reached: fewer do the same work.
   }
-  workers_ = static_cast<int>(threads_.size()) + 1;
+  workers_ = static_cast<int>(crew_->threads.size()) + 1;
 }
 
 ThreadPool::~ThreadPool() {
-  if (getpid() != process_) {
-    // The threads stayed in the parent: there is nobody to join.
-    for (std::thread& thread : threads_) thread.detach();
-    return;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  start_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-}
-
-void ThreadPool::take_items(int worker) {
-  for (std::int64_t item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < items_;) (*body_)(item, worker);
-}
-
-void ThreadPool::work(int worker) {
-  std::uint64_t seen = 0;
-  const auto awaited = [&] { return job_.load(std::memory_order_acquire) != seen || stop_; };
-  for (;;) {
-    if (!look_out_for(awaited)) {
-      std::unique_lock lock(mutex_);
-      start_.wait(lock, awaited);
-    }
-    if (stop_) return;
-    seen = job_.load(std::memory_order_acquire);
-    take_items(worker);
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      const std::lock_guard lock(mutex_);
-      finished_.notify_one();
-    }
-  }
+  // The threads stayed in the parent. Their stacks may be those of new threads by now, and to destroy what they wait for
+  // would be to wait for them.
+  if (getpid() != process_) static_cast<void>(crew_.release());
 }
 
 void ThreadPool::run(std::int64_t items, const Body& body) {
   if (items <= 0) return;
-  const bool forked = getpid() != process_;
-  // After a fork the lock may be held by a thread that does not exist here.
-  std::unique_lock turn(turn_, std::defer_lock);
-  if (!forked) turn.lock();
-  if (forked || items == 1 || workers_ == 1) {
-    for (std::int64_t item = 0; item < items; ++item) body(item, 0);
-    return;
-  }
-  body_ = &body;
-  items_ = items;
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(workers_ - 1, std::memory_order_relaxed);
-  {
-    const std::lock_guard lock(mutex_);
-    job_.fetch_add(1, std::memory_order_release);
-  }
-  start_.notify_all();
-  take_items(0);
-  const auto done = [&] { return busy_.load(std::memory_order_acquire) == 0; };
-  if (!look_out_for(done)) {
-    std::unique_lock lock(mutex_);
-    finished_.wait(lock, done);
-  }
+  // After a fork locks may be held by threads that do not exist here.
+  if (getpid() != process_) return alone(items, body);
+  if (items > 1 && workers_ > 1) return crew_->run(items, body);
+  const std::lock_guard turn(crew_->turn);
+  alone(items, body);
 }
 
 }  // namespace flashjit

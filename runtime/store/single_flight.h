@@ -57,7 +57,7 @@ class SingleFlight {
       }
       slot = found->second;
       if (slot->result) return {*slot->result, How::Memory};
-      if (!bounds.wait(slot->done, lock, [&] { return slot->result.has_value(); }))
+      if (!bounds.wait(*slot->done, lock, [&] { return slot->result.has_value(); }))
         return {bounds.error(), How::Waited};
       if (*slot->result || !is_callers_own(slot->result->error().kind)) return {*slot->result, How::Waited};
     }
@@ -69,7 +69,11 @@ class SingleFlight {
  private:
   struct Slot {
     std::optional<Result<std::shared_ptr<T>>> result;
-    std::condition_variable done;
+    // In a forked child, to destroy what the parent's threads wait for would be to wait for them.
+    ~Slot() {
+      if (maker != getpid()) static_cast<void>(done.release());
+    }
+    std::unique_ptr<std::condition_variable> done = std::make_unique<std::condition_variable>();
     const pid_t maker = getpid();
   };
 
@@ -81,7 +85,7 @@ class SingleFlight {
       // Neither a copy nor a longer message: there may be no memory for them, and a destructor has nobody to tell.
       if (!result) result = Error{ErrorKind::Internal, "interrupted", {}};
       slot.result = std::move(*result);
-      slot.done.notify_all();
+      slot.done->notify_all();
     }
     SingleFlight& flight;
     const std::string& key;

@@ -1,5 +1,6 @@
 """flashjit build, bundle, --record and --bundle."""
 
+import hashlib
 import os
 
 import harness
@@ -58,6 +59,9 @@ def test_refused_manifests():
     for text, says in [(b"", "no specs"), (b"fwd bf16 d=64 heads=4 ;; colour=red", "m.txt:1:"), (b"# nothing\n", "no specs")]:
         refused("build", write("m.txt", text), "--arch", "sm_80", "-o", "x.fjb", "--json", kind="invalid", says=says)
     refused("build", "none.txt", "--arch", "sm_80", "-o", "x.fjb", "--json", kind="not_found", says="none.txt")
+    os.mkfifo(scratch("fifo"))  # which nobody writes
+    refused("build", scratch("fifo"), "--arch", "sm_80", "-o", "x.fjb", "--json", kind="invalid", says="no file but a pipe")
+    refused("build", scratch(""), "--arch", "sm_80", "-o", "x.fjb", "--json", kind="invalid", says="no file but a folder")
     good = write("m.txt", MANIFEST)
     refused("build", good, "--arch", "x86-64-v3", "-o", "x.fjb", "--json", kind="invalid", says="bundles hold kernels for GPUs")
     refused("build", good, "--arch", "sm_1", "-o", "x.fjb", "--json", says="sm_80")
@@ -97,6 +101,19 @@ def test_damage_is_found():
         refused("bundle", "merge", path, scratch("x.fjb"), "-o", scratch("y.fjb"), "--json", says="bad.fjb")
     assert not os.path.exists(scratch("y.fjb"))
     refused("bundle", "ls", "none.fjb", "--json", kind="not_found", says="none.fjb")
+
+
+def test_a_spec_forges_no_row():
+    need("nvrtc")
+    build("x.fjb", PLAIN.encode(), "sm_80")
+    whole = read(scratch("x.fjb"))
+    head = 32 + int.from_bytes(whole[24:32], "little")
+    forged = whole[:head].replace(PLAIN.encode(), PLAIN.replace(" ", "\n").encode())
+    assert forged != whole[:head]
+    write("forged.fjb", forged + hashlib.sha256(forged).digest() + whole[head + 32:])
+    rows = flashjit("bundle", "ls", scratch("forged.fjb")).out
+    assert rows.count("\n") == 1 and "\\x0a" in rows, rows
+    refused("bundle", "verify", scratch("forged.fjb"), "--json", says="1 of 1 kernels are not sound")
 
 
 def test_record_then_build():

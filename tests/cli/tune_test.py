@@ -159,6 +159,27 @@ def test_damaged_journal_costs_only_what_is_damaged():
     assert "going on" in run.err and len(run.lines()) == 2, run
 
 
+def test_journal_of_another_shape_is_passed_over():
+    need("host")
+    args = ["tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--records", scratch("own.txt"), "--json"]
+    process = subprocess.Popen([os.path.join(harness.ARGS.build, "bin", "flashjit"), *args], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               env={**os.environ, "FLASHJIT_CACHE_DIR": scratch("store")})
+    journals = []
+    while process.poll() is None and not journals:
+        journals = [name for name in os.listdir(scratch("")) if name.endswith(".journal")]
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    if not journals:
+        raise harness.Skip("the run was complete before it could be killed")
+    key = f"{SPEC}\nb=1,q=48,k=48"
+    strange = [{"key": key, "result": result} for result in ({}, {"spec": 1}, {"candidates": [7]}, {"spec": SPEC, "shape": "q=48", "best_us": "fast"})]
+    for lines in ([*strange, {"key": [key]}, 7, None], [{"key": key, "result": {"spec": SPEC, "candidates": {}}}]):
+        with open(scratch(journals[0]), "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+        run = flashjit(*args)
+        assert f"{len(lines)} lines of its journal have another shape" in run.err and len(run.lines()) == 1, run
+
+
 def test_two_runs_of_one_command_do_not_mix():
     need("host")
     args = ["tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "20s"]

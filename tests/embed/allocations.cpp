@@ -5,14 +5,16 @@
 
 namespace flashjit::testing {
 thread_local constinit Allocations allocations;
+constinit AllAllocations all_allocations;
 }  // namespace flashjit::testing
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 namespace {
 bool may_allocate() {
-  using flashjit::testing::allocations;
+  using flashjit::testing::all_allocations, flashjit::testing::allocations;
   ++allocations.made;
-  if (allocations.fail_at < 0) return true;
+  ++all_allocations.made;
+  if (allocations.fail_at < 0 && !all_allocations.fail) return true;
   if (allocations.fail_at > 0) return --allocations.fail_at, true;
   errno = ENOMEM;
   return false;

@@ -314,7 +314,7 @@ TEST_F(OutputFault, InAFolderOfOthersNoLinkIsFollowed) {
 TEST_F(OutputFault, AJournalOfSomebodyElseIsNotUsed) {
   const std::string victim = put("victim", "precious\n"), journal = at("journal");
   const auto is_refused = [&] {
-    const auto opened = Journal::open(journal);
+    const auto opened = Journal::open(journal, Json::object());
     unlink(journal.c_str());
     return !opened && opened.error().message.find(journal) == 0;
   };
@@ -330,7 +330,7 @@ TEST_F(OutputFault, AJournalOfSomebodyElseIsNotUsed) {
     EXPECT_TRUE(is_refused());
   }
   EXPECT_EQ(text_of(victim), "precious\n");
-  EXPECT_TRUE(Journal::open(journal));
+  EXPECT_TRUE(Journal::open(journal, Json::object()));
 }
 
 TEST_F(OutputFault, AnUnwritableLogIsSaidOnceAndItsLinesAreHarmless) {

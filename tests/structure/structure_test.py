@@ -98,6 +98,14 @@ def test_messages_leave_in_one_place():
     report(problems)
 
 
+def test_threads_are_made_in_one_place():
+    """Without the program's signals and floating point: library_thread.h. Who makes one otherwise holds signals off."""
+    making = re.compile(r"\bstd::j?thread\s*[({]|\bpthread_create\(|\bstd::async\(|thread\w*\.emplace_back\(|(workers|others|running|touching)\.emplace_back\(")
+    report([f"{path}: {making.search(without_comments(text)).group(0)}" for path, folder, text in files(".h", ".hpp", ".cpp")
+            if folder in ("codegen", "runtime", "autotune") and path != "runtime/launch/library_thread.h" and not path.startswith("runtime/examples/")
+            and making.search(without_comments(text)) and "SignalsHeldOff" not in text])
+
+
 def test_files_are_replaced_in_one_place():
     """Under names that nobody can foretell: temporary_file.cpp."""
     replacing = re.compile(r"\b((rename(at2?)?|mkostemp|mkstemp|mkdtemp|tmpnam|tmpfile|fopen)\(|O_TRUNC\b|ofstream\b)")

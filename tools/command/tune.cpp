@@ -282,9 +282,12 @@ class Run {
       held.push_back(std::move(lock));
     }
     const Machine& machine = sessions.front()->machine();
-    FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine))));
+    FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine)), example_json()));
     if (journal.size() > 0)
       say(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size()));
+    if (journal.strange() > 0)
+      say(fmt::format("{} lines of its journal have another shape and are passed over: their specs are tuned again\n",
+                      journal.strange()));
     std::vector<TuneJob> left;
     const std::vector<TunedRecord> known = place.known();
     total_ = jobs.size();

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -49,9 +50,22 @@ Result<void> check_own(int file, const std::string& path) {
                {}};
 }
 
+// Has it all that the example has, of the same types? A null of the example is a number that may not be known.
+bool is_like(const Json& json, const Json& example) {
+  if (example.is_null()) return json.is_null() || json.is_number();
+  if (example.is_number()) return json.is_number();
+  if (json.type() != example.type()) return false;
+  if (example.is_array())
+    return example.empty() || std::ranges::all_of(json, [&](const Json& item) { return is_like(item, example[0]); });
+  if (!example.is_object()) return true;
+  return std::ranges::all_of(example.items(), [&](const auto& field) {
+    return json.contains(field.key()) && is_like(json[field.key()], field.value());
+  });
+}
+
 }  // namespace
 
-Result<Journal> Journal::open(const std::string& path) {
+Result<Journal> Journal::open(const std::string& path, const Json& example) {
   Journal journal;
   journal.path_ = path;
   journal.file_ =
@@ -68,9 +82,10 @@ Result<Journal> Journal::open(const std::string& path) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     const Json entry = Json::parse(line, nullptr, false);
-    if (entry.is_object() && entry.contains("key") && entry["key"].is_string() && entry.contains("result") &&
-        entry["result"].is_object()) {
+    if (is_like(entry, {{"key", ""}, {"result", example}})) {
       journal.done_[entry["key"].get<std::string>()] = entry["result"];
+    } else if (!line.empty()) {
+      ++journal.strange_;
     }
   }
   return journal;

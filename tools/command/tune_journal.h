@@ -12,10 +12,12 @@ namespace flashjit {
 
 class Journal {
  public:
-  // Reads what is there, and locks the file: two runs of the same command would do everything twice.
-  static Result<Journal> open(const std::string& path);
+  // Reads what is there, and locks the file: two runs of the same command would do everything twice. Results have the
+  // shape of `example`, or are passed over and counted.
+  static Result<Journal> open(const std::string& path, const Json& example);
   const Json* find(const std::string& key) const;  // null: not done
   std::size_t size() const { return done_.size(); }
+  std::size_t strange() const { return strange_; }  // lines of another shape
   Result<void> add(const std::string& key, const Json& result);
   void remove();  // the run is complete
 
@@ -23,6 +25,7 @@ class Journal {
   std::string path_;
   FileHandle file_;
   std::map<std::string, Json> done_;
+  std::size_t strange_ = 0;
 };
 
 }  // namespace flashjit

@@ -122,6 +122,13 @@ Json tuned_json(const TuneOutcome& outcome) {
   return json;
 }
 
+Json example_json() {
+  TuneOutcome outcome;
+  outcome.candidates.emplace_back();
+  outcome.cut.emplace_back();
+  return tuned_json(outcome);
+}
+
 Json report_json(const Machine& machine, const std::string& date, std::vector<Json> specs) {
   double noise = 0, clock = 0, temperature = 0;
   for (const Json& spec : specs) {

@@ -55,7 +55,7 @@ class AppendingKernel final : public HostKernel {
     of_keys.q = params.k_new, of_keys.q_stride = params.k_new_stride;
     of_values.q = params.v_new, of_values.q_stride = params.v_new_stride;
     const Problem from(spec_, params), to(spec_, rotated), new_keys(spec_, of_keys), new_values(spec_, of_values);
-    parallel.run(Int64{params.batch} * params.q_len, [&](std::int64_t item, int) {
+    parallel.each(Int64{params.batch} * params.q_len, [&](std::int64_t item, int) {
       const std::int64_t b = item / params.q_len, q = item % params.q_len;
       const Sequence s = from.sequence(b);
       if (q >= s.q_len) return;

@@ -1,9 +1,9 @@
 #include "codegen/host/operations/merge.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "compiler/spec/half.h"
 
@@ -19,8 +19,8 @@ class MergeKernel final : public HostKernel {
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
     const std::int64_t rows = std::int64_t{params.batch} * spec_.heads_q * params.q_len;
-    parallel.run((rows + kRowsOfItem - 1) / kRowsOfItem, [&](std::int64_t item, int) {
-      std::vector<float> sums(static_cast<std::size_t>(spec_.d_v));
+    parallel.each((rows + kRowsOfItem - 1) / kRowsOfItem, [&](std::int64_t item, int) {
+      std::array<float, kMaxLatentDimV> sums;
       const std::int64_t end = std::min(rows, (item + 1) * kRowsOfItem);
       for (std::int64_t row = item * kRowsOfItem; row < end; ++row) {
         const std::int64_t head = row / params.q_len;

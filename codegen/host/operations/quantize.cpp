@@ -5,10 +5,11 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <vector>
+#include <span>
 
 #include "codegen/host/problem.h"
 #include "codegen/host/rope.h"
+#include "codegen/host/workspace.h"
 #include "compiler/spec/half.h"
 #include "templates/quantize/rotation.h"
 
@@ -66,31 +67,43 @@ class QuantizeKernel final : public HostKernel {
   Result<void> run(const KernelParams& p, const ParallelFor& parallel) const override {
     std::optional<RowTurner> turner;
     if (spec_.rope != Rope::none) turner.emplace(spec_, p);
-    const std::vector<Item> items = items_of(p);
-    std::vector<float> largest(items.size());
+    const std::int64_t count = count_items(p);
+    if (count == 0) return {};
+    const std::int64_t list = bytes_of_elements<Item>(count), bytes = list + bytes_of_elements<float>(count);
+    std::unique_ptr<Workspace> workspace = workspaces_.take(bytes);
+    if (!workspace) return out_of_memory(bytes, "use shorter sequences");
+    const std::span<Item> items = make_elements<Item>(workspace->data(), count);
+    const std::span<float> largest = make_elements<float>(workspace->data() + list, count);
+    std::size_t next = 0;
+    each_item(p, [&](Item item, std::int64_t of_scale, std::int64_t items_of_scale) {
+      item.first_of_scale = next - static_cast<std::size_t>(of_scale);
+      item.items_of_scale = items_of_scale;
+      items[next++] = item;
+    });
     // Twice the same rows: rotating them again is cheaper than memory for them all.
     const auto each_row = [&](const Item& item, auto visit) {
-      std::vector<float> row(static_cast<std::size_t>(spec_.d_qk));
+      std::array<float, kMaxHeadDim> memory;
+      const std::span<float> row(memory.data(), static_cast<std::size_t>(spec_.d_qk));
       for (std::int64_t token = item.begin; token < item.end; ++token) {
         load(p, turner ? &*turner : nullptr, item, token, row.data());
-        visit(item.first_token + token, row);
+        visit(item.first_token + token, std::span<const float>(row));
       }
     };
-    parallel.run(static_cast<std::int64_t>(items.size()), [&](std::int64_t i, int) {
+    parallel.each(count, [&](std::int64_t i, int) {
       float& of_item = largest[static_cast<std::size_t>(i)];
-      each_row(items[static_cast<std::size_t>(i)], [&](std::int64_t, const std::vector<float>& row) {
+      each_row(items[static_cast<std::size_t>(i)], [&](std::int64_t, std::span<const float> row) {
         for (const float x : row) of_item = std::isfinite(x) ? std::max(of_item, std::fabs(x)) : of_item;
       });
     });
-    parallel.run(static_cast<std::int64_t>(items.size()), [&](std::int64_t i, int) {
+    parallel.each(count, [&](std::int64_t i, int) {
       const Item& item = items[static_cast<std::size_t>(i)];
       const auto first = largest.begin() + static_cast<std::ptrdiff_t>(item.first_of_scale);
-      const float most = *std::max_element(first, first + item.items_of_scale);
+      const float most = *std::max_element(first, first + static_cast<std::ptrdiff_t>(item.items_of_scale));
       const bool has_any = most * length_ > kNothing;
       const float factor = has_any ? largest_number() / most : length_;
       if (static_cast<std::size_t>(i) == item.first_of_scale)
         p.scale_y[at(p.scale_y_stride, item, item.block)] = has_any ? most * length_ / largest_number() : 1.0f;
-      each_row(item, [&](std::int64_t token, const std::vector<float>& row) {
+      each_row(item, [&](std::int64_t token, std::span<const float> row) {
         const std::int64_t to = at(p.y_stride, item, token);
         for (std::size_t column = 0; column < row.size(); ++column) {
           // Infinity has no place among numbers that share a scale.
@@ -99,6 +112,7 @@ class QuantizeKernel final : public HostKernel {
         }
       });
     });
+    workspaces_.give_back(std::move(workspace));
     return {};
   }
 
@@ -108,11 +122,12 @@ class QuantizeKernel final : public HostKernel {
     std::int64_t b, h, block;
     std::int64_t first_token, begin, end;  // of the sequence, among packed ones; rows of it
     std::size_t first_of_scale;            // the first item that shares its scale, ...
-    std::ptrdiff_t items_of_scale;         // ... and how many do
+    std::int64_t items_of_scale;           // ... and how many do
   };
-  std::vector<Item> items_of(const KernelParams& p) const {
+  // Calls visit(item, its number among those that share its scale, how many these are).
+  template <class Visit>
+  void each_item(const KernelParams& p, const Visit& visit) const {
     const Problem problem(spec_, p);
-    std::vector<Item> items;
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const Sequence sequence = problem.sequence(b);
       // A sequence without tokens has a scale of its heads as well, which others multiply nothing with.
@@ -120,19 +135,24 @@ class QuantizeKernel final : public HostKernel {
       const std::int64_t all = spec_.scale_block > 0 ? sequence.q_len : rows;
       for (std::int64_t h = 0; h < spec_.heads_q; ++h) {
         for (std::int64_t first = 0; first < all; first += rows)
-          add_block(items, {b, h, first / rows, sequence.q_first, first, std::min(first + rows, sequence.q_len), 0, 0});
+          cut_block({b, h, first / rows, sequence.q_first, first, std::min(first + rows, sequence.q_len), 0, 0}, visit);
       }
     }
-    return items;
   }
-  static void add_block(std::vector<Item>& items, Item item) {
-    item.first_of_scale = items.size();
-    item.items_of_scale = std::max<std::int64_t>((item.end - item.begin + kRowsOfItem - 1) / kRowsOfItem, 1);
-    for (const std::int64_t end = item.end; item.begin < end || items.size() == item.first_of_scale;
-         item.begin = item.end) {
-      item.end = std::min(item.begin + kRowsOfItem, end);
-      items.push_back(item);
+  template <class Visit>
+  static void cut_block(const Item& block, const Visit& visit) {
+    const std::int64_t items = std::max<std::int64_t>((block.end - block.begin + kRowsOfItem - 1) / kRowsOfItem, 1);
+    for (std::int64_t i = 0; i < items; ++i) {
+      Item item = block;
+      item.begin = block.begin + i * kRowsOfItem;
+      item.end = std::min(item.begin + kRowsOfItem, block.end);
+      visit(item, i, items);
     }
+  }
+  std::int64_t count_items(const KernelParams& p) const {
+    std::int64_t count = 0;
+    each_item(p, [&](const Item&, std::int64_t, std::int64_t) { ++count; });
+    return count;
   }
 
   float largest_number() const { return spec_.out_dtype == Dtype::E4M3 ? 448.0f : 57344.0f; }
@@ -159,6 +179,7 @@ class QuantizeKernel final : public HostKernel {
   }
 
   AttentionSpec spec_;
+  mutable WorkspacePool workspaces_;
   std::optional<Rotation> rotation_;
   float length_ = 1;  // that a rotated row is to have beside what the matrix makes of it
 };

@@ -7,6 +7,8 @@
  *
  * Threads. Every function may be called from any thread at any time, also with the same engine or kernel. Destroying
  * something must be the last use of it. The CUDA context that is current on the calling thread is the same afterwards.
+ * So is its floating-point environment, which changes nothing here: rounding and traps are those of a new process while
+ * the library works. Threads of the library take none of the program's signals.
  * 64 KB of stack are enough: where prepare finds less than 1 MB, it works on a thread of its own, and the caller waits.
  *
  * Versions. Structures begin with their size and only grow: a library takes the smaller ones of older programs, where
@@ -166,7 +168,7 @@ typedef struct flashjit_arguments {
 
 /* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each
  * target, wants an engine of its own; several in a process are fine. In a process made by fork, only host engines work
- * once the parent has used a GPU. Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles
+ * once the parent has used a GPU; one of the parent's computes on the calling thread alone there. Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles
  * lack), INVALID, UNSUPPORTED (a bundle of another version), IO (a damaged bundle, or one that others can write),
  * DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine,
@@ -198,8 +200,9 @@ FLASHJIT_C_API const char* flashjit_kernel_facts(const flashjit_kernel* kernel);
 
 /* Checks the arguments, then launches. GPU: asynchronous on `stream` (a cudaStream_t of the device's primary context;
  * null: the default stream), without compiling, allocating, locking or synchronising; fit for a stream that captures a
- * graph, which the kernel must outlive. Host: `stream` is ignored, and the result is there on return. Errors: INVALID
- * (which argument, and why; how much workspace is missing), DRIVER. */
+ * graph, which the kernel must outlive. Host: `stream` is ignored, and the result is there on return; memory that a run
+ * needs is mapped when no earlier one of the kernel has left enough. Errors: INVALID (which argument, and why; how much
+ * workspace is missing), IO (no memory), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_run(flashjit_kernel* kernel, const flashjit_arguments* arguments, void* stream,
                                             flashjit_error** error);
 

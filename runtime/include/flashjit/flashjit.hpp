@@ -112,7 +112,8 @@ class FLASHJIT_API Kernel {
   // Checks the arguments, then launches. GPU: asynchronous on `stream` (a CUstream or cudaStream_t of the device's
   // primary context; null: the default stream), no compile, no allocation, no lock, no synchronisation; fit for a graph
   // capture. A kernel must outlive its launches, and the graphs that hold them. Host: `stream` is ignored, and the
-  // result is there on return. Errors: Invalid (which argument, and why; how much workspace is missing), Driver.
+  // result is there on return; memory that a run needs is mapped when no earlier one of the kernel has left enough.
+  // Errors: Invalid (which argument, and why; how much workspace is missing), Io (no memory), Driver.
   virtual Result<void> run(const Arguments& arguments, void* stream = nullptr) = 0;
   // What a run with these arguments needs as Arguments::workspace: it depends on their sizes alone. 0 for kernels that
   // need none, whatever the arguments. (With PrepareOptions::budget, best code that needs more than it is given leaves

@@ -1,7 +1,6 @@
 #include "runtime/launch/parts/narrowing_kernel.h"
 
 #include <algorithm>
-#include <new>
 
 #include <fmt/format.h>
 
@@ -134,13 +133,14 @@ Result<void> NarrowingKernel::launch(const CallArguments& call, void* stream) {
   }
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
   // Callers of kernels of processors bring no memory.
-  const auto free = [](void* memory) { ::operator delete(memory, std::align_val_t{kWorkspaceAlignment}); };
-  const std::unique_ptr<void, decltype(free)> memory(
-      ::operator new(static_cast<std::size_t>(bytes), std::align_val_t{kWorkspaceAlignment}), free);
+  std::unique_ptr<host::Workspace> memory = workspaces_.take(bytes);
+  if (!memory) return host::out_of_memory(bytes, "use shorter sequences");
   CallArguments in_memory = call;
-  in_memory.workspace = memory.get();
+  in_memory.workspace = memory->data();
   in_memory.workspace_bytes = bytes;
-  return launch_in(in_memory, sizes, stream);
+  auto done = launch_in(in_memory, sizes, stream);
+  workspaces_.give_back(std::move(memory));
+  return done;
 }
 
 Result<void> NarrowingKernel::launch_in(const CallArguments& call, const CallSizes& sizes, void* stream) const {

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "codegen/host/workspace.h"
 #include "compiler/narrowing.h"
 #include "runtime/launch/parts/parts.h"
 
@@ -31,6 +32,7 @@ class NarrowingKernel : public RunnableKernel {
   const AttentionSpec spec_;
   const bool gpu_;
   const NarrowingKernels kernels_;
+  host::WorkspacePool workspaces_;  // on processors
 };
 
 }  // namespace flashjit

@@ -2,6 +2,8 @@
 #include "runtime/compile/compile_bounds.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <future>
 #include <thread>
@@ -102,6 +104,35 @@ TEST(SingleFlight, AWaiterThatIsCalledOffLeavesTheMakerAlone) {
   const auto found = flight.get("k", never);
   ASSERT_TRUE(found.value);
   EXPECT_EQ(**found.value, 7);
+}
+
+// Of a value that is being made and waited for, both by threads that the child does not have.
+TEST(SingleFlight, AForkedChildMakesItAndGivesAllBack) {
+  auto flight = std::make_unique<Flight>();
+  std::promise<void> started, forked;
+  std::thread maker([&] {
+    flight->get("k", [&]() -> Result<std::shared_ptr<int>> {
+      started.set_value();
+      forked.get_future().wait();
+      return number(1);
+    });
+  });
+  started.get_future().wait();
+  std::thread waiter([&] { flight->get("k", [] { return Result<std::shared_ptr<int>>(number(2)); }); });
+  std::this_thread::sleep_for(20ms);  // it waits by now
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const auto outcome = flight->get("k", [] { return Result<std::shared_ptr<int>>(number(3)); });
+    flight.reset();
+    _exit(outcome.value && **outcome.value == 3 ? 0 : 1);
+  }
+  forked.set_value();
+  maker.join();
+  waiter.join();
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 TEST(SingleFlight, OtherErrorsGoToAll) {

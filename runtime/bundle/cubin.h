@@ -1,0 +1,18 @@
+// What can be told of machine code for a GPU where there is none: that it is a cubin, for which target, and which entries
+// it has. Not what the instructions do.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "compiler/result.h"
+
+namespace flashjit {
+
+// Errors say what is wrong with the bytes, without a name for them.
+Result<void> check_cubin(std::span<const std::uint8_t> code, std::string_view target,
+                         std::span<const std::string> entries);
+
+}  // namespace flashjit
