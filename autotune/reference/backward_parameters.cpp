@@ -99,7 +99,9 @@ Backward::Share Backward::of_sink(const Group& group, std::int64_t head_in_group
   const double error = 0x1p-24 * std::hypot(sink, query.lse) + 0x1p-22;
   share.exact = -p * query.delta;
   share.squares = share.exact * share.exact;
-  share.variance = std::pow(p * query.delta_error, 2) + std::pow(share.exact * error, 2);
+  // Below the least normal number of fp32 a weight may become 0.
+  const double least = 0x1p-126 * query.delta;
+  share.variance = std::pow(p * query.delta_error, 2) + std::pow(share.exact * error, 2) + least * least;
   share.recipe = -std::exp(static_cast<float>(sink) - static_cast<float>(query.lse)) * query.recipe_delta;
   share.tainted = !std::isfinite(share.exact) || !(error < 0.1);
   return share;
