@@ -1,5 +1,4 @@
 // flashjit: the command. One file per subcommand.
-#include <csignal>
 #include <exception>
 #include <new>
 #include <optional>
@@ -88,7 +87,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is then an error of the write, with a message
+  flashjit::notice_closed_pipes();
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {
