@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/spec/card.h"
+#include "compiler/card.h"
 #include "compiler/spec/text_form.h"
 
 namespace flashjit {

@@ -385,9 +385,10 @@ Result<void> explain_one(const ExplainArgs& args, const DeviceFigures& device, c
 int explain(ExplainArgs args) {
   Output output(args.json);
   const auto settings = read_environment();
-  if (args.archs.empty()) args.archs.push_back("");  // this machine
+  const bool here = args.archs.empty();
+  if (here) args.archs.push_back("");
   for (const std::string& arch : args.archs) {
-    const auto device = arch.empty() ? figures_of_this_machine() : figures_of(arch);
+    const auto device = here ? figures_of_this_machine() : figures_of(arch);
     const auto done = device ? explain_one(args, *device, settings ? settings->cache_dir : "", output) : device.error();
     if (!done) output.failure(result_line(args.spec, arch, args.schedule), done.error());
   }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/spec/card.h"
+#include "compiler/card.h"
 #include "runtime/driver/driver.h"
 #include "runtime/engine/host_library.h"
 

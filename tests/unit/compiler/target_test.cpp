@@ -1,4 +1,4 @@
-#include "compiler/spec/card.h"
+#include "compiler/card.h"
 #include "compiler/spec/target.h"
 
 #include <set>
