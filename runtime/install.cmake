@@ -3,14 +3,15 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/flashjit)
 foreach(library flashjit flashjit_static)
-  target_include_directories(${library} INTERFACE $<BUILD_INTERFACE:${CMAKE_BINARY_DIR}/include/public>
-    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_include_directories(${library} INTERFACE $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endforeach()
-install(FILES include/flashjit/flashjit.hpp include/flashjit/flashjit.h ${CMAKE_SOURCE_DIR}/compiler/result.h
+install(FILES include/flashjit/flashjit.hpp include/flashjit/flashjit.h ${PROJECT_SOURCE_DIR}/compiler/result.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashjit)
 # What is installed is stripped, as with `cmake --install --strip`: gdb finds the line tables by the build id, in the build folder. The
-# archive has none from the start (static.cmake).
-install(CODE "set(CMAKE_INSTALL_DO_STRIP TRUE)" ALL_COMPONENTS)
+# archive has none from the start (static.cmake). A project that has this one within it decides that itself.
+if(PROJECT_IS_TOP_LEVEL)
+  install(CODE "set(CMAKE_INSTALL_DO_STRIP TRUE)" ALL_COMPONENTS)
+endif()
 # The component `programs` is what runs; a Python wheel has it alone.
 install(TARGETS flashjit EXPORT flashjit_shared LIBRARY COMPONENT programs)
 install(TARGETS flashjit_static EXPORT flashjit_static)
@@ -63,7 +64,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc DESTINATION ${CMAKE_INSTAL
 
 # All that is installed, and what tools/try builds.
 add_custom_target(installable)
-add_dependencies(installable flashjit flashjit_static flashjit_compiler_program flashjit_command)
+add_dependencies(installable flashjit flashjit_static flashjit_compiler_program)
 if(TARGET flashjit_host)
   add_dependencies(installable flashjit_host)
 endif()

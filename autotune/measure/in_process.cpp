@@ -2,6 +2,7 @@
 #include "autotune/measure/in_process.h"
 
 #include <mutex>
+#include <optional>
 
 #include "autotune/measure/verify.h"
 #include "autotune/search/tune.h"
@@ -11,7 +12,7 @@
 namespace flashjit {
 namespace {
 
-Result<TunedRecord> tune_here(const TuneOrder& order) {
+Result<std::optional<TunedRecord>> tune_here(const TuneOrder& order) {
   static std::mutex one_at_a_time;  // two would measure each other
   const std::lock_guard lock(one_at_a_time);
   EngineOptions options = order.engine;
@@ -24,7 +25,8 @@ Result<TunedRecord> tune_here(const TuneOrder& order) {
   TuneOptions how;
   how.seconds = order.seconds;
   FLASHJIT_ASSIGN(outcome, tune(*session, {spec, shape, {}, {}, {}}, how));
-  return record_of(outcome, session->machine(), today());
+  if (!outcome.decided()) return std::optional<TunedRecord>();
+  return std::optional(record_of(outcome, session->machine(), today()));
 }
 
 [[maybe_unused]] const bool enabled = (enable_in_prepare(), true);

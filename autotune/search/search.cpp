@@ -21,6 +21,7 @@ constexpr int kMostStarts = 16;
 constexpr int kWarmUpRounds = 2;    // at least
 constexpr double kHopeless = 1.4;   // over the fastest in the warm-up, where clocks still move
 constexpr int kFirstJudgement = 3;  // rounds
+constexpr int kCertainRounds = 6;   // fewer samples have no interval of 95 %
 constexpr int kRetries = 3;         // of a sample that is no time
 constexpr double kMostTie = 0.02;
 
@@ -159,7 +160,7 @@ class Search {
       return;
     }
     // The range of few samples says less: a wider margin.
-    const double margin = result_.noise * (result_.rounds < 6 ? 2 : 1);
+    const double margin = result_.noise * (result_.rounds < kCertainRounds ? 2 : 1);
     for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
       if (!alive(i) || i == best_) continue;
       const MedianInterval ratio = median_interval(ratios(i, best_));
@@ -184,13 +185,20 @@ class Search {
     subject.us_low = fastest_us * over_fastest.low, subject.us_high = fastest_us * over_fastest.high;
   }
 
+  bool certainly_faster(std::size_t i, double bound) const {
+    return alive(i) && i != reference_ && result_.rounds >= kCertainRounds &&
+           median_interval(ratios(i, reference_)).high < bound;
+  }
+
   void conclude() {
     const MedianInterval own = median_interval(samples_[reference_]);
     SearchSubject& reference = result_.subjects[reference_];
     reference.us = own.median, reference.us_low = own.low, reference.us_high = own.high;
     if (best_ != reference_) set_time(best_, own.median, median_interval(ratios(best_, reference_)));
+    const double bound = std::min(1.0, median_interval(ratios(twin(), reference_)).low);
     for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
       result_.subjects[i].rounds = static_cast<int>(samples_[i].size());
+      result_.subjects[i].faster = certainly_faster(i, bound);
       if (alive(i) && i != best_ && i != reference_)
         set_time(i, result_.subjects[best_].us, median_interval(ratios(i, best_)));
     }

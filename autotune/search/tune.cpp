@@ -23,6 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kShortlist = 8;     // schedules of a batch
 constexpr double kExhaustiveReach = 1.5;  // predicted times over the first choice's, beyond which nothing is measured
+constexpr double kBusyNoise = 0.1;        // beyond which it is not known that the default is the fastest
 constexpr double kLeastSeconds = 0.3;     // for measuring, however long compiling took
 constexpr double kGiveUp = 1.5;           // predicted time over the first choice's, beyond which no further batch looks
 
@@ -214,10 +215,11 @@ class Tuning::Parts {
   Entry compile_one(const Candidate& candidate, bool first) {
     const auto listed = [&](const Candidate& c) { return c.schedule == candidate.schedule; };
     Entry entry;
-    entry.enumerated = first && std::ranges::any_of(space_.schedules, listed);
     TunedCandidate& c = entry.candidate;
     c.schedule = candidate.schedule;
     c.predicted_us = candidate.predicted_us;
+    c.listed = std::ranges::any_of(space_.schedules, listed);
+    entry.enumerated = first && c.listed;
     auto kernel = prepare(candidate.schedule);
     if (!kernel) {
       const bool spills =
@@ -326,6 +328,7 @@ class Tuning::Parts {
                                : timed.state == SearchSubject::State::Stopped ? "stopped"
                                                                               : "failed";
       entry.candidate.why = timed.why;
+      entry.candidate.faster = timed.faster;
       if (timed.state == SearchSubject::State::Failed) {
         entry.kernel = nullptr;
         continue;
@@ -334,7 +337,10 @@ class Tuning::Parts {
     }
     searched_ = true;
     outcome_.noise = std::max(outcome_.noise, found.noise);
-    choose_best();
+    outcome_.rounds = found.rounds;
+    list_candidates();
+    choose_best(outcome_);
+    best_ = outcome_.best;
     return {};
   }
 
@@ -353,11 +359,10 @@ class Tuning::Parts {
     }
   }
 
-  void choose_best() {
-    std::vector<double> us;
-    for (const Entry& entry : entries_) us.push_back(entry.candidate.status == "measured" ? entry.candidate.us : 0);
-    best_ = first_of_fastest(us, tie_of(outcome_.noise));
-    outcome_.fastest = first_of_fastest(us, 0);
+  void list_candidates() {
+    outcome_.candidates.clear();
+    for (const Entry& entry : entries_) outcome_.candidates.push_back(entry.candidate);
+    outcome_.untuned = untuned_place_;
   }
 
   // The model's, of those that could be timed: the space is in its order, and among equals the entries are not.
@@ -374,10 +379,7 @@ class Tuning::Parts {
   TuneOutcome conclude() {
     outcome_.spec = job_.spec;
     outcome_.shape = job_.shape;
-    for (const Entry& entry : entries_) outcome_.candidates.push_back(entry.candidate);
     outcome_.first_choice = first_choice();
-    outcome_.untuned = untuned_place_;
-    outcome_.best = best_;
     outcome_.space = space_.size;
     outcome_.legal = static_cast<int>(space_.schedules.size());
     outcome_.cut = space_.cut;
@@ -428,8 +430,36 @@ Result<std::unique_ptr<Tuning>> Tuning::compile(Session& session, TuneJob job, c
 
 Result<TuneOutcome> Tuning::measure() { return parts_->measure(); }
 
+void choose_best(TuneOutcome& outcome) {
+  std::vector<double> all, certain;
+  for (std::size_t i = 0; i < outcome.candidates.size(); ++i) {
+    const TunedCandidate& c = outcome.of(i);
+    all.push_back(c.status == "measured" ? c.us : 0);
+    certain.push_back(c.faster || i == outcome.untuned ? all.back() : 0);
+  }
+  outcome.best = first_of_fastest(certain, tie_of(outcome.noise));
+  outcome.fastest = first_of_fastest(all, 0);
+}
+
+bool TuneOutcome::decided() const {
+  if (best != untuned) return true;
+  return noise <= kBusyNoise && of(fastest).us * (1 + tie_of(noise)) >= of(untuned).us;
+}
+
 std::string TuneOutcome::why_best() const {
+  if (!decided()) {
+    return fmt::format(
+        "undecided, so the default stays: {} was measured {:.2f} times as fast, but within {} rounds the default "
+        "differs from itself by {:.1f} %; the machine is busy, or the time too short: try again when it is idle, or with a "
+        "larger budget",
+        print(of(fastest).schedule), gain_of(fastest), rounds, 100 * noise);
+  }
   if (best == fastest) return "the fastest of those that were measured";
+  if (!of(fastest).faster && of(fastest).us * (1 + tie_of(noise)) < of(best).us) {
+    return fmt::format(
+        "the fastest of those that are faster than the default for certain; {} was measured {:.1f} % faster",
+        print(of(fastest).schedule), 100 * (of(best).us / of(fastest).us - 1));
+  }
   return fmt::format(
       "{} was {:.1f} % faster, which is a tie (up to {:.1f} %{}): of such the first in the model's order is taken",
       print(of(fastest).schedule), 100 * (1 - of(fastest).us / of(best).us), 100 * tie_of(noise),

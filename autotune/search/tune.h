@@ -40,7 +40,9 @@ struct TunedCandidate {
   std::string status;  // measured, stopped (clearly slower), failed, spills, wrong
   double us = 0, us_low = 0, us_high = 0;
   int registers = 0, smem_bytes = 0;
-  std::string why;  // of every status but measured
+  bool listed = false;  // the compiler enumerates it; others are near to the best so far, or won earlier
+  bool faster = false;  // than the default, for certain (SearchSubject)
+  std::string why;      // of every status but measured
   bool timed() const { return us > 0; }
 };
 
@@ -51,6 +53,7 @@ struct TuneOutcome {
   std::size_t untuned = 0, first_choice = 0, best = 0, fastest = 0;  // indices into candidates
   std::vector<TunedCandidate> candidates;                            // in the model's order: what was compiled
   double noise = 0;
+  int rounds = 0;  // of the last search
   int space = 0, legal = 0;
   std::vector<CutReason> cut;
   GpuState before, after;
@@ -59,7 +62,9 @@ struct TuneOutcome {
   const TunedCandidate& of(std::size_t i) const { return candidates[i]; }
   double regret() const { return candidates[first_choice].us / candidates[best].us - 1; }
   std::string why_best() const;  // the fastest, or what decided against that
-  double gain() const { return candidates[untuned].us / candidates[best].us; }
+  // Whether it is known what is fastest. If not, the default is the best, and no record is made.
+  bool decided() const;
+  double gain_of(std::size_t i) const { return candidates[untuned].us / candidates[i].us; }
 };
 
 // In two steps, so that one job can be compiled while another is measured: `compile` needs the processor, `measure` the
@@ -78,8 +83,12 @@ class Tuning {
 
 Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& options);
 
+// `best` and `fastest`, from what the candidates were measured to be. The best is the default, unless another is certainly faster than
+// that; of such, what ties with the fastest of them and is first in the model's order.
+void choose_best(TuneOutcome& outcome);
+
 std::string today();  // "2026-11-21"
-// As a record of the session's machine.
+// As a record of the session's machine, of an outcome that is decided.
 TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date);
 
 }  // namespace flashjit

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/card.h"
 #include "compiler/spec/text_form.h"
 
 namespace flashjit {
@@ -176,10 +177,13 @@ std::span<const Target> targets() { return kTargets; }
 
 Result<const Target*> find_target(std::string_view name) {
   std::vector<std::string_view> names;
+  const Card* card = find_card(name);
+  const std::string_view own = card ? card->target : name;
   for (const Target& target : kTargets) {
-    if (target.name == name) return &target;
+    if (target.name == own) return &target;
     names.push_back(target.name);
   }
+  for (const Card& each : cards()) names.push_back(each.name);
   return invalid(there_is_no("target", name, names));
 }
 

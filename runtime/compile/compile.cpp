@@ -44,7 +44,7 @@ Result<std::optional<Compiled>> look_in_bundles(const Request& request, const Co
   if (found && !*found && !settings.jit) return bundles.missing(request);
   if (found && *found && !settings.dump_dir.empty()) {
     std::string undumped = dump_source(settings.dump_dir, **found);
-    undumped += dump_result(settings.dump_dir, **found, {}, nullptr, options.bounds);
+    undumped += dump_result(settings.dump_dir, **found, {}, std::nullopt);
     if (!undumped.empty()) (*found)->facts.notes.push_back(std::move(undumped));
   }
   if (found && *found) (*found)->facts.compile_ms = milliseconds_since(start);

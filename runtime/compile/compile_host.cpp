@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "runtime/compile/compiler_pass.h"
+#include "runtime/compile/dump.h"
 #include "runtime/compile/facts.h"
 #include "runtime/compile/kernel_key.h"
 #include "runtime/compile/verify.h"
@@ -31,6 +32,12 @@ Result<Compiled> begin(const Request& request, const HostLibrary& library, const
   return compiled;
 }
 
+std::optional<SourceFile> ir_of(const Compiled& compiled, const HostLibrary& library) {
+  auto ir = library.backend.llvm_ir(compiled.plan);
+  if (!ir) return std::nullopt;
+  return SourceFile{"kernel.ll", std::move(*ir)};
+}
+
 void finish(Compiled& compiled, KernelStore::Fetched fetched) {
   compiled.binary = std::move(fetched.entry);
   compiled.facts = facts_of(
@@ -50,9 +57,15 @@ Result<Compiled> compile_host_spec(const Request& request, const HostLibrary& li
   FLASHJIT_TRY(check_host_jit(options.settings));
   const auto start = std::chrono::steady_clock::now();
   FLASHJIT_ASSIGN(compiled, begin(request, library, options.dump));
-  FLASHJIT_ASSIGN(fetched,
-                  fetch_kernel(compiled, options, [&] { return run_llvm(compiled.plan, library, options.bounds); }));
-  finish(compiled, std::move(fetched));
+  const std::string& dump_dir = options.settings.dump_dir;
+  std::string undumped;
+  if (!dump_dir.empty()) undumped = dump_source(dump_dir, compiled);  // before: it is there if LLVM hangs
+  auto fetched = fetch_kernel(compiled, options, [&] { return run_llvm(compiled.plan, library, options.bounds); });
+  if (fetched) finish(compiled, std::move(*fetched));
+  const Result<void> outcome = fetched ? Result<void>() : Result<void>(fetched.error());
+  if (!dump_dir.empty()) undumped += dump_result(dump_dir, compiled, outcome, ir_of(compiled, library));
+  if (!outcome) return outcome.error();
+  if (!undumped.empty()) compiled.facts.notes.push_back(std::move(undumped));
   if (const std::string_view wrong = known_wrong(compiled.binary->facts); !wrong.empty())
     return unsupported(fmt::format("the only kernel for {} computes wrong results: {}", request.target.name, wrong));
   compiled.facts.compile_ms =

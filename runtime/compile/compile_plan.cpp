@@ -82,6 +82,13 @@ void finish(Begun& begun, KernelStore::Fetched fetched) {
                              .notes = std::move(begun.notes)});
 }
 
+// Its front half runs once more. A kernel that was refused has it, too: it may be the assembler that did.
+std::optional<SourceFile> ptx_of(const Compiled& compiled, const Nvrtc& nvrtc, const CompileOptions& options) {
+  auto ptx = nvrtc.ptx(compiled.source, compiled.plan.target, options.bounds);
+  if (!ptx) return std::nullopt;
+  return SourceFile{"kernel.ptx", std::move(*ptx)};
+}
+
 Error with_note(Error error, const std::string& note) {
   if (!note.empty()) error.detail += fmt::format("{}note: {}\n", error.detail.empty() ? "" : "\n", note);
   return error;
@@ -98,7 +105,8 @@ Result<Compiled> compile_plan(Plan plan, const CompileOptions& options) {
   auto fetched = fetch(begun.compiled, options, *nvrtc);
   if (fetched) finish(begun, std::move(*fetched));
   const Result<void> outcome = fetched ? Result<void>() : Result<void>(fetched.error());
-  if (!dump_dir.empty()) undumped += dump_result(dump_dir, begun.compiled, outcome, nvrtc.get(), options.bounds);
+  if (!dump_dir.empty())
+    undumped += dump_result(dump_dir, begun.compiled, outcome, ptx_of(begun.compiled, *nvrtc, options));
   if (!outcome) return with_note(outcome.error(), undumped);
   if (!undumped.empty()) begun.compiled.facts.notes.push_back(std::move(undumped));
   return std::move(begun.compiled);

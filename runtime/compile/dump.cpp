@@ -68,7 +68,7 @@ std::string dump_source(const std::string& all, const Compiled& compiled) {
 }
 
 std::string dump_result(const std::string& all, const Compiled& compiled, const Result<void>& outcome,
-                        const Nvrtc* nvrtc, const CompileBounds& bounds) {
+                        const std::optional<SourceFile>& listing) {
   Folder folder(all, compiled);
   if (!outcome) {
     const Error& error = outcome.error();
@@ -76,13 +76,11 @@ std::string dump_result(const std::string& all, const Compiled& compiled, const 
   }
   if (compiled.binary) {
     for (const auto& [name, value] : compiled.binary->facts) folder.write("facts/" + name + ".txt", value + "\n");
-    const auto& cubin = compiled.binary->payload;
-    folder.write("kernel.cubin", {reinterpret_cast<const char*>(cubin.data()), cubin.size()});
+    const auto& code = compiled.binary->payload;
+    folder.write(compiled.plan.target.gpu ? "kernel.cubin" : "kernel.o",
+                 {reinterpret_cast<const char*>(code.data()), code.size()});
   }
-  if (nvrtc) {
-    // Also of a kernel that was refused: it may be the assembler that did.
-    if (const auto ptx = nvrtc->ptx(compiled.source, compiled.plan.target, bounds)) folder.write("kernel.ptx", *ptx);
-  }
+  if (listing) folder.write(listing->name, listing->text);
   return folder.note();
 }
 

@@ -2,9 +2,10 @@
 // looks, and must not stop the work: what cannot be written is said once for each folder, in a note. Others may be able
 // to write the folder: no link in it is followed.
 //   spec.txt schedule.txt key.txt | ir/NN_pass.txt program.txt | config.gen.cuh ... entry.cu templates/... |
-//   kernel.ptx kernel.cubin facts/NAME.txt (facts/log.txt: the compiler's) | error.txt
+//   kernel.ptx kernel.cubin (of a processor kernel.ll kernel.o) facts/NAME.txt (facts/log.txt: the compiler's) | error.txt
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,9 +15,9 @@ namespace flashjit {
 
 // What goes into the compiler. Returns the note, or nothing.
 std::string dump_source(const std::string& folder, const Compiled& compiled);
-// What comes out of it. `nvrtc`: null leaves out the PTX, for which the front half runs once more.
+// What comes out of it, and `listing`, the form of it that a person reads, which has to be made for this.
 std::string dump_result(const std::string& folder, const Compiled& compiled, const Result<void>& outcome,
-                        const Nvrtc* nvrtc, const CompileBounds& bounds);
+                        const std::optional<SourceFile>& listing);
 
 // Is `name` (relative to the kernel's folder) a file that is written here or by `flashjit compile --out`, and no
 // source?

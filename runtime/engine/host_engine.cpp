@@ -16,8 +16,10 @@ namespace {
 
 class HostEngine : public EngineBase {
  public:
-  HostEngine(const Target& target, PrepareLog log, const HostLibrary& library, const StoreOptions& store, int threads)
+  HostEngine(const Target& target, PrepareLog log, const HostLibrary& library, const EnvironmentSettings& settings,
+             const StoreOptions& store, int threads)
       : EngineBase(target, std::move(log)),
+        settings_(settings),
         library_(library),
         store_(store),
         pool_(std::make_shared<ThreadPool>(threads)) {}
@@ -42,7 +44,7 @@ class HostEngine : public EngineBase {
 
   Result<std::shared_ptr<RunnableKernel>> make_one(const Wanted& wanted, const CompileBounds& bounds) {
     const auto start = std::chrono::steady_clock::now();
-    CompileOptions options{.store = &store_, .bounds = bounds};
+    CompileOptions options{.settings = settings_, .store = &store_, .bounds = bounds};
     if (wanted.verify) {
       options.verify = [this](const Compiled& made) -> Result<std::optional<std::string>> {
         FLASHJIT_ASSIGN(code, link(made));
@@ -78,6 +80,7 @@ class HostEngine : public EngineBase {
     return library_.backend.link(compiled.plan, false, compiled.binary->payload);
   }
 
+  const EnvironmentSettings settings_;
   const HostLibrary& library_;
   KernelStore store_;
   std::shared_ptr<ThreadPool> pool_;
@@ -100,8 +103,8 @@ Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options,
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = host_threads(options, settings);
-  const auto engine =
-      std::make_shared<HostEngine>(*row, std::move(log), *library, store_options(options, settings, trusted), threads);
+  const auto engine = std::make_shared<HostEngine>(*row, std::move(log), *library, settings,
+                                                   store_options(options, settings, trusted), threads);
   if (options.tuned)
     engine->use_records(host_machine(target, threads), store_path(options, settings), options, settings);
   return std::shared_ptr<Engine>(engine);

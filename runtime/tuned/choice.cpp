@@ -77,11 +77,12 @@ Result<void> TunedSchedules::tune(const Request& request, const PrepareOptions& 
   if (known) return {};
   FLASHJIT_ASSIGN(record,
                   measure({request, shape, options_, settings_, std::chrono::duration<double>(options.tune).count()}));
+  if (!record) return {};
   // That it cannot be kept for the next process must not fail what was asked for.
   if (!store_path_.empty()) [[maybe_unused]]
-    const auto kept = store_records(store_path_, {record});
+    const auto kept = store_records(store_path_, {*record});
   const std::lock_guard lock(mutex_);
-  lines_->append(print(record)) += '\n';
+  lines_->append(print(*record)) += '\n';
   return {};
 }
 

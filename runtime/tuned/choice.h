@@ -53,7 +53,7 @@ struct TuneOrder {
   const EnvironmentSettings& settings;
   double seconds = 0;
 };
-using Tuner = Result<TunedRecord> (*)(const TuneOrder& order);
+using Tuner = Result<std::optional<TunedRecord>> (*)(const TuneOrder& order);  // none: the times decided nothing
 void set_tuner(Tuner tuner);
 
 }  // namespace flashjit

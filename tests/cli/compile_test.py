@@ -344,13 +344,13 @@ def test_explain():
     line = run.line()
     assert len(line["launches"]) == 3
     assert 32 * 4096 * (128 * 4 + 8) <= line["workspace_bytes"] <= 1.01 * 32 * 4096 * (128 * 4 + 8)
-    text = flashjit("explain", SPEC, "--arch", "sm_80,sm_90a,x86-64-v3").out
+    text = flashjit("explain", SPEC, "--arch", "sm_80,sm_90a,x86-64-v3", "--all").out
     for word in ["schedule", "memory traffic", "KV cache", "balance", "candidates", "tiles"]:
         assert word in text, f"explain does not mention {word}"
 
 
 def test_explain_of_a_call_that_quantises_has_its_shape():
-    text = flashjit("explain", "fwd bf16 d=128 heads=16 compute=e4m3", "--arch", "sm_90a", "--shape", "b=3,q=512,k=2048").out
+    text = flashjit("explain", "fwd bf16 d=128 heads=16 compute=e4m3", "--arch", "sm_90a", "--shape", "b=3,q=512,k=2048", "--all").out
     shown = [line.split(" at ")[1] for line in text.splitlines() if line.startswith("what it costs at ")]
     assert shown == ["b=3,q=512", "b=3,q=2048", "b=3,q=2048", "b=3,q=512,k=2048"], shown
 
@@ -365,7 +365,7 @@ def test_explain_has_one_shape():
         predicted = [c["predicted_us"] for c in legal]
         assert predicted == sorted(predicted), (args, predicted[:10])
         assert [c["predicted_us"] for c in legal if c["schedule"] == line["schedule"]] == [line["roofline"]["predicted_us"]], args
-        text = flashjit(*args).out
+        text = flashjit(*args, "--all").out
         sizes = "b={b},q={q},k={k}".format(**line["shape"])
         assert f"what it costs at {sizes}\n" in text and f"candidates (predicted time at {sizes};" in text, text
         assert re.search(rf"{line['roofline']['predicted_us']:.1f} us \* {re.escape(line['schedule'])}\n", text), text
@@ -376,9 +376,9 @@ def test_explain_has_one_shape():
 def test_explain_names_what_it_counts_as_zero():
     for params, mask in [("left: i32", "k >= qpos - left"), ("doc: i32[1]", "k >= doc[b]")]:
         name = params.split(":")[0]
-        text = flashjit("explain", f'fwd bf16 d=64 params="{params}" mask="{mask}"', "--arch", "sm_80", "--shape", "q=64").out
+        text = flashjit("explain", f'fwd bf16 d=64 params="{params}" mask="{mask}"', "--arch", "sm_80", "--shape", "q=64", "--all").out
         assert f"(counted as if `{name}`, which the mask reads, were 0)" in text, text
-    assert "counted as if" not in flashjit("explain", SPEC, "--arch", "sm_80", "--shape", "q=64").out
+    assert "counted as if" not in flashjit("explain", SPEC, "--arch", "sm_80", "--shape", "q=64", "--all").out
 
 
 def test_explain_families():
@@ -389,16 +389,16 @@ def test_explain_families():
         assert line["family"] == family and f"family={family}," in line["program"]
     # Of the same memory, but of matrix instructions of another rate.
     assert lines["hopper"]["roofline"]["balance_point"] > 1.3 * lines["sync"]["roofline"]["balance_point"]
-    text = flashjit("explain", spec, "--arch", "sm_90a", "--schedule", "family=hopper,warpgroups=2,stages=2,reference=tile,grid=persistent").out
+    text = flashjit("explain", spec, "--arch", "sm_90a", "--schedule", "family=hopper,warpgroups=2,stages=2,reference=tile,grid=persistent", "--all").out
     for words in ["2 K and V tiles in flight", "maximum up to each tile", "a block per SM", "at the rate of WGMMA"]:
         assert words in text, f"explain does not say {words}"
     assert "60 %" not in text
     # Without pins the best of every family is listed.
     for family in families("sm_90a"):
-        assert re.search(rf" us [ *] family={family},", flashjit("explain", spec, "--arch", "sm_90a").out)
+        assert re.search(rf" us [ *] family={family},", flashjit("explain", spec, "--arch", "sm_90a", "--all").out)
     # A tile of the map is what the queries of a block visit together; grouped heads make it lower.
     def cell(schedule):
-        words = flashjit("explain", "fwd bf16 d=64 heads=8/2", "--arch", "sm_90a", "--shape", "q=256,k=256", "--schedule", schedule).out
+        words = flashjit("explain", "fwd bf16 d=64 heads=8/2", "--arch", "sm_90a", "--shape", "q=256,k=256", "--schedule", schedule, "--all").out
         return words.split("one character is ")[1].split(")")[0]
     assert cell("family=hopper,warpgroups=1,tile_kv=64") == "64 queries by 64 keys"
     assert cell("family=hopper,warpgroups=1,tile_kv=64,head_tiles=grouped") == "16 queries by 64 keys"
@@ -416,6 +416,56 @@ def test_explain_says_what_a_hint_changes():
     for more in [[], ["--shape", "q=16", "--schedule", "tile_q=64"], ["--shape", "q=0"], ["--shape", "b=8,q=4096"]]:
         same = flashjit("explain", *args, *more, "--json").line()
         assert same["hinted_schedule"] is None and words not in flashjit("explain", *args, *more).out, more
+
+
+def test_explain_is_short():
+    for spec, arch in [('fwd bf16 d=128 heads=32/8 mask="causal"', "sm_90a"), ("bwd fp16 d=64 heads=8", "sm_80"), ("fwd fp32 d=64 heads=8", "x86-64-v3"),
+                       ('fwd bf16 d=128 heads=32/8 kv=e4m3 layout=packed/paged(64) mask="causal" append', "sm_90a"), ("fwd e4m3 d=128 heads=8", "sm_90a")]:
+        run = flashjit("explain", spec, "--arch", arch)
+        lines = run.out.splitlines()
+        assert len(lines) <= 25 and lines[-1].startswith("--all says the rest"), f"{len(lines)} lines\n{run}"
+        assert len(flashjit("explain", spec, "--arch", arch, "--all").out.splitlines()) > 2 * len(lines), run
+
+
+def test_explain_names_the_device():
+    spec = "fwd bf16 d=128 heads=32/8 q_len=1"
+    for arch, target, title, sms, tbs in [("sm_90a", "sm_90a", "H200", 132, 4.54), ("h200", "sm_90a", "H200", 132, 4.54), ("h100", "sm_90a", "H100 SXM", 132, 3.17),
+                                          ("b200", "sm_100a", "B200", 148, 7.2), ("sm_80", "sm_80", "A100 SXM 80 GB", 108, 1.75)]:
+        line = flashjit("explain", spec, "--arch", arch, "--json").line()
+        assert line["target"] == target and line["device"] == {"name": title, "sms": sms, "memory_tbs": tbs}, line["device"]
+        assert f"for {target}, {title}: {sms} SMs, {tbs} TB/s\n" in flashjit("explain", spec, "--arch", arch).out
+    h100, h200 = (flashjit("explain", spec, "--arch", arch, "--json").line() for arch in ("h100", "h200"))
+    assert h100["schedule"] == h200["schedule"] and h100["roofline"]["predicted_us"] > h200["roofline"]["predicted_us"]
+    refused("explain", spec, "--arch", "h20", "--json", kind="invalid", says="did you mean `h200`?")
+
+
+def test_explain_is_of_this_machine():
+    if harness.has("gpu"):
+        target = next(d["target"] for d in harness._doctor["gpu"]["devices"] if d["target"])
+    else:
+        need("host")
+        target = harness._doctor["host"]["target"]
+    assert flashjit("explain", "fwd fp32 d=64 heads=8", "--json").line()["target"] == target
+
+
+def test_explain_adds_up_and_shows_what_differs():
+    for spec, arch in [('fwd bf16 d=128 heads=32/8 mask="causal"', "sm_90a"), ("fwd bf16 d=128 heads=32/8 q_len=1", "sm_80"), ("fwd fp32 d=64 heads=8", "x86-64-v3")]:
+        text = flashjit("explain", spec, "--arch", arch).out
+        whole, part, rest = map(float, re.search(r"predicted +(\S+) us = (\S+) us of .* \+ (\S+) us to begin", text).groups())
+        assert abs(whole - part - rest) < 0.01, text
+        schedule = flashjit("explain", spec, "--arch", arch, "--json").line()["schedule"].split(",")
+        others = re.findall(r"^ +\S+ us   (\S+)$", text, re.M)
+        assert others, text
+        for other in others:
+            assert other.startswith("family=") or not set(other.split(",")) & set(schedule), (other, schedule)
+
+
+def test_compile_says_why_registers_are_not_those_of_the_plan():
+    need("nvrtc")
+    text = flashjit("compile", 'fwd bf16 d=64 heads=2 mask="causal"', "--arch", "h100").out
+    launched, computing = map(int, re.search(r"(\d+) registers are those of the launch.*compute have (\d+)\n", text).groups())
+    assert launched < computing and f" {launched} registers, " in text and "target    sm_90a" in text, text
+    assert "of the launch" not in flashjit("compile", "fwd bf16 d=64 heads=2", "--arch", "sm_80").out
 
 
 def test_explain_sizes():

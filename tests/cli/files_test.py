@@ -181,6 +181,11 @@ def test_no_directory_says_which_homes_are_none():
 
 def test_unknown_subcommands_are_named():
     refused("complie", "x", code=2, says=["`complie`", "did you mean `compile`", "doctor"])
+    refused("explain", "x", "--arhc", "sm_80", code=2, says=["`--arhc`", "did you mean `--arch`"])
+    refused("tune", "x", "--bugdet=3s", code=2, says=["`--bugdet`", "did you mean `--budget`"])
+    refused("compile", "x", "--arhc", "sm_80", code=2, says="did you mean `--arch`")  # and not that --arch is missing
+    refused("cache", "stat", "--jsn", code=2, says="did you mean `--json`")
+    refused("--versio", code=2, says="did you mean `--version`")
     refused("cache", "sats", code=2, says=["`sats`", "did you mean `stat`", "prune"])
     refused("bundle", "frobnicate", code=2, says=["`frobnicate`", "merge"])
     refused("cache", "--jsonn", code=2, says="subcommand is required")

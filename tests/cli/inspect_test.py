@@ -99,6 +99,26 @@ def test_dump_folder():
         assert "flashjit_forward" in text("entry.cu") and text("templates/kernel_config.h")
 
 
+def test_dump_folder_of_a_processor():
+    need("host")
+    env = {"FLASHJIT_DUMP_DIR": scratch("dump")}
+    line = flashjit("compile", SPEC, "--arch", "x86-64-v3", "--json", env=env).line()
+    folder = os.path.join(scratch("dump"), line["key"][:16])
+    text = lambda name: read(os.path.join(folder, name)).decode()
+    assert text("spec.txt").strip() == line["spec"] and text("schedule.txt").strip() == line["schedule"]
+    assert "x86-64-v3" in text("key.txt") and text("program.txt") and text("facts/target.txt").strip() == "x86-64-v3"
+    assert "define " in text("kernel.ll") and read(os.path.join(folder, "kernel.o"))[:4] == b"\x7fELF"
+    dumped = flashjit("compile", SPEC, "--arch", "x86-64-v3", "--dump-after", "all", "--json").line()["dumps"]
+    assert sorted(os.listdir(folder + "/ir")) == [f"{i + 1:02}_{name}.txt" for i, name in enumerate(dumped)]
+    # An engine writes what the command does, also where the kernel comes from the store.
+    again = {"FLASHJIT_DUMP_DIR": scratch("again")}
+    run = flashjit("run", SPEC, "--shape", "q=16", "--target", "x86-64-v3", "--json", env=again).line()
+    (second,) = glob.glob(scratch("again") + "/*")
+    assert run["key"].startswith(os.path.basename(second)) and os.path.exists(second + "/kernel.o"), run
+    told = flashjit("compile", SPEC, "--arch", "x86-64-v3", "--json", env={"FLASHJIT_DUMP_DIR": "/proc/dump"}).line()
+    assert any("FLASHJIT_DUMP_DIR" in note and "unset it" in note for note in told["notes"]), told
+
+
 def test_dump_of_a_refused_kernel():
     need("nvrtc")
     line = flashjit("compile", SPEC, "--arch", "sm_80", "--out", scratch("kernels"), "--json").line()

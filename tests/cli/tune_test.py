@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 
@@ -22,6 +23,16 @@ def tuned_file():
     return scratch("store/v1/tuned.txt")
 
 
+def tuned(*args, **options):
+    """A tuning that decided something: on a busy machine it may take some attempts."""
+    for seed in range(1, 9):
+        line = flashjit("tune", *args, "--budget", "1s", "--seed", str(seed), "--json", **options).line()
+        if line["recorded"]:
+            return line
+        assert "the machine is busy" in line["best_why"] and line["best_schedule"] == line["default_schedule"], line
+    raise harness.Skip("the machine is too busy for a tuning to decide anything")
+
+
 def test_json_table_and_report():
     need("host")
     run = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--check", "--json", "--report", "r.html", "--report-json", "r.json")
@@ -33,10 +44,12 @@ def test_json_table_and_report():
     assert report["machine"]["target"] == line["target"] and spec["spec"] == SPEC, report["machine"]
     measured = [c for c in spec["candidates"] if c["status"] in ("measured", "stopped")]
     assert len(measured) == line["tried"] and all(c["us_low"] <= c["us"] <= c["us_high"] for c in measured), spec
-    # The best is the fastest, or is within what counts as a tie and said why.
-    assert min(c["us"] for c in measured) == line["fastest_us"] and line["best_us"] <= line["fastest_us"] * (1 + min(line["noise"], 0.02)), spec
-    is_fastest = line["best_schedule"] == line["fastest_schedule"]
-    assert is_fastest == line["best_why"].startswith("the fastest") and (is_fastest or line["best_why"].startswith(line["fastest_schedule"])), line
+    # The best is the fastest, or is within what counts as a tie, or others are not faster for certain; it is said which.
+    assert min(c["us"] for c in measured) == line["fastest_us"] and line["fastest_schedule"] in line["best_why"] + line["best_schedule"], spec
+    if line["recorded"] and "for certain" not in line["best_why"]:
+        assert line["best_us"] <= line["fastest_us"] * (1 + min(line["noise"], 0.02)), spec
+        is_fastest = line["best_schedule"] == line["fastest_schedule"]
+        assert is_fastest == line["best_why"].startswith("the fastest") and (is_fastest or line["best_why"].startswith(line["fastest_schedule"])), line
     assert spec["best_why"] == line["best_why"], spec
     assert spec["candidates"][0]["fields"]["family"] == "host", spec
     # What is said of the machine is true of a processor: two pipes of 16 products of pairs at 7 GHz, or a tile's 1024 products, are a core's most.
@@ -49,13 +62,18 @@ def test_json_table_and_report():
     assert page.lstrip().lower().startswith("<!doctype html") and "fwd fp32 d=32 heads=2" in page
     text = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s").out
     assert "default" in text and "regret" in text and "1 specs: best over default" in text, text
+    # What was measured beyond the list of legal schedules is said to be that, and each of the two defaults what it is.
+    space = re.search(r"space +(\d+) schedules in the compiler's list, (\d+) of them legal; (\d+) measured(?:, of which (\d+) )?", text)
+    listed, legal, measured, unlisted = (int(number or 0) for number in space.groups())
+    assert listed >= legal >= measured - unlisted, text
+    assert "prepare takes that is told no sizes" in text and "puts first for this shape" in text, text
 
 
 def test_record_decides_and_can_be_removed():
     need("host")
     before = flashjit("run", SPEC, "--shape", "q=48", "--target", "host", "--json").line()
     assert not any("tuning record" in note for note in before["notes"]), before
-    line = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json").line()
+    line = tuned(SPEC, "--shape", "q=48", "--target", "host")
     after = flashjit("run", SPEC, "--shape", "q=48", "--target", "host", "--json", "--check").line()
     assert after["schedule"] == line["best_schedule"], after
     assert any("tuning record" in note for note in after["notes"]), after
@@ -109,7 +127,8 @@ def test_sweep_file_and_shapes():
     write("sweep.txt", f"# a comment\nq=16 fwd fp32 d=16 heads=1\n{SPEC}\n\n  b=2,q=8,k=24   fwd bf16 d=16 heads=2  \n".encode())
     lines = flashjit("tune", "--sweep", "sweep.txt", "--shape", "q=48", "--target", "host", "--budget", "2s", "--json").lines()
     assert [line["shape"] for line in lines] == ["b=1,q=16,k=16", "b=1,q=48,k=48", "b=2,q=8,k=24"], lines
-    assert len(records(tuned_file())) == 3
+    kept = sum(line["recorded"] for line in lines)
+    assert (len(records(tuned_file())) if os.path.exists(tuned_file()) else 0) == kept, lines
 
 
 def test_killed_runs_go_on():
@@ -138,7 +157,7 @@ def test_killed_runs_go_on():
             break
     run = flashjit(*args, env={"FLASHJIT_CACHE_DIR": scratch("store")})
     assert {(line["spec"], line["shape"]) for line in run.lines()} == {(s, f"b=1,q={q},k={q}") for s in specs for q in (16, 32)}, run
-    assert len(records(tuned_file())) == 10
+    assert (len(records(tuned_file())) if os.path.exists(tuned_file()) else 0) == sum(line["recorded"] for line in run.lines()), run
     assert not [name for name in os.listdir(scratch("store/v1")) if name.endswith(".journal")]
 
 
@@ -195,7 +214,7 @@ def test_two_runs_of_one_command_do_not_mix():
 
 def test_export_and_merge():
     need("host")
-    flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s")
+    tuned(SPEC, "--shape", "q=48", "--target", "host")
     flashjit("tune", "--export", "all.txt")
     exported = records(scratch("all.txt"))
     assert any(r["spec"] == SPEC for r in exported), exported
@@ -203,8 +222,8 @@ def test_export_and_merge():
     flashjit("tune", "--merge", "all.txt", env=elsewhere)
     after = flashjit("run", SPEC, "--shape", "q=48", "--target", "host", "--json", env=elsewhere).line()
     assert any("tuning record" in note for note in after["notes"]), after
-    own = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--records", "own.txt", env=elsewhere)
-    assert own.code == 0 and len(records(scratch("own.txt"))) == 1
+    tuned(SPEC, "--shape", "q=48", "--target", "host", "--records", "own.txt", env=elsewhere)
+    assert len(records(scratch("own.txt"))) == 1
 
 
 def test_refusals():

@@ -1,5 +1,9 @@
 """What every subcommand owes: help, exit codes, JSON, no crash on odd arguments."""
 
+import os
+import signal
+import subprocess
+
 import harness
 from harness import flashjit, refused
 
@@ -54,6 +58,19 @@ def test_closed_output_is_an_error():
 def test_bad_environment():
     for name, value in [("FLASHJIT_THREADS", "many"), ("FLASHJIT_JIT", "perhaps")]:
         refused("compile", SPEC, "--arch", "sm_80", "--json", env={name: value}, kind="invalid", says=name)
+
+
+def test_a_reader_that_has_gone_ends_it_in_silence():
+    command = [os.path.join(harness.ARGS.build, "bin", "flashjit"), "explain", SPEC, "--arch", "sm_80,sm_90a"]
+    for json in ([], ["--json"]):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run([*command, *json], stdout=writer, stderr=subprocess.PIPE, timeout=60)  # Python resets SIGPIPE for it
+        assert done.returncode == -signal.SIGPIPE and done.stderr == b"", done
+        # Where it was ignored, that was somebody's wish: the error says it.
+        done = subprocess.run([*command, *json], stdout=writer, stderr=subprocess.PIPE, timeout=60, restore_signals=False)
+        os.close(writer)
+        assert done.returncode == 1 and b"closed pipe" in done.stderr, done
 
 
 if __name__ == "__main__":

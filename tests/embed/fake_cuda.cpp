@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <random>
 #include <string_view>
 #include <vector>
 
@@ -66,6 +67,15 @@ thread_local Launch last;
   if (const char* file = std::getenv("FAKE_CUDA_MARK")) {
     if (std::FILE* mark = std::fopen(file, "w")) std::fclose(mark);
   }
+}
+
+// 100 us, up to 30 % more for its shared memory, and up to 0.3 % of noise. With FAKE_CUDA_BUSY no kernel is faster than another, and
+// every other launch takes up to seven times as long.
+double milliseconds_of(unsigned shared_bytes, int number) {
+  static const bool busy = std::getenv("FAKE_CUDA_BUSY") != nullptr;
+  static thread_local std::minstd_rand random;
+  if (busy) return random() % 2 == 0 ? 0.1 + static_cast<double>(random() % 6000) / 10000 : 0.1;
+  return 0.1 * (1 + 0.3 * (shared_bytes % 7919) / 7919) * (1 + 0.003 * (number % 17) / 17);
 }
 
 thread_local double milliseconds = 0;  // that the launches of this thread took
@@ -169,8 +179,7 @@ int launch(const unsigned* config, Function* function, void** parameters, void**
   static_cast<void>(seen);
   last = {context->device, config[0], config[3], config[6], stream, stream && stream->capturing};
   ++counters.launches;
-  // 100 us, up to 30 % more for its shared memory, and up to 0.3 % of noise.
-  milliseconds += 0.1 * (1 + 0.3 * (config[6] % 7919) / 7919) * (1 + 0.003 * (counters.launches % 17) / 17);
+  milliseconds += milliseconds_of(config[6], counters.launches);
   return kDone;
 }
 

@@ -38,6 +38,20 @@ def test_tune_on_a_gpu():
     assert not any("tuning record" in note for note in other["notes"]), other
 
 
+def test_a_busy_machine_decides_nothing():
+    need("nvrtc")
+    args = ["tune", SPEC, "--shape", "q=128", "--target", "gpu", "--device", "1", "--no-verify", "--budget", "2s"]
+    busy = {**environment(), "FAKE_CUDA_BUSY": "1"}
+    line = flashjit(*args, "--json", env=busy).line()
+    assert line["noise"] > 0.1 and line["recorded"] is False, line
+    assert line["best_schedule"] == line["default_schedule"] and "the machine is busy" in line["best_why"], line
+    assert not os.path.exists(scratch("store/v1/tuned.txt"))
+    text = flashjit(*args, env=busy).out
+    assert "the default stays" in text and " 1.000 " in text.splitlines()[-2], text
+    calm = flashjit(*args, "--json", env=environment()).line()
+    assert calm["recorded"] is True and calm["best_us"] < calm["default_us"], calm
+
+
 def test_kernels_that_need_a_workspace():
     need("nvrtc")
     line = flashjit("tune", SPEC, "--shape", "q=128", "--schedule", "family=naive", "--target", "gpu", "--device", "1", "--budget", "1s", "--no-verify", "--json",

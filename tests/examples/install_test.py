@@ -233,6 +233,7 @@ def test_the_version_is_the_one_of_the_root():
         harness.write("asks/CMakeLists.txt", f"cmake_minimum_required(VERSION 3.16)\nproject(asks CXX)\nfind_package(flashjit {asked} REQUIRED)\n".encode())
         out = run("cmake", "-S", scratch("asks"), "-B", scratch("asks-" + asked), f"-DCMAKE_PREFIX_PATH={prefix}", expect=code)
         assert code == 0 or f'version: {version}' in out, out
+    assert os.path.basename(os.path.realpath(os.path.join(libraries(prefix), "libflashjit.so"))) == f"libflashjit.so.{version}"
     assert pkg_config(prefix, "--modversion") == [version]
 
 

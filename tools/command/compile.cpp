@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/families/family.h"
 #include "compiler/spec/spec.h"
 #include "runtime/compile/compile_host.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
@@ -46,6 +47,7 @@ struct CompileJob {
   std::string spec, arch, schedule;  // schedule: pins
   std::optional<Error> error;
   Facts facts;
+  std::string redistributed;  // registers, as its warpgroups run; empty: as it is launched
   std::string program;
   std::vector<Dump> dumps;
   std::vector<SourceFile> files;  // for --emit; names relative to the kernel's folder
@@ -57,6 +59,19 @@ bool is_among(const std::vector<std::string>& kinds, std::string_view kind) {
 
 bool wants(const CompileArgs& args, std::string_view kind) {
   return is_among(args.emit.empty() && !args.out.empty() ? kWritten : args.emit, kind);
+}
+
+// What the compiler reports is the launch: the same number for all threads of a block. Warpgroups that compute have more if others give
+// theirs back, which shows in that as many for all would not fit.
+std::string redistributed_registers(const Plan& plan, const Facts& facts) {
+  const Family family = plan.schedule.family;
+  if (!family->registers) return {};
+  const int budget = family->registers(Problem(plan.spec, plan.target, plan.tiles), plan.config).budget;
+  if (budget <= facts.registers || budget * plan.threads() <= plan.target.registers_per_sm) return {};
+  return fmt::format(
+      "  {} registers are those of the launch, the same for all {} threads; then the warps that copy give up most of "
+      "theirs, and those that compute have {}\n",
+      facts.registers, plan.threads(), budget);
 }
 
 std::string facts_json(const CompileJob& job) {
@@ -102,6 +117,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   FLASHJIT_ASSIGN(compiled, compile_spec(request, options));
   FLASHJIT_TRY(check_verified(args, compiled));
   job.facts = compiled.facts;
+  job.redistributed = redistributed_registers(compiled.plan, compiled.facts);
   job.program = flashjit::dump(compiled.plan.program);
   add_common_files(args, job);
   if (wants(args, "cuda")) {
@@ -179,6 +195,7 @@ std::string summary(const CompileArgs& args, const CompileJob& job) {
                         bytes_text(f.smem_bytes));
   }
   text += args.verify ? "\n  verified on small random data\n" : "\n";
+  text += job.redistributed;
   for (const std::string& note : f.notes) text += fmt::format("  note: {}\n", note);
   return text;
 }
@@ -245,7 +262,7 @@ std::vector<CompileJob> jobs_of(const CompileArgs& args) {
         continue;
       }
       for (const Request& kernel : *kernels)
-        jobs.push_back({.spec = kernel.text, .arch = arch, .schedule = print(kernel.pins)});
+        jobs.push_back({.spec = kernel.text, .arch = std::string(kernel.target.name), .schedule = print(kernel.pins)});
     }
   }
   return jobs;
@@ -311,7 +328,7 @@ void add_compile(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<CompileArgs>();
   CLI::App* sub = app.add_subcommand("compile", "Compile specs for one or more targets; needs no GPU");
   sub->add_option("spec", args->specs, "The problems, one argument each")->required();
-  sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ... (flashjit doctor lists them)")
+  sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ..., or cards: a100, h100, b200, ...")
       ->delimiter(',')
       ->required();
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128,tile_kv=64; the rest is chosen");

@@ -1,5 +1,6 @@
 // flashjit explain: what would be generated, why, and what limits it. Needs no GPU and no compiler.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,10 +17,11 @@
 #include "runtime/compile/request.h"
 #include "runtime/engine/environment.h"
 #include "runtime/tuned/hint.h"
-#include "runtime/tuned/records.h"
 #include "compiler/values.h"
 #include "tools/command/commands.h"
+#include "tools/support/device.h"
 #include "tools/support/mask_map.h"
+#include "tools/support/measured.h"
 #include "tools/support/narrow_errors.h"
 #include "tools/support/output.h"
 
@@ -27,13 +29,15 @@ namespace flashjit {
 namespace {
 
 constexpr int kShownCandidates = 6;  // of all families together
+constexpr int kShownShort = 3;       // without --all
 constexpr int kShownOfOthers = 1;    // and of each family that is not among these
 constexpr int kShownRefusals = 4;
+constexpr std::size_t kShownNotes = 3;  // without --all
 
 struct ExplainArgs {
   std::string spec, shape, schedule;
   std::vector<std::string> archs;
-  bool json = false;
+  bool all = false, json = false;
 };
 
 // Dense problems as they are; those with lengths that differ are explained by their longest sequence.
@@ -58,7 +62,7 @@ bool asks_for_workspace(const Plan& plan, const std::optional<Schedule>& hinted)
   return hinted && needs_workspace(plan, *hinted) && !needs_workspace(plan, plan.schedule);
 }
 
-std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
+std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool all) {
   std::string text = fmt::format("schedule\n  {}\n", print(plan.schedule));
   if (hinted) {
     text += fmt::format("  where prepare is told this shape{}: {}\n",
@@ -68,9 +72,11 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted) {
     text +=
         fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
-  text += plan.schedule.family->describe(plan.config) + describe_append(plan) + describe_value_rows(plan);
-  for (const std::string& note : plan.all_notes()) text += fmt::format("  note: {}\n", note);
-  return text;
+  if (all) text += plan.schedule.family->describe(plan.config) + describe_append(plan) + describe_value_rows(plan);
+  const std::vector<std::string> notes = plan.all_notes();
+  const std::size_t shown = all ? notes.size() : std::min(notes.size(), kShownNotes);
+  for (std::size_t i = 0; i < shown; ++i) text += fmt::format("  note: {}\n", notes[i]);
+  return notes.size() > shown ? text + fmt::format("  and {} more notes\n", notes.size() - shown) : text;
 }
 
 // Launches of a call, and the memory that they pass on.
@@ -126,20 +132,22 @@ std::string why_not_first(const Plan& plan) {
   return fmt::format("  * is not the first: where prepare is told no sizes, a schedule is chosen for {}\n", shapes);
 }
 
-std::string candidates_text(const Plan& plan, const Candidates& all, const Shape& shape) {
-  std::string text = fmt::format("candidates (predicted time at {}; * is the schedule above)\n", print(shape));
-  int shown = 0, legal = 0, listed = 0, refused = 0;
-  std::map<Family, int> of_family;
-  for (const Candidate& candidate : all) {
-    if (!candidate.legal) continue;
-    const int earlier = of_family[candidate.schedule.family]++;
-    const bool chosen = candidate.schedule == plan.schedule;
-    if (legal++ >= kShownCandidates && earlier >= kShownOfOthers && !chosen) continue;
-    text += fmt::format("  {:9.1f} us {} {}\n", candidate.predicted_us, chosen ? '*' : ' ', print(candidate.schedule));
-    ++listed;
+// The fields in which it differs from `chosen`; all of them where the family is another.
+std::string differing_fields(const Schedule& schedule, const Schedule& chosen) {
+  if (schedule == chosen || schedule.family != chosen.family) return print(schedule);
+  const std::string own = print(schedule), other = "," + print(chosen) + ",";
+  std::string text;
+  for (std::string_view rest = own; !rest.empty();) {
+    const std::string field(rest.substr(0, rest.find(',')));
+    rest.remove_prefix(std::min(rest.size(), field.size() + 1));
+    if (other.find("," + field + ",") == other.npos) text += (text.empty() ? "" : ",") + field;
   }
-  if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
-  if (all.front().schedule != plan.schedule) text += why_not_first(plan);
+  return text;
+}
+
+std::string refused_text(const Plan& plan, const Candidates& all) {
+  std::string text;
+  int shown = 0, refused = 0;
   std::vector<std::string> reasons;
   for (const Candidate& candidate : all) {
     if (candidate.legal) continue;
@@ -149,17 +157,42 @@ std::string candidates_text(const Plan& plan, const Candidates& all, const Shape
     // One example of each reason says more than many of the same.
     if (std::find(reasons.begin(), reasons.end(), why) != reasons.end()) continue;
     reasons.push_back(why);
-    text += fmt::format("  refused  {}\n           {}\n", print(candidate.schedule), why);
+    text += fmt::format("  refused  {}\n           {}\n", differing_fields(candidate.schedule, plan.schedule), why);
     ++shown;
   }
-  if (refused > shown) text += fmt::format("  and {} more refused\n", refused - shown);
-  return text;
+  return refused > shown ? text + fmt::format("  and {} more refused\n", refused - shown) : text;
 }
 
+std::string candidates_text(const Plan& plan, const Candidates& all, const Shape& shape, bool whole) {
+  std::string text =
+      fmt::format("candidates (predicted time at {}; * is the schedule above, others in what differs)\n", print(shape));
+  int legal = 0, listed = 0;
+  const int most = whole ? kShownCandidates : kShownShort;
+  std::map<Family, int> of_family;
+  for (const Candidate& candidate : all) {
+    if (!candidate.legal) continue;
+    const int earlier = of_family[candidate.schedule.family]++;
+    const bool chosen = candidate.schedule == plan.schedule;
+    if (legal++ >= most && (!whole || earlier >= kShownOfOthers) && !chosen) continue;
+    text += fmt::format("  {:9.1f} us {} {}\n", candidate.predicted_us, chosen ? '*' : ' ',
+                        differing_fields(candidate.schedule, plan.schedule));
+    ++listed;
+  }
+  if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
+  if (all.front().schedule != plan.schedule) text += why_not_first(plan);
+  return whole ? text + refused_text(plan, all) : text;
+}
+
+// The two of the first line are the whole; what they consist of runs side by side, and adds up to no time.
 std::string predicted_text(const Plan& plan, const Roofline& r) {
   const Prediction& p = r.predicted;
-  return fmt::format("  predicted          {:.1f} us, {:.2f} of {:.2f} TB/s; the limit is: {}\n", p.total,
-                     r.predicted_tbs, plan.target.memory_tbs, r.limit);
+  const double busy = std::max(p.compute, p.memory), rest = p.total - busy;
+  const double tenths = std::round(p.total * 10) - std::round(rest * 10);  // so that what is shown adds up, too
+  std::string text = fmt::format("  predicted          {:.1f} us = {:.1f} us of {} + {:.1f} us to begin and to end\n",
+                                 p.total, tenths / 10, p.compute > p.memory ? "arithmetic" : "memory traffic", rest);
+  text += fmt::format("                     the limit is: {}; {:.2f} of {:.2f} TB/s\n", r.limit, r.predicted_tbs,
+                      plan.target.memory_tbs);
+  return text;
 }
 
 // Of what does not attend: memory is all that it takes.
@@ -172,7 +205,7 @@ std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r
          footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
 }
 
-std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r) {
+std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all) {
   const Prediction& p = r.predicted;
   std::string text = fmt::format(
       "what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
@@ -186,6 +219,7 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   if (r.append_bytes > 0)
     text += fmt::format("                     {} of these to append: new rows, and Q rotated\n",
                         bytes_text(r.append_bytes));
+  if (!all) return text + footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
   text += fmt::format(
       "                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
       bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
@@ -204,17 +238,19 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   text += footprint_text(footprint(plan, shape));
   text += predicted_text(plan, r);
   text += fmt::format(
-      "                     matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us, {:.2f} waves\n",
+      "                     each by itself, side by side: matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us; {:.2f} waves\n",
       p.mma, p.exp, p.issue, p.smem, p.l2, p.memory, p.waves);
   return text;
 }
 
-std::string map_text(const Result<MaskMap>& map) {
+std::string map_text(const Result<MaskMap>& map, bool all) {
   if (!map) return fmt::format("tiles\n  {}\n", map.error().message);
-  std::string text =
-      fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n",
-                  map->rows_per_cell, map->keys_per_cell);
-  for (const std::string& row : map->rows) text += fmt::format("  {}\n", row);
+  std::string text = "tiles\n";
+  if (all) {
+    text = fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n",
+                       map->rows_per_cell, map->keys_per_cell);
+    for (const std::string& row : map->rows) text += fmt::format("  {}\n", row);
+  }
   if (map->empty >= 0)
     text += fmt::format("  {} tiles skipped, {} with mask code, {} without\n", map->empty, map->mixed, map->full);
   return text;
@@ -257,59 +293,16 @@ Json roofline_json(const Roofline& r) {
           {"waves", p.waves}};
 }
 
-// What was measured, where a tuning left a record: the time of each beside the predicted one of the same schedule.
-struct Measured {
-  TunedRecord record;
-  double predicted_us = 0;  // 0: no schedule of this version
-};
-
-std::vector<Measured> measured(const Plan& plan, const std::string& store) {
-  std::vector<Measured> found;
-  for (TunedRecord& r : stored_records(store)) {
-    if (r.spec != print(plan.spec) || r.machine.target != plan.target.name) continue;
-    Measured m{std::move(r)};
-    const Schedule& s = m.record.schedule;
-    if (is_legal(plan.spec, plan.target, s)) {
-      const Problem problem(plan.spec, plan.target, plan.tiles);
-      m.predicted_us = predict(problem, s, m.record.shape, work_of(problem, m.record.shape, s)).total;
-    }
-    found.push_back(std::move(m));
-  }
-  return found;
-}
-
-std::string measured_text(const std::vector<Measured>& all) {
-  std::string text =
-      all.empty() ? ""
-                  : "measured (records of `flashjit tune`; prepare takes the one that fits the device and the shape)\n";
-  for (const Measured& m : all) {
-    text += fmt::format("  {:9.1f} us  {}\n             {}, {}: {:.1f} us predicted, {:.1f} us without tuning\n",
-                        m.record.us, print(m.record.schedule), m.record.machine.device, print(m.record.shape),
-                        m.predicted_us, m.record.default_us);
-  }
-  return text.empty() ? text : text + "\n";
-}
-
-Json measured_json(const std::vector<Measured>& all) {
-  Json list = Json::array();
-  for (const Measured& m : all) {
-    const TunedRecord& r = m.record;
-    list.push_back({{"device", r.machine.device},
-                    {"shape", print(r.shape)},
-                    {"schedule", print(r.schedule)},
-                    {"us", r.us},
-                    {"default_us", r.default_us},
-                    {"predicted_us", m.predicted_us},
-                    {"date", r.date}});
-  }
-  return list;
-}
-
-Result<void> explain_kernel(const ExplainArgs& args, const Request& request, const std::string& store, Output& output) {
+Result<void> explain_kernel(const ExplainArgs& args, const DeviceFigures& device, const Request& request,
+                            const std::string& store, Output& output) {
   const std::string_view arch = request.target.name;
   FLASHJIT_ASSIGN(plan, plan_spec(request));
+  plan.target.memory_tbs = device.memory_tbs;  // for the figures; the plan is that of the target
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   Json line = result_line(print(plan.spec), arch, print(plan.schedule));
+  line["device"] = {{"name", device.title},
+                    {plan.target.gpu ? "sms" : "cores", plan.target.sm_count},
+                    {"memory_tbs", device.memory_tbs}};
   line["family"] = std::string(plan.schedule.family->name);
   line["smem_bytes"] = plan.smem_bytes();
   line["threads"] = plan.threads();
@@ -321,24 +314,33 @@ Result<void> explain_kernel(const ExplainArgs& args, const Request& request, con
   line["hinted_schedule"] = hinted ? Json(print(*hinted)) : Json();
   line["hinted_asks_for_workspace"] = asks_for_workspace(plan, hinted);
   line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
-  std::string text = fmt::format("{}\nfor {}\n\n{}\n", print(plan.spec), arch, how(plan, hinted));
+  const char* const gap = args.all ? "\n" : "";
+  std::string text = fmt::format("{}\nfor {}\n{}{}{}", print(plan.spec), device_text(device, plan.target.gpu), gap,
+                                 how(plan, hinted, args.all), gap);
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
     const Roofline r = roofline(plan, shape);
     line["roofline"] = roofline_json(r);
     const Footprint calls = footprint(plan, shape);
     line["launches"] = calls.launches;
     line["workspace_bytes"] = calls.bytes;
-    text += (attends(plan.spec) ? roofline_text(plan, shape, r) : traffic_text(plan, shape, r)) + "\n";
+    text += (attends(plan.spec) ? roofline_text(plan, shape, r, args.all) : traffic_text(plan, shape, r)) + gap;
     if (attends(plan.spec)) {
       const auto map = mask_map(plan, shape.q_len, shape.k_len);
       if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
-      text += map_text(map) + "\n";
+      text += map_text(map, args.all) + gap;
     }
   }
-  text += narrow_errors(plan, line);
+  const std::string errors = narrow_errors(plan, line);
+  if (args.all) text += errors;
   const std::vector<Measured> tuned = measured(plan, store);
   line["measured"] = measured_json(tuned);
-  text += measured_text(tuned) + candidates_text(plan, all, shape) + "\nprogram\n" + dump(plan.program) + "\n";
+  if (args.all) {
+    text += measured_text(tuned) + candidates_text(plan, all, shape, true) + "\nprogram\n" + dump(plan.program) + "\n";
+  } else {
+    if (!tuned.empty()) text += fmt::format("measured\n  {} records of `flashjit tune`\n", tuned.size());
+    text += candidates_text(plan, all, shape, false) +
+            "--all says the rest: how it works, all figures, the picture of tiles, what was refused, the program\n";
+  }
   output.result(line, text);
   return {};
 }
@@ -374,25 +376,29 @@ Result<std::string> shape_of_part(const ExplainArgs& args, const Request& reques
   return fmt::format("b={},q={}", shape.batch, part == kQueries ? shape.longest_q() : shape.longest_k());
 }
 
-Result<void> explain_one(const ExplainArgs& args, const std::string& arch, const std::string& store, Output& output) {
-  FLASHJIT_ASSIGN(request, Request::parse(args.spec, arch, args.schedule));
+Result<void> explain_one(const ExplainArgs& args, const DeviceFigures& device, const std::string& store,
+                         Output& output) {
+  FLASHJIT_ASSIGN(request, Request::parse(args.spec, device.target, args.schedule, device.units));
   FLASHJIT_ASSIGN(kernels, kernels_of(request));
-  if (kernels.size() == 1) return explain_kernel(args, kernels.front(), store, output);
+  if (kernels.size() == 1) return explain_kernel(args, device, kernels.front(), store, output);
   if (narrows(request.spec)) FLASHJIT_TRY(explain_narrowing(args, request, output));
   ExplainArgs of_part = args;
   for (std::size_t part = 0; part < kernels.size(); ++part) {
     FLASHJIT_ASSIGN(shape, shape_of_part(args, request, part));
     of_part.shape = std::move(shape);
-    FLASHJIT_TRY(explain_kernel(of_part, kernels[part], store, output));
+    FLASHJIT_TRY(explain_kernel(of_part, device, kernels[part], store, output));
   }
   return {};
 }
 
-int explain(const ExplainArgs& args) {
+int explain(ExplainArgs args) {
   Output output(args.json);
   const auto settings = read_environment();
+  const bool here = args.archs.empty();
+  if (here) args.archs.push_back("");
   for (const std::string& arch : args.archs) {
-    const auto done = explain_one(args, arch, settings ? settings->cache_dir : "", output);
+    const auto device = here ? figures_of_this_machine() : figures_of(arch);
+    const auto done = device ? explain_one(args, *device, settings ? settings->cache_dir : "", output) : device.error();
     if (!done) output.failure(result_line(args.spec, arch, args.schedule), done.error());
   }
   return output.exit_code();
@@ -405,15 +411,18 @@ void add_explain(CLI::App& app, int& exit_code) {
   CLI::App* sub =
       app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
   sub->add_option("spec", args->spec, "The problem")->required();
-  sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ...")->delimiter(',')->required();
+  sub->add_option("--arch", args->archs,
+                  "Targets: sm_80, sm_90a, x86-64-v3, ..., or cards: a100, h100, b200, ... (default: this machine's)")
+      ->delimiter(',');
   sub->add_option(
       "--shape", args->shape,
       "Sizes that all figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
+  sub->add_flag("--all", args->all, "Everything, and not the 25 lines that say most");
   sub->add_flag("--json", args->json, "One JSON object per target");
   sub->footer(
       "\nExamples:\n"
-      "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a --shape b=1,q=4096\n"
+      "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch h100 --shape b=1,q=4096 --all\n"
       "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json");
   sub->callback([args, &exit_code] { exit_code = explain(*args); });
 }

@@ -1,5 +1,5 @@
 // flashjit: the command. One file per subcommand.
-#include <csignal>
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <optional>
@@ -28,16 +28,42 @@ constexpr char kFooter[] =
     "Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage.\n"
     "Environment: FLASHJIT_CACHE_DIR FLASHJIT_JIT FLASHJIT_LOG FLASHJIT_DUMP_DIR FLASHJIT_TRUSTED_LIST FLASHJIT_NVRTC FLASHJIT_THREADS";
 
-// CLI11 says only that one is missing. Nothing: that is not what is wrong.
-std::optional<std::string> unknown_subcommand(const CLI::App& app) {
+constexpr char kHelpHint[] = "\nRun with --help for more information.\n";
+
+// The subcommand that was asked for, as far as there is one.
+const CLI::App& innermost(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().back();
+  return *at;
+}
+
+// CLI11 lists all that was left over, values of unknown options among it. Nothing: all options are known.
+std::optional<std::string> unknown_option(const CLI::App& app) {
+  std::vector<std::string> unknown = app.remaining(true);
+  std::ranges::stable_sort(unknown, {}, [](const std::string& word) { return !word.starts_with('-'); });
+  if (unknown.empty() || !unknown.front().starts_with('-')) return std::nullopt;
+  const std::string given = unknown.front().substr(0, unknown.front().find('='));
+  std::vector<std::string> own;
+  for (const CLI::Option* option : innermost(app).get_options()) {
+    for (const std::string& name : option->get_lnames()) own.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) own.push_back("-" + name);
+  }
+  const std::vector<std::string_view> names(own.begin(), own.end());
+  // Where a subcommand is missing, that is what to say, unless the option is a known one mistyped.
+  const bool incomplete = !innermost(app).get_subcommands([](const CLI::App*) { return true; }).empty();
+  if (incomplete && flashjit::nearest_name(given, names).empty()) return std::nullopt;
+  return flashjit::there_is_no("option", given, names) + kHelpHint;
+}
+
+// CLI11 says only that one is missing. Nothing: that is not what is wrong.
+std::optional<std::string> unknown_subcommand(const CLI::App& app) {
+  const CLI::App* at = &innermost(app);
   const std::vector<std::string> unknown = app.remaining(true);
   std::vector<std::string_view> names;
   for (const CLI::App* each : at->get_subcommands([](const CLI::App*) { return true; }))
     names.push_back(each->get_name());
   if (names.empty() || unknown.empty() || unknown.front().starts_with('-')) return std::nullopt;
-  return flashjit::there_is_no("subcommand", unknown.front(), names) + "\nRun with --help for more information.\n";
+  return flashjit::there_is_no("subcommand", unknown.front(), names) + kHelpHint;
 }
 
 // A name that a script left empty would be looked for, or written, where nobody meant it.
@@ -79,7 +105,9 @@ int run(int argc, char** argv) {
       output.text(out.str());
       return output.exit_code();
     }
-    say(unknown_subcommand(app).value_or(err.str()));
+    // An option that is missing may be one that was mistyped.
+    const auto unknown = unknown_option(app);
+    say(unknown ? *unknown : unknown_subcommand(app).value_or(err.str()));
     return static_cast<int>(Exit::Usage);
   }
   return exit_code;
@@ -88,7 +116,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is then an error of the write, with a message
+  flashjit::notice_closed_pipes();
   try {
     return run(argc, argv);
   } catch (const std::bad_alloc&) {

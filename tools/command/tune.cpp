@@ -355,10 +355,11 @@ class Run {
                       {}};
       return false;
     }
-    const Json result = tuned_json(*outcome);
+    Json result = tuned_json(*outcome);
+    const bool recorded = args_.inputs.schedule.empty() && outcome->decided();  // pins are not the best there is
+    result["recorded"] = recorded;
     Result<void> kept;
-    if (args_.inputs.schedule.empty())
-      kept = place.add(record_of(*outcome, session.machine(), today()));  // pins are not the best there is
+    if (recorded) kept = place.add(record_of(*outcome, session.machine(), today()));
     if (kept) kept = journal.add(key_of(job), result);
     if (!kept) {
       broken_ = kept.error();

@@ -85,6 +85,18 @@ std::string shortened(const std::string& text, std::size_t width) {
   return text.size() <= width ? text : text.substr(0, width - 3) + "...";
 }
 
+// The list is what the compiler enumerates. Measured is a part of it, and what differs from the best so far in a field that the list
+// leaves to rules, or won an earlier tuning.
+std::string space_text(const Json& spec) {
+  const int tried = spec.value("tried", 0), unlisted = spec.value("tried_unlisted", 0);
+  std::string text = fmt::format("  space     {} schedules in the compiler's list, {} of them legal; {} measured",
+                                 spec.value("space", 0), spec.value("legal", 0), tried);
+  if (unlisted > 0)
+    text += fmt::format(", of which {} {} not in the list: a field away from the best, or earlier winners", unlisted,
+                        unlisted == 1 ? "is" : "are");
+  return text + "\n";
+}
+
 }  // namespace
 
 Json tuned_json(const TuneOutcome& outcome) {
@@ -108,6 +120,8 @@ Json tuned_json(const TuneOutcome& outcome) {
   json["first_choice"] = print(first.schedule);
   json["regret"] = outcome.regret();
   json["tried"] = std::ranges::count_if(outcome.candidates, &TunedCandidate::timed);
+  json["tried_unlisted"] =
+      std::ranges::count_if(outcome.candidates, [](const TunedCandidate& c) { return c.timed() && !c.listed; });
   json["space"] = outcome.space;
   json["legal"] = outcome.legal;
   json["noise"] = outcome.noise;
@@ -153,10 +167,29 @@ Json report_json(const Machine& machine, const std::string& date, std::vector<Js
 
 Json tuned_line(const Json& spec, const std::string& target) {
   Json line = result_line(spec.value("spec", ""), target, spec.value("best_schedule", ""));
-  for (const char* name :
-       {"shape", "default_us",       "best_us",      "best_schedule",   "best_why",    "fastest_us", "fastest_schedule",
-        "tried", "default_schedule", "first_choice", "first_choice_us", "regret",      "noise",      "space",
-        "legal", "best_low",         "best_high",    "clock_mhz",       "temperature", "compile_s",  "measure_s"}) {
+  for (const char* name : {"shape",
+                           "default_us",
+                           "best_us",
+                           "best_schedule",
+                           "best_why",
+                           "fastest_us",
+                           "fastest_schedule",
+                           "tried",
+                           "default_schedule",
+                           "first_choice",
+                           "first_choice_us",
+                           "regret",
+                           "noise",
+                           "space",
+                           "legal",
+                           "best_low",
+                           "best_high",
+                           "clock_mhz",
+                           "temperature",
+                           "compile_s",
+                           "measure_s",
+                           "tried_unlisted",
+                           "recorded"}) {
     line[name] = spec.value(name, Json());
   }
   return line;
@@ -164,18 +197,21 @@ Json tuned_line(const Json& spec, const std::string& target) {
 
 std::string tuned_text(const Json& spec) {
   std::string text =
-      fmt::format("{}\n  shape     {}\n  space     {} schedules, {} legal, {} measured\n", spec.value("spec", ""),
-                  spec.value("shape", ""), spec.value("space", 0), spec.value("legal", 0), spec.value("tried", 0));
+      fmt::format("{}\n  shape     {}\n{}", spec.value("spec", ""), spec.value("shape", ""), space_text(spec));
   int shown = 0;
   for (const Json& cut : spec["cut"]) {
     if (shown++ == kShownReasons) break;
     text += fmt::format("            {:>5} cut: {}\n", cut.value("count", 0), cut.value("why", ""));
   }
   const double us = number(spec, "best_us");
-  text +=
-      fmt::format("  default   {:.1f} us  {}\n  best      {:.1f} us  {}  ({:.1f} to {:.1f})\n            {}\n",
-                  number(spec, "default_us"), spec.value("default_schedule", ""), us, spec.value("best_schedule", ""),
-                  number(spec, "best_low"), number(spec, "best_high"), spec.value("best_why", ""));
+  // What prepare takes depends on what it is told: both are somebody's default.
+  text += fmt::format(
+      "  default   {:.1f} us  {}  (what prepare takes that is told no sizes)\n"
+      "  model     {:.1f} us  {}  (what the cost model puts first for this shape)\n"
+      "  best      {:.1f} us  {}  ({:.1f} to {:.1f})\n            {}\n",
+      number(spec, "default_us"), spec.value("default_schedule", ""), number(spec, "first_choice_us"),
+      spec.value("first_choice", ""), us, spec.value("best_schedule", ""), number(spec, "best_low"),
+      number(spec, "best_high"), spec.value("best_why", ""));
   std::vector<Json> others;
   for (const Json& c : spec["candidates"]) {
     if (!c["us"].is_null() && c["schedule"] != spec["best_schedule"]) others.push_back(c);
@@ -190,8 +226,9 @@ std::string tuned_text(const Json& spec) {
     if (c["status"] == "wrong" || c["status"] == "failed")
       text += fmt::format("  {}: {}: {}\n", c.value("status", ""), c.value("schedule", ""), c.value("why", ""));
   }
-  return text +
-         fmt::format("  noise     {:.1f} %, by which the default differs from itself\n", 100 * number(spec, "noise"));
+  text += fmt::format("  noise     {:.1f} %, by which the default differs from itself\n", 100 * number(spec, "noise"));
+  return text + fmt::format("  record    {}\n",
+                            spec.value("recorded", true) ? "kept: prepare takes the best from now on" : "none");
 }
 
 std::string tuned_table(const std::vector<Json>& specs) {

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -21,6 +23,14 @@ bool put_raw(std::FILE* stream, std::string_view text) {
 
 // Names of files, specs and manifests come back in messages and results.
 bool put(std::FILE* stream, std::string_view text) { return put_raw(stream, harmless(text, Lines::Many)); }
+
+// Who started the command with SIGPIPE ignored wants an error instead.
+bool dies_of_closed_pipes = false;
+
+void die_of_closed_pipe() {
+  std::signal(SIGPIPE, SIG_DFL);
+  std::raise(SIGPIPE);
+}
 
 // In ASCII, as JSON can say every character so; what is no UTF-8 is replaced.
 std::string dump(const Json& line) { return line.dump(-1, ' ', true, Json::error_handler_t::replace); }
@@ -57,6 +67,7 @@ void add_facts(Json& line, const Facts& facts) {
 
 void Output::result(const Json& line, const std::string& text) {
   if (!put(stdout, json_ ? dump(line) + "\n" : text)) {
+    if (errno == EPIPE && dies_of_closed_pipes) die_of_closed_pipe();
     if (!failed_) say("error: standard output cannot be written (a full disk or a closed pipe?)\n");
     failed_ = true;
   }
@@ -76,6 +87,8 @@ void Output::text(const std::string& text) {
 }
 
 int Output::exit_code() const { return static_cast<int>(failed_ ? Exit::Failed : Exit::Done); }
+
+void notice_closed_pipes() { dies_of_closed_pipes = std::signal(SIGPIPE, SIG_IGN) == SIG_DFL; }
 
 void say(std::string_view text) { put(stderr, text); }
 

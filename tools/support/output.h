@@ -39,6 +39,10 @@ class Output {
   bool failed_ = false;
 };
 
+// To be called once, first. From then on a closed pipe is an error of the write to it, which a file of a kernel is not lost by; a reader
+// of stdout that has gone (`| head`) ends the command as it ends others, by SIGPIPE and without a word.
+void notice_closed_pipes();
+
 // A line, or several, on stderr.
 void say(std::string_view text);
 inline void say_note(std::string_view text) { say("note: " + std::string(text) + "\n"); }

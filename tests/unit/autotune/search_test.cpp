@@ -1,6 +1,8 @@
 // The search with a stopwatch and a clock that are made up.
 #include "autotune/search/search.h"
 
+#include "autotune/search/tune.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -128,6 +130,37 @@ TEST(Search, NoiseIsThatOfAKernelAgainstItself) {
   EXPECT_EQ(noisy->rounds, SearchOptions().max_rounds);  // it goes on as long as that may help
 }
 
+// A machine on which every other sample takes up to seven times as long: nine kernels of one speed.
+TEST(Search, NoiseMakesNobodyFaster) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    FakeBench fake{.us = std::vector<double>(9, 100)};
+    SearchBench bench = fake.bench();
+    std::uint64_t state = seed;
+    bench.sample = [&, quiet = bench.sample](std::size_t i, int starts) -> Result<double> {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const double busy = (state >> 63) != 0 ? 1 + 6 * static_cast<double>((state >> 33) & 0xffff) / 0xffff : 1;
+      auto us = quiet(i, starts);
+      return *us * busy;
+    };
+    SearchOptions options = quick();
+    options.seed = seed;
+    options.seconds = seed % 2 == 0 ? 5 : 1e-3;  // many rounds, and as few as there can be
+    const auto found = search(9, 0, bench, options);
+    ASSERT_TRUE(found);
+    for (const SearchSubject& each : found->subjects) EXPECT_FALSE(each.faster) << "seed " << seed;
+  }
+}
+
+TEST(Search, WhatIsFasterIsSoInSpiteOfSomeNoise) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    FakeBench fake{.us = {100, 90, 100.1, 110}, .jitter = 0.03, .random = seed};
+    const auto found = search(4, 0, fake.bench(), quick());
+    ASSERT_TRUE(found);
+    EXPECT_TRUE(found->subjects[1].faster) << "seed " << seed;
+    for (const std::size_t other : {0, 2, 3}) EXPECT_FALSE(found->subjects[other].faster) << "seed " << seed;
+  }
+}
+
 TEST(Search, AFailingSubjectIsMarkedAndAFailingReferenceIsAnError) {
   FakeBench fake{.us = {100, -1, 90}};
   const auto found = search(3, 0, fake.bench(), quick());
@@ -166,6 +199,38 @@ TEST(Search, TheBudgetEndsIt) {
   const auto found = search(3, 0, fake.bench(), options);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->rounds, 3);  // the least there must be
+}
+
+TuneOutcome outcome_of(std::vector<double> us, std::vector<bool> faster, double noise) {
+  TuneOutcome outcome;
+  for (std::size_t i = 0; i < us.size(); ++i)
+    outcome.candidates.push_back({.status = "measured", .us = us[i], .faster = faster[i]});
+  outcome.untuned = 1;
+  outcome.noise = noise;
+  outcome.rounds = 7;
+  choose_best(outcome);
+  return outcome;
+}
+
+TEST(TuneOutcome, TheDefaultStaysUnlessAnotherIsCertainlyFaster) {
+  // Measured 5.657 times as fast, by noise.
+  const TuneOutcome noisy = outcome_of({70, 56.57, 10}, {false, false, false}, 4.15);
+  EXPECT_EQ(noisy.best, 1u);
+  EXPECT_EQ(noisy.fastest, 2u);
+  EXPECT_FALSE(noisy.decided());
+  for (const char* says : {"5.66 times", "415.0 %", "7 rounds", "the machine is busy", "the default stays"})
+    EXPECT_NE(noisy.why_best().find(says), std::string::npos) << noisy.why_best();
+  const TuneOutcome sure = outcome_of({70, 56.57, 10}, {false, false, true}, 0.05);
+  EXPECT_EQ(sure.best, 2u);
+  EXPECT_TRUE(sure.decided());
+  // One that may be faster still does not take the place of one that is for certain, and is named.
+  const TuneOutcome second = outcome_of({50, 56.57, 40}, {true, false, false}, 0.05);
+  EXPECT_EQ(second.best, 0u);
+  EXPECT_TRUE(second.decided());
+  EXPECT_NE(second.why_best().find("for certain"), std::string::npos) << second.why_best();
+  // It is known that the default is the fastest where nothing else is faster and the machine is calm.
+  EXPECT_TRUE(outcome_of({70, 56.57, 56}, {false, false, false}, 0.02).decided());
+  EXPECT_FALSE(outcome_of({70, 56.57, 60}, {false, false, false}, 1.5).decided());
 }
 
 TEST(Search, IntervalsAreOrderStatistics) {

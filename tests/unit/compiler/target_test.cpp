@@ -1,3 +1,4 @@
+#include "compiler/card.h"
 #include "compiler/spec/target.h"
 
 #include <set>
@@ -62,6 +63,30 @@ TEST(Target, Lookup) {
   EXPECT_NE(missing.error().message.find("did you mean `sm_90a`?"), std::string::npos) << missing.error().message;
   EXPECT_NE(missing.error().message.find("x86-64-v4+amx"), std::string::npos);
   EXPECT_FALSE(find_target(""));
+}
+
+TEST(Target, CardsAreNamesOfTargets) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"a100", "sm_80"}, {"h100", "sm_90a"}, {"h200", "sm_90a"}, {"b200", "sm_100a"}};
+  for (const auto& [card, target] : rows) {
+    const auto found = find_target(card);
+    ASSERT_TRUE(found) << card;
+    EXPECT_EQ((*found)->name, target);
+  }
+  for (const Card& card : cards()) {
+    ASSERT_TRUE(find_target(card.name)) << card.name;
+    EXPECT_EQ((*find_target(card.name))->name, card.target);
+  }
+  for (const Target& target : targets()) {
+    const Card* usual = usual_card(target);
+    ASSERT_EQ(usual != nullptr, target.gpu) << target.name;
+    if (!usual) continue;
+    EXPECT_EQ(usual->memory_tbs, target.memory_tbs) << target.name << ": the row is that card's";
+  }
+  EXPECT_LT(find_card("h100")->memory_tbs, find_card("h200")->memory_tbs);
+  const auto missing = find_target("h20");
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message.find("did you mean `h200`?"), std::string::npos) << missing.error().message;
 }
 
 TEST(Target, ComputeCapability) {

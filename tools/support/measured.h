@@ -1,0 +1,23 @@
+// What a tuning measured of a spec, beside what is predicted.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/plan.h"
+#include "runtime/tuned/records.h"
+#include "tools/support/output.h"
+
+namespace flashjit {
+
+// What was measured, where a tuning left a record: the time of each beside the predicted one of the same schedule.
+struct Measured {
+  TunedRecord record;
+  double predicted_us = 0;  // 0: no schedule of this version
+};
+
+std::vector<Measured> measured(const Plan& plan, const std::string& store);
+std::string measured_text(const std::vector<Measured>& all);
+Json measured_json(const std::vector<Measured>& all);
+
+}  // namespace flashjit
