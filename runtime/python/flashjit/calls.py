@@ -10,6 +10,7 @@ from typing import Any, Mapping, Sequence
 
 from flashjit import tensors
 from flashjit.capi import InvalidError
+from flashjit.command import Text
 from flashjit.engine import Engine, Kernel
 from flashjit.tensors import HOST, View
 
@@ -221,6 +222,19 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
                                                  max_k_len, params)
     words = words_of(mask, score, lse, layout, scale, align, spec)
     return _on_arrays(q, k, v, words, out, stream, max_q_len, max_k_len, params)
+
+
+def plan_of(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str = False, layout: str = "bshd",
+            scale: float | None = None, align: str | None = None, spec: str = "", **params: Any) -> Text:
+    """The plan of the kernel that attention() takes for these arguments."""
+    words = words_of(mask, score, lse, layout, scale, align, spec)
+    given, scalars = split(params)
+    views = {name: tensors.view(value, name) for name, value in {"q": q, "k": k, "v": v, **given}.items()}
+    device = views["q"].tensor.device
+    spec, (rank, _, tokens) = spec_of("fwd", words, views, scalars), axes_of(words)
+    of_q, of_k = views["q"].shape, views["k"].shape
+    shape = f"b={of_q[0]},q={of_q[tokens]},k={of_k[tokens]}" if rank == 4 and not is_paged(words) else None
+    return engine_of((device.device_type, device.device_id)).explain(spec, shape=shape)
 
 
 _torch_attention: Any = None

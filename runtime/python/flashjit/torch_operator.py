@@ -10,7 +10,7 @@ from typing import Any, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from flashjit import calls
+from flashjit import calls, tensors
 from flashjit.calls import scalar_word
 from flashjit.capi import InvalidError, UnsupportedError
 from flashjit.torch_calls import current_stream, find_pool, finish, new_outputs, remember, run_of_pool, same_calls
@@ -19,12 +19,41 @@ from flashjit.torch_gradients import differentiated, find_gradients, new_gradien
 _is_compiling = torch.compiler.is_dynamo_compiling  # what exports without Dynamo has a mode; and this is one call, not two
 _is_grad_enabled = torch.is_grad_enabled
 _is_tracing = torch._C._is_tracing
+_is_transforming = torch._C._are_functorch_transforms_active
 _modes = torch._C._len_torch_dispatch_stack
 _forward_ad: Any = torch.autograd.forward_ad
 _external_stream: Any = torch.cuda.ExternalStream
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 NO_GRADIENT = "none"  # in place of the names of parameters that have one
+
+
+def _function_of(kind: Any) -> Any:
+    return getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
+
+
+_NO_FUNCTIONS = (_function_of(Tensor), _function_of(torch.nn.Parameter))
+
+
+def _check_subclass(name: str, tensor: Any) -> None:
+    """A subclass of tensors may mean something else than its memory. PyTorch hands it to the operator where it has a dispatch of its own;
+    where it has a function of its own alone, as CausalBias, whose memory is never written, nobody would be asked."""
+    if not isinstance(tensor, Tensor):
+        raise InvalidError(f"{name}: {type(tensor).__name__} is no tensor of PyTorch, and q is one; convert it")
+    if tensor.is_nested:
+        raise tensors.nested(name)
+    kind = type(tensor)
+    dispatches = any("__torch_dispatch__" in vars(base) for base in kind.__mro__ if base not in Tensor.__mro__)
+    if _function_of(kind) not in _NO_FUNCTIONS and not dispatches:
+        raise UnsupportedError(f"{name}: {kind.__name__} is a subclass of tensors with functions of its own, which kernels do not call; use "
+                               ".as_subclass(torch.Tensor) if its memory is what it means")
+
+
+def _check_transforms(given: Mapping[str, Tensor], needs_gradient: bool) -> None:
+    for name, tensor in given.items():
+        if needs_gradient and tensor.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            raise InvalidError(f"{name}: is in a transform of torch.func, as grad and vmap are, and they do not see what kernels do; call "
+                               "outside of it, with the whole batch, and use backward() or torch.autograd.grad for gradients")
 
 
 def _check_out(out: Any) -> None:
@@ -49,10 +78,11 @@ def _words_with_lse(options: tuple[Any, ...]) -> str:
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
               max_k_len: int, params: Mapping[str, Any]) -> Any:
     """`options`: the arguments of calls.words_of."""
-    if not (params or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or _is_tracing() or
-            _forward_ad._current_level >= 0):
+    plain = type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
+    if not (params or not plain or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or
+            _is_tracing() or _forward_ad._current_level >= 0):
         same = same_calls[_is_grad_enabled() and 1 + q.requires_grad].get(options)
-        if same is not None and same.like(q, k, v):
+        if same is not None and not (q.is_nested or k.is_nested or v.is_nested) and same.like(q, k, v):  # which ends the process on nested ones
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
             if (at_q | at_k | at_v) & 15 == same.alignment:
                 try:
@@ -65,15 +95,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
                     if same.gradients is not None:
                         return differentiated(same.gradients, params, (o, lse), q, k, v)
                     return o if lse is None else (o, lse)
-    plain = type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
     more, scalars = calls.split(params) if params else (params, params)
     needs_gradient = q.requires_grad or k.requires_grad or v.requires_grad if plain else False
     if more or not plain:
         every = (q, k, v, *more.values())
         for name, tensor in zip(("q", "k", "v", *more), every):
-            if not isinstance(tensor, Tensor):
-                raise InvalidError(f"{name}: {type(tensor).__name__} is no tensor of PyTorch, and q is one; convert it")
-        plain = all(type(tensor) in _PLAIN for tensor in every)
+            if type(tensor) not in _PLAIN:
+                _check_subclass(name, tensor)
+                plain = False
         needs_gradient = any(tensor.requires_grad for tensor in every)
     needs_gradient = needs_gradient and _is_grad_enabled()
     if _forward_ad._current_level >= 0 and any(_forward_ad.unpack_dual(tensor).tangent is not None for tensor in (q, k, v, *more.values())):
@@ -82,6 +111,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         device = q.device
         with torch.cuda.stream(_external_stream(stream, device) if stream else torch.cuda.default_stream(device)):
             return attention(q, k, v, options, out, None, max_q_len, max_k_len, params)
+    if not _is_compiling() and _is_transforming():
+        _check_transforms({"q": q, "k": k, "v": v, **more}, needs_gradient)
     traced = not plain or _is_compiling() or _modes() or _is_tracing()
     if not traced and not needs_gradient:
         if out is not None:
