@@ -13,6 +13,7 @@ from torch import Tensor
 from flashjit import calls, tensors
 from flashjit.calls import scalar_word
 from flashjit.engine import Kernel, Launch
+from flashjit.values import integer
 
 _empty, _empty_like = torch.empty, torch.empty_like
 _is_grad_enabled = torch.is_grad_enabled
@@ -67,7 +68,7 @@ class Call:
             if tensor is not None:
                 tensors.resize(launch.tensors[name], tensor.shape, tensor.stride())
                 launch.tensors[name].data = tensor.data_ptr()  # looked at, not kept
-        launch.arguments.max_q_len, launch.arguments.max_k_len = max_q_len, max_k_len
+        launch.arguments.max_q_len, launch.arguments.max_k_len = integer("max_q_len", max_q_len), integer("max_k_len", max_k_len)
         launch.measure()
         self.make_results_like(o, lse)
 

@@ -68,11 +68,13 @@ def _written(*changed: Tensor) -> None:
     torch.autograd.graph.increment_version([tensor for tensor in changed if not tensor.is_inference()])
 
 
-@functools.lru_cache
-def _words_with_lse(options: tuple[Any, ...]) -> str:
+def _with_lse(options: tuple[Any, ...]) -> str:
     """As calls.words_of, of a call whose LSE is read by its backward."""
     mask, score, wanted, *rest = options
     return calls.words_of(mask, score, wanted or True, *rest)
+
+
+_words_with_lse = functools.lru_cache(_with_lse)  # which Dynamo does not follow
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
@@ -143,7 +145,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
             remember(options, gradients.pool, gradients, q, k, v)
         made = run_of_pool(gradients.pool, words, q, k, v, more, scalars, None, max_q_len, max_k_len)
         return differentiated(gradients, scalars, made, q, k, v, *more.values())
-    results = _traced(q, k, v, _words_with_lse(options) if needs_gradient else calls.words_of(*options), more, scalars, needs_gradient,
+    results = _traced(q, k, v, _with_lse(options) if needs_gradient else calls.words_of(*options), more, scalars, needs_gradient,
                       max_q_len, max_k_len)
     return results if wanted else results[0]
 
