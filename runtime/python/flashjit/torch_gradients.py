@@ -78,14 +78,13 @@ class Gradients:
             call = ready.pop()
         except IndexError:
             call = self._new_call(given, scalars, stream)
-        for at, (structure, strides, mask) in enumerate(call.given):
-            tensor = given[at]
+        made, kept = [], []
+        for tensor, (structure, strides, mask) in zip(given, call.given):
             address = tensor.data_ptr()
             if address & mask or tensor.stride() != strides:  # hooks on saved tensors give others back than they were given
-                given[at] = tensor = new_tensor(ordinal, tuple(tensor.shape), strides, tensor.dtype).copy_(tensor)
-                address = tensor.data_ptr()
+                kept.append(new_tensor(ordinal, tuple(tensor.shape), strides, tensor.dtype).copy_(tensor))
+                address = kept[-1].data_ptr()
             structure.data = address
-        made = []
         for structure, shape, strides, dtype in call.made:
             gradient = new_tensor(ordinal, shape, strides, dtype)
             structure.data = gradient.data_ptr()
