@@ -1,4 +1,4 @@
-"""What the package says of wrong words and values: the name, the value and the way out, before ctypes cuts anything."""
+"""Messages for wrong words and values have the name, the value and the way out, before ctypes cuts anything."""
 
 import math
 

@@ -118,7 +118,7 @@ def test_saved_tensors_that_come_back_otherwise():
 
 
 def test_gradients_of_results_that_are_views():
-    """What comes back to O is expanded, transposed or misaligned at times, and the LSE may have a gradient or none."""
+    """The gradient of O is expanded, transposed or misaligned at times, and the LSE may have a gradient or none."""
     setting = Setting()
     torch, attention = setting.torch, setting.flashjit.attention
     leaves = inputs_of(setting)

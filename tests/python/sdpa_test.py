@@ -20,7 +20,7 @@ def same_as_pytorchs(setting, inputs, what, copies=(), dtype=None, **options):
 
 
 def gradients_of(setting, inputs, shape, **options):
-    """As gradients(), of inputs that are views: autograd goes back through them."""
+    """Like gradients(), and with inputs that stay views."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     o = setting.ours.scaled_dot_product_attention(*leaves, **options)
     assert o.shape == shape, f"{tuple(o.shape)} and not {tuple(shape)}"

@@ -130,7 +130,7 @@ class Engine(_Owner):
 
 
 class Facts(TypedDict):
-    """What is known about a kernel. Those of a kernel that was not compiled for a GPU are 0 where they are of one."""
+    """The library knows this about a kernel. Registers and shared memory are 0 where it is none of a GPU."""
 
     spec: str
     target: str

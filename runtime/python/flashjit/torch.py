@@ -54,7 +54,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
 
 def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
             scale: float | None = None, enable_gqa: bool = False) -> Text:
-    """What scaled_dot_product_attention does with such arguments: the copies that it makes for the kernel, and the kernel's plan.
+    """Lists the copies that scaled_dot_product_attention makes of such arguments for the kernel, and the kernel's plan.
 
     >>> import torch, flashjit.torch
     >>> q, k, v = torch.randn(3, 2, 4, 100, 60)

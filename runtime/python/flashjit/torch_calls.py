@@ -23,7 +23,7 @@ def _raw_stream(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
-# What Inductor and Dynamo use takes half of the time of the public ways, or less, and is promised by nobody.
+# The ways of Inductor and Dynamo take half of the time of the public ones, or less, and nobody promises them.
 _of_dynamo: Any = getattr(torch._C._dynamo, "guards", None)
 current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
@@ -86,7 +86,7 @@ _ready: dict[Any, Pool] = {}  # by all that the structures of its calls hold
 
 
 class _Kind:
-    """Of calls that differ in sizes alone: their kernel, and the lists in _ready for the sizes it was called with, oldest first."""
+    """The kernel of calls that differ in sizes alone, and the pools in _ready for the sizes it was called with, oldest first."""
 
     __slots__ = ("kernel", "sizes")
 

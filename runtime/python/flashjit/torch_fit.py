@@ -1,5 +1,5 @@
-"""Tensors of PyTorch's attention as kernels read them: of four dimensions, of one batch, with rows of whole vectors. What that costs
-is copies, which explain() lists."""
+"""Tensors of PyTorch's attention as kernels read them: of four dimensions, of one batch, with rows of whole vectors. That costs
+copies, which explain() lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Fitted(NamedTuple):
 
 
 class _Notes:
-    """What was copied, and why; nothing, where nobody asks for it, as in graphs of torch.compile."""
+    """Lines that say what was copied, and why. There are none where nobody asks, as in graphs of torch.compile."""
 
     def __init__(self, lines: list[str] | None) -> None:
         self.lines = lines
@@ -55,6 +55,8 @@ class _Notes:
 def fit(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, scale: float | None, enable_gqa: bool,
         lines: list[str] | None = None) -> Fitted:
     """`lines` takes what was copied, and why."""
+    if _fits(query, key, value, attn_mask, enable_gqa):
+        return Fitted(query, key, value, attn_mask, scale, (*query.shape[:-1], value.shape[-1]), False)
     notes = _Notes(lines)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         _check(name, tensor)
@@ -86,6 +88,20 @@ def fit(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, sca
     return Fitted(query, key, value, attn_mask, scale, shape, is_double)
 
 
+def _fits(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, enable_gqa: bool) -> bool:
+    """Whether kernels take these as they are. This is asked first, as the rest takes longer than a tiny call."""
+    for tensor in (query, key, value):
+        if type(tensor) is not Tensor or tensor.is_nested or tensor.is_meta or tensor.dtype is torch.float64 or tensor.dim() != 4:
+            return False
+        strides = tensor.stride()
+        if tensor.shape[3] % _VECTOR or strides[3] != 1 or 0 in strides:
+            return False
+    if attn_mask is not None and (type(attn_mask) is not Tensor or attn_mask.is_nested or attn_mask.dtype is torch.float64):
+        return False
+    (batch, heads, _, _), of_key, of_value = query.shape, key.shape, value.shape
+    return bool(batch == of_key[0] == of_value[0] and of_key[1] == of_value[1] and (heads == of_key[1] or enable_gqa and heads > 1))
+
+
 def _wide(tensor: Tensor, rank: int, at: int) -> Tensor:
     """With four dimensions or more."""
     return tensor[None, None] if rank == 2 else tensor.unsqueeze(at) if rank == 3 else tensor
@@ -105,8 +121,10 @@ def _check(name: str, tensor: Any) -> None:
 def _common(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[tuple[int, ...], int]:
     """The batch of all, and the heads of the result."""
     given = (query, key, value)
+    batch = tuple(query.shape[:-3])
     try:
-        batch = tuple(_broadcast(*(tensor.shape[:-3] for tensor in given)))
+        if not batch == key.shape[:-3] == value.shape[:-3]:
+            batch = tuple(_broadcast(*(tensor.shape[:-3] for tensor in given)))
     except RuntimeError:
         raise InvalidError("query, key, value: have batches of {}, {} and {}; they must be equal, or 1".format(
             *("x".join(map(str, tensor.shape[:-3])) for tensor in given))) from None
@@ -121,7 +139,7 @@ def _common(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tupl
 
 def _of_four(name: str, tensor: Tensor, batch: tuple[int, ...], notes: _Notes) -> Tensor:
     """[batch, heads, tokens, d]"""
-    wide = tensor.expand(*batch, *tensor.shape[-3:])
+    wide = tensor if tensor.shape[:-3] == batch else tensor.expand(*batch, *tensor.shape[-3:])
     return wide if len(batch) == 1 else notes.add_if_moved(name, wide, wide.reshape(math.prod(batch), *tensor.shape[-3:]))
 
 

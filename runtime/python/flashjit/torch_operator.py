@@ -69,7 +69,7 @@ def _written(*changed: Tensor) -> None:
 
 
 def _with_lse(options: tuple[Any, ...]) -> str:
-    """As calls.words_of, of a call whose LSE is read by its backward."""
+    """The words of a call whose LSE is read by its backward."""
     mask, score, wanted, *rest = options
     return calls.words_of(mask, score, wanted or True, *rest)
 

@@ -1,4 +1,4 @@
-"""Values of Python as the C API takes them. What a number or a text would lose on the way is an error, which names it."""
+"""Values of Python as the C API takes them. A number or a text that would lose something on the way is an error, which names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shown(value: object) -> str:
 
 
 def encoded(text: str | os.PathLike[str] | None) -> bytes | None:
-    """As C's strings, which a zero byte would cut short."""
+    """Gives a string of C, which a zero byte would cut short."""
     if text is None:
         return None
     try:
@@ -74,7 +74,7 @@ def number(name: str, value: Any) -> Any:
     return value
 
 
-# What others call what attention() has under another name, or in another form.
+# Other libraries have these names for what attention() has under another, or in another form.
 _ELSEWHERE = {
     "is_causal": 'mask="causal"', "causal": 'mask="causal"', "attn_mask": 'score="s + bias[b, h, q, k]" with bias=, or '
     'flashjit.torch.scaled_dot_product_attention', "dropout_p": 'spec="dropout=0.1"', "dropout": 'spec="dropout=0.1"',
