@@ -39,6 +39,8 @@ def main():
     engine = flashjit.Engine("gpu" if on_gpu else "host", torch.cuda.current_device() if on_gpu else 0)
     stream = torch.cuda.current_stream().cuda_stream if on_gpu else None
     leaf = q.clone().requires_grad_()
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    theirs = [x.transpose(1, 2).contiguous().requires_grad_() for x in (q, k, v)]
     by_heads = [x.transpose(1, 2) for x in (q, k, v)]
     lengths = itertools.cycle(range(16, 2016))  # more than are kept
     keys = torch.randn(1, 2016, 1, 64, device=device, dtype=dtype)
@@ -55,6 +57,9 @@ def main():
         "the same with a scalar": lambda: flashjit.attention(q, k, v, mask="k < n", n=9),
         "the same, keys of other lengths in every call": new_sizes,
         "the same with requires_grad": lambda: flashjit.attention(leaf, k, v, mask="causal"),
+        "the same and its gradients": lambda: torch.autograd.grad(flashjit.attention(*leaves, mask="causal"), leaves, o),
+        "PyTorch's, and its gradients": lambda: torch.autograd.grad(
+            torch.nn.functional.scaled_dot_product_attention(*theirs, is_causal=True), theirs, o.transpose(1, 2)),
         "PyTorch's scaled_dot_product_attention": lambda: torch.nn.functional.scaled_dot_product_attention(*by_heads, is_causal=True),
         "torch.empty_like": lambda: torch.empty_like(q),
     }

@@ -7,7 +7,7 @@ import threading
 import time
 
 import support
-from support import harness, load, refused, scratch
+from support import Skip, harness, load, refused, scratch
 
 
 def reference(numpy, q, k, v, hidden=None, score=None, layout="bshd"):
@@ -80,6 +80,10 @@ def test_parameters_by_their_names():
     allowed = numpy.random.default_rng(2).random((33, 47)) < 0.5
     o = flashjit.attention(q, k, v, mask="allowed[q, k] != 0 & k >= n", allowed=allowed, n=3)
     close(numpy, o, reference(numpy, q, k, v, lambda b, h, i, j: ~allowed[i, j] | (j < 3))[0])
+    for n in (numpy.int64(3), numpy.uint8(3)):  # NumPy's numbers, as Python's
+        close(numpy, flashjit.attention(q, k, v, mask="k >= n", n=n), reference(numpy, q, k, v, lambda b, h, i, j: j < 3)[0])
+    o = flashjit.attention(q, k, v, score="s * c", c=numpy.float32(0.5))
+    close(numpy, o, reference(numpy, q, k, v, None, lambda s, *at: s / 2)[0])
     o = flashjit.attention(q, k, v, score="alibi", slope=slopes, align="top_left")
     close(numpy, o, reference(numpy, q, k, v, None, lambda s, b, h, i, j: s + slopes[h] * (j - i))[0])
 
@@ -181,6 +185,31 @@ def test_whatever_speaks_dlpack():
     refused(flashjit.InvalidError, ["q", "copy it"], flashjit.attention, Elsewhere(q), Elsewhere(k), Elsewhere(v))
 
 
+def test_bfloat16_of_others():
+    """NumPy has it by ml_dtypes, and JAX has arrays of it."""
+    flashjit, numpy, q, k, v = setting()
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise Skip(f"no ml_dtypes ({error})") from None
+    half = [x.astype(ml_dtypes.bfloat16) for x in (q, k, v)]
+    wanted, wanted_lse = reference(numpy, *half)
+    kinds = [lambda x: x]
+    try:
+        import jax.numpy
+        kinds.append(jax.numpy.asarray)
+    except ImportError as error:
+        print(f"no jax ({error})")
+    for kind in kinds:
+        given = [kind(x) for x in half]
+        o, lse = flashjit.attention(*given, lse=True)
+        assert type(o) is type(given[0]) and o.dtype == ml_dtypes.bfloat16, (type(o), o.dtype)
+        close(numpy, numpy.asarray(o), wanted, 2e-2)
+        close(numpy, numpy.asarray(lse), wanted_lse, 2e-2)
+    eight = [x.astype(ml_dtypes.float8_e4m3fn) for x in (q, k, v)]
+    refused(flashjit.InvalidError, "no bf16", flashjit.attention, *eight)  # O would be e4m3, as NumPy has the type of Q alone
+
+
 def test_what_is_refused():
     flashjit, numpy, q, k, v = setting()
     attention, invalid = flashjit.attention, flashjit.InvalidError
@@ -209,7 +238,6 @@ def test_what_is_refused():
         ("layout", (q, k, v), {"layout": "bshq"}),
         ("w", (q, k, v), {"w": 3.0}),
         ("w", (q, k, v), {"w": "3"}),
-        ("w.item()", (q, k, v), {"score": "s * w", "w": numpy.float32(3)}),
         ("w.item()", (q, k, v), {"score": "s * w", "w": numpy.ones((), "float32")}),
         ("w", (q, k, v), {"score": "s + w[k]", "w": numpy.zeros(46, "float32")}),
         ("offsets_q", (q.reshape(-1, 6, 16), k.reshape(-1, 2, 16), v.reshape(-1, 2, 16)), {"layout": "packed"}),

@@ -167,7 +167,7 @@ def test_what_is_refused():
         (flashjit.InvalidError, "attn_mask", sdpa, (q, k, v), {"attn_mask": torch.ones(8, 8, dtype=torch.int32, device=q.device)}),
         (flashjit.InvalidError, "enable_gqa", sdpa, (q, k[:, :2], v[:, :2]), {}),
         (flashjit.InvalidError, "dimensions", sdpa, (q, k[0], v), {}),
-        (flashjit.InvalidError, "batch", sdpa, (q.expand(2, -1, -1, -1), k, v), {}),
+        (flashjit.InvalidError, "batch", sdpa, (q.expand(2, -1, -1, -1), k.expand(3, -1, -1, -1), v), {}),
         (flashjit.InvalidError, "vmap", torch.func.vmap(lambda x: flashjit.attention(x, x, x)), (torch.randn(2, 1, 4, 2, 8),), {}),
     ):
         refused(error, says, function, *arguments, **named)

@@ -7,7 +7,14 @@ PyTorch alone is in `flashjit.torch`: scaled_dot_product_attention, FlexAttentio
 from flashjit.calls import attention
 from flashjit.capi import FlashJitError, InvalidError, MissingError, UnsupportedError, use_library, version
 from flashjit.command import compile, explain, tune
-from flashjit.engine import Engine, Kernel
+from flashjit.engine import Engine, Facts, Kernel
 
-__all__ = ["Engine", "FlashJitError", "InvalidError", "Kernel", "MissingError", "UnsupportedError", "attention", "compile", "explain",
+__all__ = ["Engine", "Facts", "FlashJitError", "InvalidError", "Kernel", "MissingError", "UnsupportedError", "attention", "compile", "explain",
            "tune", "use_library", "version"]
+
+
+def __getattr__(name: str) -> str:
+    """`__version__` opens the library, which importing does not."""
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module 'flashjit' has no attribute '{name}'")

@@ -6,12 +6,14 @@ import functools
 import re
 import sys
 import threading
-from typing import Any, Mapping, Sequence
+from typing import Any, Literal, Mapping, Sequence, TypeVar, overload
 
 from flashjit import tensors
 from flashjit.capi import InvalidError
+from flashjit.command import Text
 from flashjit.engine import Engine, Kernel
 from flashjit.tensors import HOST, View
+from flashjit.values import address, in_words_of_calls, integer, number, shown, unread
 
 # Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
@@ -20,7 +22,10 @@ OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix"
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
 # What a call makes, or is for bwd: no names of parameters here.
 RESERVED = ("o", "lse", "max_logit", "do", "dlse", "dq", "dk", "dv", "dsink")
+_KEYWORDS = ("mask", "score", "lse", "layout", "scale", "align", "spec", "out", "stream", "max_q_len", "max_k_len", "seed", "offset", *OPERANDS)
 _LEFT_OUT = ('v: there is none; where it is the first columns of k (v_in_k), use flashjit.Engine.prepare and Kernel.run')
+
+Array = TypeVar("Array")  # PyTorch's tensors, NumPy's arrays, and what speaks DLPack
 
 _engines: dict[tuple[int, int], Engine] = {}
 _making = threading.Lock()
@@ -40,20 +45,26 @@ def engine_of(device: tuple[int, int]) -> Engine:
 
 def words_of(mask: str | None, score: str | None, lse: bool | str, layout: str, scale: float | None, align: str | None, spec: str) -> str:
     """What a call says of a spec beside its tensors."""
+    for name, text in (("layout", layout), ("align", align), ("spec", spec)):
+        if text is not None and not isinstance(text, str):
+            raise InvalidError(f"{name}: {shown(text)} is no text")
     words = [spec, f"layout={layout}"]
     for name, text in (("mask", mask), ("score", score)):
         if text is None:
             continue
         if not isinstance(text, str) or '"' in text:
-            raise InvalidError(f"{name}: {text!r} is no text of the spec's language; FlexAttention's functions go through "
+            raise InvalidError(f"{name}: {shown(text)} is no text of the spec's language; FlexAttention's functions go through "
                                "flashjit.torch.flex_attention")
         words.append(f'{name}="{text}"')
+    scale = number("scale", scale)
     if scale is not None:
+        if not isinstance(scale, (int, float)):
+            raise InvalidError(f"scale: {shown(scale)} is no number of Python; use .item(), or a parameter of the score")
         words.append(f"scale={float(scale)!r}")
     if align is not None:
         words.append(f"align={align}")
-    if lse not in (True, False, "ln", "log2"):
-        raise InvalidError(f'lse: {lse!r} is none of True, False, "ln" and "log2"')
+    if not isinstance(lse, (bool, str)) or lse not in (True, False, "ln", "log2"):
+        raise InvalidError(f'lse: {shown(lse)} is none of True, False, "ln" and "log2"')
     if lse:
         words.append(f"lse={'ln' if lse is True else lse}")
     return " ".join(filter(None, words))
@@ -173,7 +184,10 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
 
 
 def prepare(device: tuple[int, int], spec: str, stream: int | None) -> Kernel:
-    return engine_of(device).prepare(spec, capturing_stream=stream, workspace=True)
+    try:
+        return engine_of(device).prepare(spec, capturing_stream=stream, workspace=True)
+    except InvalidError as error:
+        raise in_words_of_calls(error, _KEYWORDS) from None
 
 
 def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
@@ -182,8 +196,29 @@ def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
         if name in RESERVED:
             raise InvalidError(f"{name}: is no parameter of attention(); the result goes into `out`, `lse=True` gives the LSE too, and "
                                "for the rest there are flashjit.Engine.prepare and Kernel.run")
+        if isinstance(params[name], str):
+            raise unread(name, _KEYWORDS, f"{shown(params[name])} is a text, and neither a tensor nor a number")
+    params = {name: number(name, value) for name, value in params.items()}
     scalars = {name: value for name, value in params.items() if isinstance(value, (int, float))}
     return {name: value for name, value in params.items() if name not in scalars and value is not None}, scalars
+
+
+@overload
+def attention(q: Array, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: Literal[False] = False,
+              layout: str = "bshd", scale: float | None = None, align: str | None = None, spec: str = "", out: Any = None,
+              stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> Array: ...
+
+
+@overload
+def attention(q: Array, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: Literal[True, "ln", "log2"],
+              layout: str = "bshd", scale: float | None = None, align: str | None = None, spec: str = "", out: Any = None,
+              stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> tuple[Array, Array]: ...
+
+
+@overload
+def attention(q: Array, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str,
+              layout: str = "bshd", scale: float | None = None, align: str | None = None, spec: str = "", out: Any = None,
+              stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> Array | tuple[Array, Array]: ...
 
 
 def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str = False,
@@ -216,11 +251,31 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
       casual
       ^
     """
+    if stream is not None:
+        stream = address("stream", stream)
     if tensors.is_torch(q):
-        return (_torch_attention or _on_torch())(q, k, v, (mask, score, lse, layout, scale, align, spec), out, stream, max_q_len,
-                                                 max_k_len, params)
+        try:
+            return (_torch_attention or _on_torch())(q, k, v, (mask, score, lse, layout, scale, align, spec), out, stream, max_q_len,
+                                                     max_k_len, params)
+        except (TypeError, ValueError, RuntimeError):  # of options that are no keys, as lists and tensors
+            words_of(mask, score, lse, layout, scale, align, spec)
+            integer("max_q_len", max_q_len), integer("max_k_len", max_k_len)
+            raise
     words = words_of(mask, score, lse, layout, scale, align, spec)
     return _on_arrays(q, k, v, words, out, stream, max_q_len, max_k_len, params)
+
+
+def plan_of(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str = False, layout: str = "bshd",
+            scale: float | None = None, align: str | None = None, spec: str = "", **params: Any) -> Text:
+    """The plan of the kernel that attention() takes for these arguments."""
+    words = words_of(mask, score, lse, layout, scale, align, spec)
+    given, scalars = split(params)
+    views = {name: tensors.view(value, name) for name, value in {"q": q, "k": k, "v": v, **given}.items()}
+    device = views["q"].tensor.device
+    spec, (rank, _, tokens) = spec_of("fwd", words, views, scalars), axes_of(words)
+    of_q, of_k = views["q"].shape, views["k"].shape
+    shape = f"b={of_q[0]},q={of_q[tokens]},k={of_k[tokens]}" if rank == 4 and not is_paged(words) else None
+    return engine_of((device.device_type, device.device_id)).explain(spec, shape=shape)
 
 
 _torch_attention: Any = None
@@ -244,16 +299,20 @@ def _new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     if not tensors.is_numpy(like) and like.__dlpack_device__()[0] != HOST:
         raise InvalidError(f"q: {module} has no arrays that can be written to; use PyTorch's or CuPy's, made by their from_dlpack")
     import numpy
-    if dtype not in numpy_names and not (tensors.is_numpy(like) and like.dtype.name in tensors.DTYPES):
+    of_like = getattr(like, "dtype", None)  # of NumPy, too, where it is JAX's, which has bf16 by ml_dtypes
+    if dtype not in numpy_names and not (isinstance(of_like, numpy.dtype) and tensors.DTYPES.get(of_like.name, ("", 0, ""))[2] == dtype):
         raise InvalidError(f"q: NumPy has no {dtype} for the result; use PyTorch, fp16 or fp32")
-    return numpy.empty(shape, dtype=numpy_names.get(dtype) or like.dtype)
+    return numpy.empty(shape, dtype=numpy_names.get(dtype) or of_like)
 
 
 def _given_back(made: Any, like: Any) -> Any:
     """`made`, as the kind of array that `like` is."""
     if type(made) is type(like) or not hasattr(like, "__array_namespace__") or tensors.is_numpy(like):
         return made
-    return like.__array_namespace__().from_dlpack(made)
+    namespace = like.__array_namespace__()
+    if tensors.is_numpy(made) and made.dtype.kind == "V":  # as types of ml_dtypes are to NumPy, which does not export them
+        return namespace.asarray(made)
+    return namespace.from_dlpack(made)
 
 
 def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None, max_q_len: int, max_k_len: int,

@@ -155,6 +155,9 @@ class Library:
             self.status_name(status), self.error_message(error), self.error_detail(error)))
         self.error_destroy(error)
         error.value = None
+        if message.startswith("params.") and "missing" in message:
+            name = message.removeprefix("params.").partition(":")[0]
+            message += f"; pass {name}=tensor, or a number"
         return _ERRORS.get(status, FlashJitError)(message, kind, detail)
 
     def call(self, name: str, *arguments: object) -> None:

@@ -7,6 +7,7 @@ import os
 from typing import Any, Sequence
 
 from flashjit.capi import FlashJitError, InvalidError, Library, MissingError, UnsupportedError, library
+from flashjit.values import encoded
 
 _KINDS: dict[str, type[FlashJitError]] = {"invalid": InvalidError, "unsupported": UnsupportedError, "not_found": MissingError}
 
@@ -43,6 +44,8 @@ def run(arguments: Sequence[str], of: Library | None = None) -> str:
     """What the command prints. A failure is an exception with its words."""
     import json
     import subprocess
+    for argument in arguments:
+        encoded(argument)
     done = subprocess.run([path_of_command(of), *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     out, message = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip().removeprefix("error: ")
     if done.returncode == 0:

@@ -5,25 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 from ctypes import byref, c_char_p, c_int64, c_void_p
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence, TypedDict
 
 from flashjit import capi, command, tensors
 from flashjit.capi import FIELDS, Arguments, InvalidError, Library, Param
+from flashjit.values import address, encoded, integer, milliseconds, number
 
 
 # What run() and bind() write to, beside k and v with `append`.
 OUTPUTS = ("o", "lse", "max_logit", "dq", "dk", "dv", "dsink")
 READ_BY_BACKWARD = ("o", "lse")
-
-
-def _bytes(text: str | os.PathLike[str] | None) -> bytes | None:
-    """As C's strings, which a zero byte would cut short."""
-    if text is None:
-        return None
-    encoded = os.fsencode(text)
-    if b"\0" in encoded:
-        raise InvalidError(f"{text!r}: has a zero byte in it, where C's strings end; leave it out")
-    return encoded
 
 
 class _Owner:
@@ -71,13 +62,16 @@ class Engine(_Owner):
         self._handle: _EngineHandle | None = None
         if device not in ("gpu", "host"):
             raise InvalidError(f'device: "{device}" is neither "gpu" nor "host"')
-        self.library, self.device, self.ordinal = library or capi.library(), device, ordinal
+        if isinstance(bundles, (str, os.PathLike)):
+            raise InvalidError(f"bundles: {str(bundles)!r} is one path; give a list of them")
+        self.library, self.device, self.ordinal = library or capi.library(), device, integer("ordinal", ordinal, 0, 2**31 - 1)
         options = capi.EngineOptions(
-            struct_size=ctypes.sizeof(capi.EngineOptions), host=device == "host", ordinal=ordinal, target=_bytes(target),
-            cache_dir=_bytes(cache_dir), no_disk_cache=not disk_cache, cache_max_bytes=cache_max_bytes, threads=threads,
-            bundles=capi.array(c_char_p, len(bundles))(*map(_bytes, bundles)), bundle_count=len(bundles), required=_bytes(required),
-            record=_bytes(record), override_dir=_bytes(override_dir), isolate_compiler=isolate_compiler, untuned=not tuned,
-            trusted_list=_bytes(trusted_list))
+            struct_size=ctypes.sizeof(capi.EngineOptions), host=device == "host", ordinal=ordinal, target=encoded(target),
+            cache_dir=encoded(cache_dir), no_disk_cache=not disk_cache, cache_max_bytes=integer("cache_max_bytes", cache_max_bytes, 0, 2**64 - 1),
+            threads=integer("threads", threads, -2**31, 2**31 - 1),
+            bundles=capi.array(c_char_p, len(bundles))(*map(encoded, bundles)), bundle_count=len(bundles), required=encoded(required),
+            record=encoded(record), override_dir=encoded(override_dir), isolate_compiler=isolate_compiler, untuned=not tuned,
+            trusted_list=encoded(trusted_list))
         handle = _EngineHandle()
         self.library.call("engine_create", byref(options), byref(handle))
         if device == "host":
@@ -110,10 +104,11 @@ class Engine(_Owner):
         if engine is None:
             raise InvalidError("this engine is closed; make another")
         options = capi.PrepareOptions(
-            struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=_bytes(schedule), shape=_bytes(shape), verify=verify, workspace=workspace,
-            capturing_stream=capturing_stream, timeout_ms=round(timeout * 1000), budget_ms=round(budget * 1000), tune_ms=round(tune * 1000))
+            struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=encoded(schedule), shape=encoded(shape), verify=verify, workspace=workspace,
+            capturing_stream=address("capturing_stream", capturing_stream), timeout_ms=milliseconds("timeout", timeout),
+            budget_ms=milliseconds("budget", budget), tune_ms=milliseconds("tune", tune))
         handle = c_void_p()
-        self.library.call("prepare", engine, _bytes(spec), byref(options), byref(handle))
+        self.library.call("prepare", engine, encoded(spec), byref(options), byref(handle))
         return Kernel(self, handle)
 
     def counters(self) -> dict[str, int]:
@@ -135,6 +130,27 @@ class Engine(_Owner):
         return command.tune(spec, shape, target=self.device, budget=budget, schedule=schedule, of=self.library)
 
 
+class Facts(TypedDict):
+    """The library knows this about a kernel. Registers and shared memory are 0 where it is none of a GPU."""
+
+    spec: str
+    target: str
+    schedule: str
+    family: str
+    key: str
+    source: str
+    compile_ms: float
+    registers: int
+    spill_bytes: int
+    smem_bytes: int
+    threads: int
+    cubin_bytes: int
+    notes: list[str]
+    layer: str
+    miss: str
+    weights: str
+
+
 class Kernel(_Owner):
     """A prepared kernel. Any number of threads may run it."""
 
@@ -146,10 +162,10 @@ class Kernel(_Owner):
         self.library.kernel_destroy(self.handle)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """`spec`, `target`, `schedule`, `family`, `registers`, `notes` and more, as flashjit.h lists them."""
         import json
-        facts: dict[str, Any] = json.loads(self.library.kernel_facts(self.handle))
+        facts: Facts = json.loads(self.library.kernel_facts(self.handle))
         return facts
 
     def __repr__(self) -> str:
@@ -168,9 +184,9 @@ class Kernel(_Owner):
         views, scalars = {}, {}
         if like is None:
             like = next((values[name] for name in ("q", "o", "x") if values.get(name) is not None), None)
-        if stream is None:
-            stream = tensors.current_stream(like)
+        stream = tensors.current_stream(like) if stream is None else address("stream", stream)
         for name, value in values.items():
+            value = number(name, value)
             if value is None:
                 continue
             if isinstance(value, (int, float)) and name not in FIELDS:
@@ -200,13 +216,13 @@ class Launch:
         self.kernel, self.tensors, self.scalars = kernel, {name: view.tensor for name, view in views.items()}, {}
         self.kept: object = None
         pointer = ctypes.pointer
-        named = [Param(name.encode(), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
-        params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(name.encode(), None, value) for name, value in scalars.items()))
+        named = [Param(encoded(name), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
+        params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(encoded(name), None, value) for name, value in scalars.items()))
         for at, name in enumerate(scalars, len(named)):
             self.scalars[name] = params[at]
         fields: dict[str, Any] = {name: pointer(tensor) for name, tensor in self.tensors.items() if name in FIELDS}
-        self.arguments = Arguments(ctypes.sizeof(Arguments), max_q_len=max_q_len, max_k_len=max_k_len, params=params,
-                                   param_count=len(params), **fields)
+        self.arguments = Arguments(ctypes.sizeof(Arguments), max_q_len=integer("max_q_len", max_q_len),
+                                   max_k_len=integer("max_k_len", max_k_len), params=params, param_count=len(params), **fields)
         self.error = c_void_p()
         self.run: Callable[..., int] = kernel.library.run
         self.handle, self.stream = kernel.handle, c_void_p(stream)

@@ -76,6 +76,11 @@ def one_number(name: str) -> InvalidError:
     return InvalidError(f"{name}: is one number, and neither int nor float; give {name}.item(), or a tensor of one dimension")
 
 
+def nested(name: str) -> InvalidError:
+    return InvalidError(f"{name}: is a nested tensor, which has no strides; give its values, with layout=\"packed\" and the offsets as "
+                        "offsets_q and offsets_k")
+
+
 def _dtype_error(name: str, dtype: object) -> InvalidError:
     return InvalidError(f"{name}: {dtype} is a type that FlashJIT does not know; convert it to one of {', '.join(DTYPES)}")
 
@@ -85,6 +90,8 @@ def _view_torch(value: Any, name: str) -> View:
     dtype = str(value.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
         raise _dtype_error(name, dtype)
+    if value.is_nested:
+        raise nested(name)
     if value.layout is not torch.strided:
         raise InvalidError(f"{name}: its layout is {value.layout}, and kernels read strided tensors; use .to_dense()")
     if value.device.type not in ("cpu", "cuda"):
@@ -94,7 +101,7 @@ def _view_torch(value: Any, name: str) -> View:
     try:
         address = value.data_ptr()
     except RuntimeError:
-        raise InvalidError(f"{name}: has no memory of its own, as under torch.vmap and torch.func; call with the whole batch, outside of them") from None
+        raise InvalidError(f"{name}: has no memory of its own; give a tensor that has") from None
     return make(address, torch_device(value.device), dtype, tuple(value.shape), tuple(value.stride()))
 
 

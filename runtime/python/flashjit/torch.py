@@ -8,12 +8,15 @@ from typing import Any, Callable
 
 import torch
 from torch import Tensor
+from torch.nn.attention.bias import CausalBias, CausalVariant
 
-from flashjit.calls import attention
+from flashjit.calls import attention, plan_of
 from flashjit.capi import InvalidError, UnsupportedError
+from flashjit.command import Text
 from flashjit.flex import leave_graph, trace
+from flashjit.torch_fit import Fitted, fit
 
-__all__ = ["flex_attention", "register_with_transformers", "scaled_dot_product_attention", "trace"]
+__all__ = ["explain", "flex_attention", "register_with_transformers", "scaled_dot_product_attention", "trace"]
 
 
 def _cast_by_autocast(*given: Any) -> tuple[Any, ...]:
@@ -33,8 +36,10 @@ def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                                  is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, on [batch, heads, tokens, d], or without batch or heads. Rows whose
-    keys are all hidden are 0, and dropout_p counts in steps of 1/256.
+    """torch.nn.functional.scaled_dot_product_attention, on [batch, heads, tokens, d], without batch or heads, or with more
+    dimensions of batches. Rows whose keys are all hidden are 0, and dropout_p counts in steps of 1/256. Where d is no multiple
+    of 8, the last dimension is not contiguous, or a batch or head is broadcast, tensors are copied first: explain() says what
+    that costs. On processors float64 is computed in float32.
 
     >>> import torch, flashjit.torch
     >>> q, k, v = torch.randn(3, 2, 4, 100, 64)
@@ -42,25 +47,47 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     >>> bool(torch.allclose(ours, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), atol=1e-5))
     True
     """
-    query, key, value, attn_mask = _cast_by_autocast(query, key, value, attn_mask)
-    rank = query.dim()
-    if rank not in (2, 3, 4) or key.dim() != rank or value.dim() != rank:
-        raise InvalidError(f"query, key, value: have {query.dim()}, {key.dim()} and {value.dim()} dimensions; all must have 4 "
-                           "(or 3, or 2); reshape them")
-    if rank < 4:  # of 3, the first are as good as batches, of one head
-        query, key, value = (tensor.unsqueeze(-3) if rank == 3 else tensor[None, None] for tensor in (query, key, value))
-        if attn_mask is not None and attn_mask.dim() == 3:
-            attn_mask = attn_mask.unsqueeze(-3)
-    _check_heads(query, key, enable_gqa)
+    fitted, words = _fitted(query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    return fitted.result(attention(fitted.query, fitted.key, fitted.value, layout="bhsd", scale=fitted.scale, **words,
+                                   **_dropped(dropout_p, query)))
+
+
+def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
+            scale: float | None = None, enable_gqa: bool = False) -> Text:
+    """Lists the copies that scaled_dot_product_attention makes of such arguments for the kernel, and the kernel's plan.
+
+    >>> import torch, flashjit.torch
+    >>> q, k, v = torch.randn(3, 2, 4, 100, 60)
+    >>> flashjit.torch.explain(q, k, v).splitlines()[0]
+    'query: d=60 is padded with zeros to 64, which copies 204800 bytes'
+    """
+    lines: list[str] = []
+    fitted, words = _fitted(query, key, value, attn_mask, is_causal, scale, enable_gqa, lines)
+    if fitted.is_double or fitted.query.shape[-1] != query.shape[-1] or fitted.value.shape[-1] != value.shape[-1]:
+        lines.append("result: is a part of what the kernel writes, or converted from it")
+    plan = plan_of(fitted.query, fitted.key, fitted.value, layout="bhsd", scale=fitted.scale, **words, **_dropped(dropout_p, query))
+    return Text("\n".join(lines or ["nothing is copied"]) + "\n\n" + plan)
+
+
+def _fitted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None, enable_gqa: bool,
+            lines: list[str] | None = None) -> tuple[Fitted, dict[str, Any]]:
+    """The tensors for flashjit.attention, and its words."""
     words: dict[str, Any] = {}
-    if attn_mask is not None:
-        words = _masked(attn_mask, query, key)
+    if attn_mask is not None and is_causal:
+        raise InvalidError("is_causal: given beside attn_mask; leave one of them out")
     if is_causal:
-        if attn_mask is not None:
-            raise InvalidError("is_causal: given beside attn_mask; leave one of them out")
         words = {"mask": "causal", "align": "top_left"}
-    o: Tensor = attention(query, key, value, layout="bhsd", scale=scale, **words, **_dropped(dropout_p, query))
-    return o if rank == 4 else o.squeeze(-3) if rank == 3 else o[0, 0]
+    if isinstance(attn_mask, CausalBias):  # whose memory is never written: its sizes and its kind say all
+        sizes = attn_mask.seq_len_q, attn_mask.seq_len_kv
+        if sizes != (query.shape[-2], key.shape[-2]):
+            raise InvalidError(f"attn_mask: is for {sizes} queries and keys, and there are {(query.shape[-2], key.shape[-2])}")
+        words = {"mask": "causal", "align": "top_left" if attn_mask.variant == CausalVariant.UPPER_LEFT else "bottom_right"}
+        attn_mask = None
+    fitted = fit(query, key, value, attn_mask, scale, enable_gqa, lines)
+    if fitted.attn_mask is not None:
+        words = _masked(fitted.attn_mask, fitted.query, fitted.key)
+    query, key, value = _cast_by_autocast(fitted.query, fitted.key, fitted.value)
+    return fitted._replace(query=query, key=key, value=value), words
 
 
 def _masked(attn_mask: Tensor, query: Tensor, key: Tensor) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""Gradients of calls on PyTorch's tensors. The calls that give them are kept and known again, as those of torch_calls are."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from flashjit import calls, tensors
+from flashjit.capi import FlashJitError, UnsupportedError
+from flashjit.engine import Kernel, Launch
+from flashjit.torch_calls import MOST_KINDS, Pool, current_stream, find_pool, new_tensor, run_call
+
+_is_grad_enabled = torch.is_grad_enabled
+
+_kernels: dict[Any, Kernel] = {}  # by all that decides whether a call has gradients
+
+
+def _kernel_of(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float], words: str,
+               grads: Sequence[str]) -> Kernel:
+    """Where there is no backward, the forward call says so: it asks for this kernel, too."""
+    key = (words, tuple(grads), q.dtype, k.dtype, v.dtype, q.device, q.shape[-1], v.shape[-1], q.shape[1:3], k.shape[1:3], tuple(more),
+           tuple((t.dtype, t.dim()) for t in more.values()), tuple([(name, calls.scalar_word(value)) for name, value in scalars.items()]),
+           tuple([calls.alignment_of(t.data_ptr(), t.shape, t.stride(), t.element_size()) for t in (q, k, v)]))
+    kernel = _kernels.get(key)
+    if kernel is None:
+        views = {name: tensors.view(t.detach(), name) for name, t in {"q": q, "k": k, "v": v, **more}.items()}
+        try:
+            kernel = calls.prepare(tensors.torch_device(q.device), calls.spec_of("bwd", words, views, scalars, grads),
+                                   current_stream(q.device.index) if q.is_cuda else None)
+        except FlashJitError as error:
+            raise type(error)(f"q, k, v or a parameter has requires_grad, and there is no backward: {error.message}; or call under "
+                              "torch.no_grad()", error.kind, error.detail) from None
+        if calls.word(words, "out") is not None:
+            raise UnsupportedError("out=: has no backward; leave it out and convert the result, or call under torch.no_grad()")
+        if len(_kernels) >= MOST_KINDS:
+            _kernels.clear()
+        _kernels[key] = kernel
+    return kernel
+
+
+class _Call:
+    """A call that gives gradients, whose tensors lack their addresses alone. In use by one thread at a time."""
+
+    __slots__ = ("launch", "run", "handle", "arguments", "error", "needed", "given", "scalars", "made")
+
+    def __init__(self, launch: Launch, given: Mapping[str, Tensor], made: Mapping[str, Tensor], scalars: Mapping[str, float]) -> None:
+        self.launch, self.run, self.handle, self.needed = launch, launch.run, launch.handle, launch.needed
+        self.arguments, self.error = launch.references
+        # An address is as aligned as the first one was, or more: the kernel was made for that.
+        self.given = [(launch.tensors[name], t.stride(), ((t.data_ptr() | 16) & -(t.data_ptr() | 16)) - 1) for name, t in given.items()]
+        self.made = [(launch.tensors[name], tuple(t.shape), t.stride(), t.dtype) for name, t in made.items()]
+        self.scalars = [launch.scalars[name] for name in scalars]
+
+
+class Gradients:
+    """How calls of one pool are differentiated. `grads`: parameters that have gradients, beside q, k and v."""
+
+    def __init__(self, kernel: Kernel, pool: Pool, words: str, names: tuple[str, ...], grads: Sequence[str], max_q_len: int,
+                 max_k_len: int, wanted: bool) -> None:
+        self.pool, self.words, self.names, self.grads, self.wanted = pool, words, names, list(grads), wanted
+        self.lengths = max_q_len, max_k_len
+        self.packed = calls.axes_of(words)[0] == 3
+        self.kernel = kernel  # for calls in which only O has a gradient
+        self.ready: tuple[list[_Call], list[_Call]] = [], []  # without and with a gradient of the LSE
+
+    def compute(self, do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: Sequence[Tensor],
+                scalars: Mapping[str, float]) -> list[Tensor]:
+        """Gradients of q, k and v, and in fp32 of what `grads` names."""
+        given = [do_.contiguous(), q, k, v, o, lse, *more]
+        if dlse is not None:
+            given.append(dlse.contiguous())
+        ready = self.ready[dlse is not None]
+        ordinal = q.get_device()
+        stream = current_stream(ordinal) if ordinal >= 0 else None
+        try:
+            call = ready.pop()
+        except IndexError:
+            call = self._new_call(given, scalars, stream)
+        made, kept = [], []
+        for tensor, (structure, strides, mask) in zip(given, call.given):
+            address = tensor.data_ptr()
+            if address & mask or tensor.stride() != strides:  # hooks on saved tensors give others back than they were given
+                kept.append(new_tensor(ordinal, tuple(tensor.shape), strides, tensor.dtype).copy_(tensor))
+                address = kept[-1].data_ptr()
+            structure.data = address
+        for structure, shape, strides, dtype in call.made:
+            gradient = new_tensor(ordinal, shape, strides, dtype)
+            structure.data = gradient.data_ptr()
+            made.append(gradient)
+        if self.packed:  # rows before the first and behind the last sequence are none of the call
+            for gradient in made[:3]:
+                gradient.zero_()
+        for parameter, value in zip(call.scalars, scalars.values()):
+            parameter.scalar = value
+        run_call(call, q, stream)
+        ready.append(call)
+        return made
+
+    def _new_call(self, given: Sequence[Tensor], scalars: Mapping[str, float], stream: int | None) -> _Call:
+        named = dict(zip(("do", "q", "k", "v", "o", "lse", *self.names, "dlse"), given))
+        made = dict(zip(("dq", "dk", "dv", *("d" + name for name in self.grads)),
+                        new_gradients(named["q"], named["k"], named["v"], [named[name] for name in self.grads])))
+        views = {name: tensors.view(tensor.detach(), name) for name, tensor in {**named, **made}.items()}
+        kernel = self.kernel
+        if "dlse" in named:
+            spec = calls.spec_of("bwd", self.words, views, scalars, self.grads)
+            kernel = calls.prepare(tensors.torch_device(named["q"].device), spec, stream)
+        return _Call(Launch(kernel, views, scalars, *self.lengths), named, made, scalars)
+
+
+def new_gradients(q: Tensor, k: Tensor, v: Tensor, more: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (q, k, v)] + [
+        torch.empty(tensor.shape, dtype=torch.float32, device=q.device) for tensor in more]
+
+
+def find_gradients(words: str, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float],
+                   grads: Sequence[str], max_q_len: int, max_k_len: int, wanted: bool) -> Gradients:
+    pool = find_pool(words, q, k, v, more, scalars, None, max_q_len, max_k_len)
+    key = (*grads, wanted)
+    found: Gradients | None = pool.gradients.get(key)
+    if found is None:
+        kernel = _kernel_of(q, k, v, more, scalars, words, grads)
+        found = pool.gradients.setdefault(key, Gradients(kernel, pool, words, tuple(more), grads, max_q_len, max_k_len, wanted))
+    return found
+
+
+class _Differentiable(torch.autograd.Function):
+    """A call past PyTorch's dispatcher. It was made before this sees it: what it gave is `results`."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: Gradients, scalars: Mapping[str, float], results: tuple[Tensor, Tensor], q: Tensor, k: Tensor,
+                v: Tensor, *more: Tensor) -> Any:
+        o, lse = results
+        ctx.save_for_backward(q, k, v, o, lse, *more)
+        ctx.call = gradients, scalars
+        if gradients.wanted:
+            ctx.set_materialize_grads(False)
+            return results
+        return o
+
+    @staticmethod
+    def backward(ctx: Any, do_: Tensor | None, dlse: Tensor | None = None) -> tuple[Any, ...]:
+        if _is_grad_enabled():
+            raise UnsupportedError("gradients have no gradients; leave create_graph=True out, or use PyTorch's attention")
+        q, k, v, o, lse, *more = ctx.saved_tensors
+        gradients, scalars = ctx.call
+        made = gradients.compute(torch.zeros_like(o) if do_ is None else do_, dlse, q, k, v, o, lse, more, scalars)
+        if not more:
+            return None, None, None, *made
+        named = dict(zip(gradients.grads, made[3:]))
+        return None, None, None, *made[:3], *[named[name].to(tensor.dtype) if name in named else None
+                                              for name, tensor in zip(gradients.names, more)]
+
+
+# This is what Function.apply calls where functorch is not at work; the rest of it takes as long as the kernel of a tiny call.
+differentiated: Any = super(torch.autograd.Function, _Differentiable).apply

@@ -1,0 +1,102 @@
+"""Values of Python as the C API takes them. A number or a text that would lose something on the way is an error, which names it."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+import os
+import re
+import sys
+from typing import Any, Sequence
+
+from flashjit.capi import InvalidError
+
+_EXACT = 2**53  # numbers go as doubles, which have all whole numbers up to it
+_LARGEST_FP32 = 3.4028235677973366e38  # what is smaller is rounded to a finite one
+
+
+def shown(value: object) -> str:
+    """A value as messages have it: an array would be printed whole."""
+    if value is None or isinstance(value, (str, int, float)):
+        text = repr(value)
+        return text if len(text) <= 80 else text[:77] + "..."
+    shape = getattr(value, "shape", None)
+    return f"a {type(value).__name__}" + (f" of {len(shape)} dimensions" if isinstance(shape, tuple) else "")
+
+
+def encoded(text: str | os.PathLike[str] | None) -> bytes | None:
+    """Gives a string of C, which a zero byte would cut short."""
+    if text is None:
+        return None
+    try:
+        found = os.fsencode(text)
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidError(f"{shown(text)}: is no text that can be written as UTF-8; give another") from None
+    if b"\0" in found:
+        raise InvalidError(f"{text!r}: has a zero byte in it, where C's strings end; leave it out")
+    return found
+
+
+def integer(name: str, value: Any, low: int = 0, high: int = 2**63 - 1) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidError(f"{name}: {shown(value)} is no whole number; give an int from {low} to {high}") from None
+    if not low <= number <= high:
+        raise InvalidError(f"{name}: {shown(number)} is outside {low}..{high}")
+    return number
+
+
+def address(name: str, value: Any) -> int | None:
+    """A stream of CUDA as a number."""
+    return None if value is None else integer(name, value, 0, 2**64 - 1)
+
+
+def milliseconds(name: str, seconds: Any) -> int:
+    """Whole ones, of which 0 means none: so what is less than one becomes one."""
+    if not isinstance(seconds, (int, float)) or seconds != seconds:
+        raise InvalidError(f"{name}: {shown(seconds)} is no number of seconds")
+    if not 0 <= seconds <= 1e15:
+        raise InvalidError(f"{name}: {shown(seconds)} seconds are outside 0..1e15; 0 stands for none")
+    return max(1, round(seconds * 1000)) if seconds else 0
+
+
+def number(name: str, value: Any) -> Any:
+    """A number that masks and scores read, as Python's; of all else, the value."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        value = value.item()
+    if isinstance(value, float):
+        if _LARGEST_FP32 <= abs(value) < float("inf"):
+            raise InvalidError(f"{name}: {value!r} is beyond fp32, as which kernels read it; give inf, or a smaller number")
+    elif isinstance(value, int) and abs(value) > _EXACT:
+        raise InvalidError(f"{name}: {shown(value)} is beyond 2^53, up to which whole numbers are exact here; give a tensor of one element")
+    return value
+
+
+# Other libraries have these names for what attention() has under another, or in another form.
+_ELSEWHERE = {
+    "is_causal": 'mask="causal"', "causal": 'mask="causal"', "attn_mask": 'score="s + bias[b, h, q, k]" with bias=, or '
+    'flashjit.torch.scaled_dot_product_attention', "dropout_p": 'spec="dropout=0.1"', "dropout": 'spec="dropout=0.1"',
+    "softmax_scale": "scale=", "window_size": 'mask="window(left, right)"', "softcap": 'score="softcap(50)"',
+    "alibi_slopes": 'score="alibi" with slope=', "cu_seqlens_q": "offsets_q=", "cu_seqlens_k": "offsets_k=",
+    "return_lse": "lse=True", "enable_gqa": "nothing: k and v may have fewer heads",
+}
+
+
+def unread(name: str, known: Sequence[str], why: str) -> InvalidError:
+    """For a parameter of attention() that is none. `known`: the names that it has."""
+    meant = _ELSEWHERE.get(name) or next((word + "=" for word in difflib.get_close_matches(name, known, 1)), None)
+    return InvalidError(f"{name}: {why}; " + (f"did you mean {meant}?" if meant else "leave it out"))
+
+
+def in_words_of_calls(error: InvalidError, known: Sequence[str]) -> InvalidError:
+    """An error of a spec that attention() wrote: parameters are given to it by their names, and not declared."""
+    declared = re.match(r"params: (\w+) is declared, but neither mask nor score uses it", error.message)
+    if declared:
+        return unread(declared.group(1), known, "is no word of attention(), and neither mask nor score reads it")
+    unknown = re.match(r"(\w+: unknown name `(\w+)`); declare ", error.message)
+    if unknown:
+        what, name = unknown.groups()
+        return InvalidError(f"{what}; pass {name}=tensor, or a number", error.kind, error.detail)
+    return error

@@ -1,0 +1,101 @@
+"""Messages for wrong words and values have the name, the value and the way out, before ctypes cuts anything."""
+
+import math
+
+import support
+from support import harness, load, refused
+
+
+def arrays(flashjit, numpy):
+    """Inputs of each way through the package: NumPy's arrays, PyTorch's tensors, and those with gradients."""
+    q = numpy.random.default_rng(1).standard_normal((2, 9, 4, 16)).astype("float32")
+    found = [q]
+    try:
+        import torch
+    except ImportError:
+        return found
+    return found + [torch.from_numpy(q), torch.from_numpy(q.copy()).requires_grad_()]
+
+
+def test_words_that_are_none():
+    flashjit, numpy = load("numpy")
+    for q in arrays(flashjit, numpy):
+        for named, says in (
+            ({"mask": "casual"}, ["casual", "did you mean `causal`"]),
+            ({"spec": "dropuot=0.1"}, ["dropuot", "did you mean `dropout`"]),
+            ({"maks": "causal"}, ["maks", "did you mean mask="]),
+            ({"is_causal": True}, ["is_causal", 'did you mean mask="causal"']),
+            ({"dropout_p": 0.1}, ["dropout_p", "did you mean spec="]),
+            ({"klens": q}, ["klens", "did you mean k_lens="]),
+            ({"sinks": q}, ["sinks", "did you mean sink="]),
+            ({"weights_of_mine": q}, ["weights_of_mine", "leave it out"]),
+            ({"mask": "foo[k] > 0"}, ["unknown name `foo`", "pass foo=tensor"]),
+            ({"score": "s * c"}, ["unknown name `c`", "pass c=tensor"]),
+            ({"score": "alibi"}, ["slope", "pass slope=tensor"]),
+        ):
+            for _ in range(2):
+                message = refusal(flashjit.InvalidError, says, flashjit.attention, q, q, q, **named)
+                assert "backward" not in message and "no_grad" not in message, message
+
+
+def refusal(error, says, function, *arguments, **named):
+    refused(error, says, function, *arguments, **named)
+    try:
+        function(*arguments, **named)
+    except error as raised:
+        return str(raised)
+
+
+def test_values_of_another_kind():
+    """A tensor in the wrong place is named, and never printed."""
+    flashjit, numpy = load("numpy")
+    for q in arrays(flashjit, numpy):
+        for name in ("mask", "score", "lse", "layout", "scale", "align", "spec", "stream", "max_q_len", "max_k_len"):
+            for value in (q, [q], {"a": 1}, object()):
+                message = refusal(flashjit.InvalidError, name + ":", flashjit.attention, q, q, q, **{name: value})
+                assert len(message) < 200 and "\n" not in message, message
+        refused(flashjit.InvalidError, ["scale", "'x'"], flashjit.attention, q, q, q, scale="x")
+
+
+def test_numbers_that_would_be_cut():
+    flashjit, numpy = load("numpy")
+    invalid, engine = flashjit.InvalidError, flashjit.Engine("host")
+    for name, values in (("threads", (2**32 + 1, 1.5, "2", -1)), ("ordinal", (2**32, -1)), ("cache_max_bytes", (2**64 + 5, -1))):
+        for value in values:
+            refused(invalid, [name, str(value)], flashjit.Engine, "host", **{name: value})
+    for name in ("timeout", "budget", "tune"):
+        for value in (1e30, math.nan, math.inf, -3, "3"):
+            refused(invalid, [name, str(value)], engine.prepare, "fwd fp32 d=16", **{name: value})
+    from flashjit.values import milliseconds
+    assert [milliseconds("timeout", x) for x in (0, 1e-9, 0.0014, 2)] == [0, 1, 1, 2000]  # 0 would be no limit
+    refused(invalid, "capturing_stream", engine.prepare, "fwd fp32 d=16", capturing_stream=2**64 + 1)
+    refused(invalid, "one path", flashjit.Engine, "host", bundles="kernels.fjb")
+    for q in arrays(flashjit, numpy):
+        for says, named in (
+            (["n", str(2**60 + 1), "2^53"], {"mask": "k < n", "n": 2**60 + 1}),
+            (["n", "2^53"], {"mask": "k < n", "n": 2**80}),
+            (["c", "1e+300", "fp32"], {"score": "s * c", "c": 1e300}),
+            (["max_q_len", str(2**64)], {"max_q_len": 2**64}),
+            (["max_k_len", "-5"], {"max_k_len": -5}),
+            (["stream", str(2**64 + 1)], {"stream": 2**64 + 1}),
+            ("zero byte", {"mask": "k < n", "n\0x": 3}),
+            ("UTF-8", {"mask": "k < n", "n\ud800": 3}),
+        ):
+            refused(invalid, says, flashjit.attention, q, q, q, **named)
+    q = numpy.ones((2, 9, 4, 16), "float32")
+    kernel = engine.prepare("fwd fp32 d=16 heads=4")
+    refused(invalid, "zero byte", kernel.run, q=q, k=q, v=q, o=numpy.empty_like(q), **{"k\0": q})
+    refused(invalid, "max_q_len", kernel.run, q=q, k=q, v=q, o=numpy.empty_like(q), max_q_len=2**63)
+    refused(invalid, "zero byte", flashjit.explain, "fwd fp32 d=16\0", "sm_90a")
+
+
+def test_types_and_versions():
+    flashjit, = load()
+    assert flashjit.__version__ == flashjit.version() and flashjit.__version__.count(".") >= 2
+    refused(AttributeError, "no_such_name", getattr, flashjit, "no_such_name")
+    facts = flashjit.Engine("host").prepare("fwd fp32 d=16").facts
+    assert set(facts) == set(flashjit.Facts.__annotations__), set(facts) ^ set(flashjit.Facts.__annotations__)
+
+
+if __name__ == "__main__":
+    harness.main(globals())

@@ -1,0 +1,151 @@
+"""Gradients through the package, whatever was called before, and however autograd is told what it needs."""
+
+import concurrent.futures
+import contextlib
+
+import support
+from support import harness, refused
+from torch_support import Setting, gradients
+
+
+def inputs_of(setting):
+    return setting.tensors((2, 20, 4, 32), (2, 24, 2, 32), (2, 24, 2, 32), grad=True)
+
+
+def cases(setting):
+    """Calls that are remembered by their tensors, by a key with parameters, and with a gradient of a parameter."""
+    attention, torch = setting.flashjit.attention, setting.torch
+    table = torch.randn(24, device=setting.device)
+    bias = torch.randn(24, device=setting.device, requires_grad=True)
+    return (lambda *x: attention(*x, mask="causal"),
+            lambda *x: attention(*x, mask="causal", lse=True)[0],
+            lambda *x: attention(*x, mask="causal & k < n", score="s + t[k]", t=table, n=21),
+            lambda *x: attention(*x, score="s + t[k]", t=bias))
+
+
+def test_gradients_after_calls_without_them():
+    """Modes without gradients leave nothing behind that a call with them takes."""
+    setting = Setting()
+    torch = setting.torch
+    for call in cases(setting):
+        q, k, v = inputs_of(setting)
+        wanted = gradients(setting, call, (q, k, v), 1)
+        for mode in (torch.no_grad, torch.inference_mode, contextlib.nullcontext, torch.no_grad):
+            for _ in range(4):
+                with mode():
+                    o = call(q, k, v)
+                assert o.requires_grad == (mode is contextlib.nullcontext)
+                setting.close(o.detach().clone(), wanted[0])
+            for got, want in zip(gradients(setting, call, (q, k, v), 1), wanted):
+                setting.close(got, want)
+
+
+def test_gradients_of_each_input_alone():
+    """Which of q, k and v have gradients may differ from call to call, in each mode."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    leaves = inputs_of(setting)
+    _, *wanted = gradients(setting, lambda *x: attention(*x, mask="causal"), leaves, 1)
+    weights = gradients(setting, lambda *x: x[0] * 1, leaves[:1], 1)[1]  # what gradients() sends back
+    for repeat in range(3):
+        for bits in range(8):
+            x = [leaf.detach().requires_grad_(bool(bits >> at & 1)) for at, leaf in enumerate(leaves)]
+            for mode in (torch.no_grad, contextlib.nullcontext):
+                for _ in range(3):
+                    with mode():
+                        o = attention(*x, mask="causal")
+                    assert o.requires_grad == (mode is contextlib.nullcontext and bits > 0), (bits, mode)
+            if bits:
+                o.backward(weights)
+            for at, leaf in enumerate(x):
+                assert (leaf.grad is not None) == bool(bits >> at & 1), bits
+                if leaf.grad is not None:
+                    setting.close(leaf.grad, wanted[at], f"{bits}: {at}")
+
+
+def test_checkpoints():
+    """They call without gradients, and again with them, at every step."""
+    setting = Setting()
+    from torch.utils.checkpoint import checkpoint
+    for call in cases(setting):
+        leaves = inputs_of(setting)
+        wanted = gradients(setting, call, leaves, 1)
+        for reentrant in (True, False):
+            for step in range(4):
+                run = lambda *x: checkpoint(lambda *y: call(*[t * 1 for t in y]), *x, use_reentrant=reentrant)
+                for got, want in zip(gradients(setting, run, leaves, 1), wanted):
+                    setting.close(got, want, f"use_reentrant={reentrant}, step {step}")
+
+
+def test_threads_with_and_without_gradients():
+    setting = Setting()
+    torch = setting.torch
+    call = cases(setting)[0]
+    leaves = inputs_of(setting)
+    wanted = gradients(setting, call, leaves, 1)
+
+    def work(at):
+        for step in range(50):
+            if (at + step) % 2:
+                with torch.no_grad():
+                    assert not call(*leaves).requires_grad
+            else:
+                for got, want in zip(gradients(setting, call, leaves, 1), wanted):
+                    setting.close(got, want)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_saved_tensors_that_come_back_otherwise():
+    """Hooks on saved tensors may give back copies with other strides and addresses."""
+    setting = Setting()
+    torch = setting.torch
+    for call in cases(setting):
+        leaves = [x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in inputs_of(setting)]
+        wanted = gradients(setting, call, leaves, 1)
+        assert not leaves[0].is_contiguous()
+
+        def moved(tensor):
+            room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
+            return room[1:].view(tensor.shape).copy_(tensor)
+
+        for unpack in (lambda x: x.contiguous(), moved):
+            for _ in range(3):
+                with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+                    for got, want in zip(gradients(setting, call, leaves, 1), wanted):
+                        setting.close(got, want)
+
+
+def test_gradients_of_results_that_are_views():
+    """The gradient of O is expanded, transposed or misaligned at times, and the LSE may have a gradient or none."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    leaves = inputs_of(setting)
+    for back in (lambda o: torch.ones((), dtype=o.dtype, device=o.device).expand(o.shape),
+                 lambda o: torch.linspace(0, 1, o.numel(), dtype=o.dtype, device=o.device).view(o.transpose(1, 2).shape).transpose(1, 2),
+                 lambda o: torch.linspace(0, 1, o.numel() + 1, dtype=o.dtype, device=o.device)[1:].view(o.shape)):
+        for lse in (False, True, False):
+            results = []
+            for copied in (False, True):
+                o = attention(*leaves, mask="causal", lse=lse)
+                given = [back(o[0] if lse else o)]
+                given = [x.contiguous().clone() if copied else x for x in given]
+                if lse:
+                    given.append(torch.ones_like(o[1]))
+                results.append(torch.autograd.grad(o if lse else [o], leaves, given))
+            for got, want in zip(*results):
+                setting.close(got, want)
+
+
+def test_second_derivatives_are_refused():
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    leaves = inputs_of(setting)
+    for _ in range(3):
+        o = attention(*leaves, mask="causal")
+        refused(setting.flashjit.UnsupportedError, "create_graph", torch.autograd.grad, o.sum(), leaves, create_graph=True)
+
+
+if __name__ == "__main__":
+    harness.main(globals())
