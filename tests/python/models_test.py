@@ -1,8 +1,7 @@
 """The models of transformers, tiny and with random weights, against their own eager attention in fp32: every one is right with this
 attention, or refused before anything is computed."""
 
-import support
-from support import Skip, harness, refused
+from support import find, harness, refused
 from torch_support import Setting
 
 TOKENS, VOCABULARY = 12, 48
@@ -93,11 +92,7 @@ class Models(Setting):
     def __init__(self):
         super().__init__("float32")
         self.torch.set_num_threads(1)  # of models as small as these, threads wait for each other most of the time
-        try:
-            import transformers
-        except ImportError as error:
-            raise Skip(f"no transformers ({error})") from None
-        self.transformers = transformers
+        self.transformers = transformers = find("transformers")
         transformers.logging.set_verbosity_error()
         self.ours.register_with_transformers(NAME)
         import flashjit.models

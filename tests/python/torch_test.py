@@ -8,7 +8,7 @@ import sys
 import threading
 
 import support
-from support import Skip, harness, load, refused
+from support import Skip, find, harness, load, refused
 from torch_support import Setting, compare_all, dense, drawn, gradients
 
 
@@ -444,10 +444,7 @@ def test_several_devices():
 def test_a_model_of_transformers():
     setting = Setting()
     torch = setting.torch
-    try:
-        import transformers
-    except ImportError as error:
-        raise Skip(f"no transformers ({error})") from None
+    transformers = find("transformers")
     setting.ours.register_with_transformers()
     config = transformers.LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
                                       num_key_value_heads=2, max_position_embeddings=128)
