@@ -221,7 +221,7 @@ def test_encoders():
     run(models, ENCODERS, check)
 
 
-def test_images_and_sound():
+def test_images():
     models = Models()
     pixels = models.torch.randn(2, 3, 24, 24, device=models.device)
     run(models, OF_IMAGES, lambda pair, name: models.compare(pair, {"pixel_values": pixels}, None, name))
