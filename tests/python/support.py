@@ -10,17 +10,22 @@ from harness import Skip, scratch, source
 FETCHED = "{}/python"
 
 
+def find(name):
+    """A module of this Python, or, where it has none of its own, what tools/check fetched."""
+    fetched = FETCHED.format(harness.ARGS.build)
+    if fetched not in sys.path:
+        sys.path.append(fetched)
+    try:
+        return __import__(name)
+    except ImportError as error:
+        raise Skip(f"no {name} ({error})") from None
+
+
 def load(*modules, device="host"):
     """The package on the library of this build, with a store of its own, and these modules; for this device."""
     sys.path.insert(0, source("runtime", "python"))
-    sys.path.append(FETCHED.format(harness.ARGS.build))  # what tools/check fetched, where this Python has none of its own
     os.environ["FLASHJIT_CACHE_DIR"] = scratch("store")
-    found = []
-    for name in modules:
-        try:
-            found.append(__import__(name))
-        except ImportError as error:
-            raise Skip(f"no {name} ({error})") from None
+    found = [find(name) for name in modules]
     import flashjit
     try:  # with sanitizers this Python cannot load it
         flashjit.use_library(os.path.join(harness.ARGS.build, "lib", "libflashjit.so"))

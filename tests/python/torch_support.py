@@ -4,15 +4,12 @@ processor (fp32, fewer cases)."""
 import concurrent.futures
 import math
 
-from support import Skip, load
+from support import find, load
 
 
 class Setting:
     def __init__(self, dtype=None):
-        try:
-            import torch
-        except ImportError as error:
-            raise Skip(f"no PyTorch ({error})") from None
+        torch = find("torch")
         self.torch, self.gpu = torch, torch.cuda.is_available()
         self.flashjit, = load(device="gpu" if self.gpu else "host")
         import flashjit.torch

@@ -8,7 +8,7 @@ import sys
 import threading
 
 import support
-from support import Skip, harness, load, refused
+from support import Skip, find, harness, load, refused
 from torch_support import Setting, compare_all, dense, drawn, gradients
 
 
@@ -187,12 +187,36 @@ def test_what_is_refused():
     assert (sdpa(q, k, v, attn_mask=blocked)[:, :, 3] == 0).all()
 
 
-def test_autocast_and_subclasses():
+def test_autocast():
+    """As PyTorch's attention: all of q, k and v are cast, and gradients come back in the dtypes of what was given."""
     setting = Setting()
-    torch, ours = setting.torch, setting.ours
+    torch, ours, attention = setting.torch, setting.ours, setting.flashjit.attention
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v, layout="bhsd"), fullgraph=True, backend="aot_eager")
+    for dtype in (torch.bfloat16, torch.float16):
+        given = [torch.randn(1, 2, 40, 16, device=setting.device).requires_grad_() for _ in range(2)]
+        given.append(torch.randn(1, 2, 40, 16, device=setting.device, dtype=dtype).requires_grad_())  # as models with rope have them
+        narrow = [x.detach().to(dtype).requires_grad_() for x in given]
+        wanted = ours.scaled_dot_product_attention(*narrow)
+        wanted.square().sum().backward()
+        with torch.autocast(setting.device, dtype):
+            theirs = torch.nn.functional.scaled_dot_product_attention(*given)
+        for call in (lambda q, k, v: attention(q, k, v, layout="bhsd"), ours.scaled_dot_product_attention, ours.flex_attention, compiled):
+            for x in given:
+                x.grad = None
+            with torch.autocast(setting.device, dtype):
+                o = call(*given)
+                with torch.no_grad():
+                    assert torch.equal(call(*given), o)
+            o.square().sum().backward()
+            assert o.dtype == theirs.dtype == dtype and torch.equal(o, wanted)
+            for x, like in zip(given, narrow):
+                assert x.grad.dtype == x.dtype and torch.equal(x.grad, like.grad.to(x.dtype))
+
+
+def test_subclasses():
+    setting = Setting()
+    torch = setting.torch
     q, k, v = (torch.randn(1, 2, 9, 16, device=setting.device) for _ in range(3))
-    with torch.autocast(setting.device, torch.bfloat16):
-        assert ours.scaled_dot_product_attention(q, k, v).dtype == torch.bfloat16
     parameter = torch.nn.Parameter(q.to(setting.dtype))
     setting.flashjit.attention(parameter, k.to(setting.dtype), v.to(setting.dtype)).sum().backward()
     assert parameter.grad.shape == q.shape
@@ -420,10 +444,7 @@ def test_several_devices():
 def test_a_model_of_transformers():
     setting = Setting()
     torch = setting.torch
-    try:
-        import transformers
-    except ImportError as error:
-        raise Skip(f"no transformers ({error})") from None
+    transformers = find("transformers")
     setting.ours.register_with_transformers()
     config = transformers.LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
                                       num_key_value_heads=2, max_position_embeddings=128)

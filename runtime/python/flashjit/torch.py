@@ -19,16 +19,6 @@ from flashjit.torch_fit import Fitted, fit
 __all__ = ["explain", "flex_attention", "register_with_transformers", "scaled_dot_product_attention", "trace"]
 
 
-def _cast_by_autocast(*given: Any) -> tuple[Any, ...]:
-    """As PyTorch does with its own where autocast is on."""
-    device = next(tensor.device.type for tensor in given if tensor is not None)
-    if not torch.is_autocast_enabled(device):
-        return given
-    dtype = torch.get_autocast_dtype(device)
-    return tuple(tensor.to(dtype) if tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float64 else tensor
-                 for tensor in given)
-
-
 def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
     if not enable_gqa and query.dim() == key.dim() == 4 and query.shape[1] != key.shape[1]:
         raise InvalidError(f"key: has {key.shape[1]} heads, and query has {query.shape[1]}; give enable_gqa=True")
@@ -86,17 +76,20 @@ def _fitted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     fitted = fit(query, key, value, attn_mask, scale, enable_gqa, lines)
     if fitted.attn_mask is not None:
         words = _masked(fitted.attn_mask, fitted.query, fitted.key)
-    query, key, value = _cast_by_autocast(fitted.query, fitted.key, fitted.value)
-    return fitted._replace(query=query, key=key, value=value), words
+    return fitted, words
+
+
+def _expanded(name: str, tensor: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    try:
+        return tensor.expand(shape)
+    except RuntimeError:
+        raise InvalidError(f"{name}: {tuple(tensor.shape)} does not go with {shape}, [batch, heads, queries, keys]") from None
 
 
 def _masked(attn_mask: Tensor, query: Tensor, key: Tensor) -> dict[str, Any]:
     """A mask of bools says what is seen, one of floats is added; one head may stand for all, and so on."""
-    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    try:
-        mask = attn_mask.expand(shape)
-    except RuntimeError:
-        raise InvalidError(f"attn_mask: {tuple(attn_mask.shape)} does not go with {shape}, [batch, heads, queries, keys]") from None
+    mask = _expanded("attn_mask", attn_mask, query, key)
     if mask.dtype == torch.bool:
         return {"mask": "attn_mask[b, h, q, k] != 0", "attn_mask": mask}
     if mask.dtype not in (torch.float32, torch.float16, torch.bfloat16):
@@ -150,32 +143,10 @@ def _function_of(block_mask: Any, query: Tensor, key: Tensor) -> Callable[..., A
     return None if mask_mod is noop_mask else mask_mod
 
 
-def _transformers_attention(module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, dropout: float = 0.0,
-                            scaling: float | None = None, is_causal: bool | None = None, softcap: float | None = None,
-                            s_aux: Tensor | None = None, **rest: Any) -> tuple[Tensor, None]:
-    for name in ("position_bias", "head_mask", "cache"):
-        if rest.get(name) is not None:
-            raise UnsupportedError(f"{name}: is not understood by flashjit's attention of transformers; use attn_implementation=\"sdpa\"")
-    words: dict[str, Any] = {}
-    queries = query.shape[2]
-    if attention_mask is not None:
-        words = _masked(attention_mask, query, key)
-    elif queries > 1 and (getattr(module, "is_causal", True) if is_causal is None else is_causal):
-        words = {"mask": "causal", "align": "top_left"}  # as PyTorch's; a filled cache comes with a mask
-    if softcap is not None:
-        words["score"] = "; ".join(filter(None, [f"softcap({float(softcap)!r})", words.get("score")]))
-    if s_aux is not None:
-        words["sink"] = s_aux.float()
-    o: Tensor = attention(query, key, value, layout="bhsd", scale=scaling, **words, **_dropped(dropout, query))
-    return o.transpose(1, 2).contiguous(), None
-
-
 def register_with_transformers(name: str = "jit_attention") -> None:
     """Models of transformers then take attn_implementation="jit_attention", with masks as for "sdpa". A name with `flash` in it is
-    one of FlashAttention to them."""
+    one of FlashAttention to them. Models with attention of their own are refused when they ask for a mask."""
     if "flash" in name:
         raise InvalidError(f'name: transformers takes "{name}", as all with `flash` in them, for FlashAttention; use another')
-    from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
-    AttentionInterface.register(name, _transformers_attention)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    from flashjit.models import register
+    register(name)

@@ -18,6 +18,7 @@ from flashjit.torch_gradients import differentiated, find_gradients, new_gradien
 
 _is_compiling = torch.compiler.is_dynamo_compiling  # what exports without Dynamo has a mode; and this is one call, not two
 _is_grad_enabled = torch.is_grad_enabled
+_is_any_autocast: Any = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _is_tracing = torch._C._is_tracing
 _is_transforming = torch._C._are_functorch_transforms_active
 _modes = torch._C._len_torch_dispatch_stack
@@ -77,9 +78,22 @@ def _with_lse(options: tuple[Any, ...]) -> str:
 _words_with_lse = functools.lru_cache(_with_lse)  # which Dynamo does not follow
 
 
+def _cast_by_autocast(q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """As PyTorch casts for its own attention: models have q and k in fp32 at times, by their rope, and v in 16 bits. What has 8 bits or 64
+    stays, and so does a cache that is written to."""
+    device = q.device.type
+    if "k_new" in params or not torch.is_autocast_enabled(device):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    q, k, v = (x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() and 1 < x.element_size() < 8 else x for x in (q, k, v))
+    return q, k, v
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
               max_k_len: int, params: Mapping[str, Any]) -> Any:
     """`options`: the arguments of calls.words_of."""
+    if _is_any_autocast():
+        q, k, v = _cast_by_autocast(q, k, v, params)
     plain = type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
     if not (params or not plain or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or
             _is_tracing() or _forward_ad._current_level >= 0):
