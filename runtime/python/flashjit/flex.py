@@ -17,6 +17,7 @@ from flashjit.flex_table import METHODS, NUMBERS, ROWS
 from flashjit.flex_values import LONGEST, StandIn, Value, Writer, at_line, flat, is_of_user, leave_graph, refuse
 
 __all__ = ["leave_graph", "trace"]
+_UNKNOWN = "the spec's language has no counterpart (compiler/SPEC.md, masks and scores)"
 _MAKERS = (torch.tensor, torch.scalar_tensor)
 
 
@@ -44,35 +45,35 @@ class _Trace(Writer, TorchFunctionMode):
         if name == "device":
             return device_of(self)
         table_name = "." + name if name in METHODS else name
-        if hasattr(Tensor, name) and (name in METHODS or (name[:-1] if name.endswith("_") else name) in {**NUMBERS, **ROWS}):
+        if hasattr(Tensor, name) and any([name in table or name.removesuffix("_") in table for table in (METHODS, NUMBERS, ROWS)]):
             return lambda *args, **kwargs: self.named(table_name, (value, *args), kwargs)
-        raise refuse(f"{name}: the spec's language has no counterpart (compiler/SPEC.md, masks and scores)")
+        raise refuse(f"{name}: {_UNKNOWN}")
 
     def call(self, function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         name = FUNCTIONS.get(function)
         if name is None:
             name = getattr(function, "__name__", str(function))
-            raise refuse(f"{name}: the spec's language has no counterpart (compiler/SPEC.md, masks and scores)")
+            raise refuse(f"{name}: {_UNKNOWN}")
         return self.named(name, args, kwargs)
 
     def named(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """What the function or operator of this name gives."""
         if name.endswith("_"):
             return self.changed(name[:-1], args, kwargs)
-        if kwargs.pop("inplace", False):
+        if kwargs and kwargs.pop("inplace", False):
             return self.changed(name, args, kwargs)
         handler = METHODS[name[1:]] if name.startswith(".") else NUMBERS.get(name) or ROWS.get(name)
         if handler is None:
-            raise refuse(f"{name}: the spec's language has no counterpart (compiler/SPEC.md, masks and scores)")
+            raise refuse(f"{name}: {_UNKNOWN}")
         most, names = ARGUMENTS[id(handler)]
-        kwargs = {names[RENAMED[key]] if key in RENAMED and key not in names else key: value for key, value in kwargs.items() if value is not None}
-        if len(args) > most or any(key not in names for key in kwargs):
-            what = ", ".join([f"{key}=" for key in kwargs if key not in names]) or f"argument {len(args)}"
-            raise refuse(f"{name}: {what} has no counterpart; leave it out")
-        if name in ROWS or name.startswith(".") or not any(
-                isinstance(value, flex_rows.Rows) or (isinstance(value, Tensor) and value.dim()) for value in (*args, *kwargs.values())):
-            return handler(self, *args, **kwargs)
-        return flex_rows.collapsed(flex_rows.each(self, handler, args, kwargs))
+        if kwargs:
+            kwargs = {names[RENAMED[key]] if key in RENAMED and key not in names else key: value for key, value in kwargs.items() if value is not None}
+        unknown = [f"{key}=" for key in kwargs if key not in names]
+        if unknown or len(args) > most:
+            raise refuse(f"{name}: {', '.join(unknown) or f'argument {len(args)}'} has no counterpart; leave it out")
+        if name in NUMBERS and any([type(value) is not Value and flex_rows.has_rows(value) for value in (*args, *kwargs.values())]):
+            return flex_rows.collapsed(flex_rows.each(self, handler, args, kwargs))
+        return handler(self, *args, **kwargs)
 
     def changed(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         """The same in place: who else has the value has the result, too."""

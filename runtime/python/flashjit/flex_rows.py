@@ -26,6 +26,10 @@ class Rows(StandIn):
         return len(self.shape)
 
 
+def has_rows(value: Any) -> bool:
+    return isinstance(value, Rows) or (isinstance(value, Tensor) and value.dim() > 0)
+
+
 def rows_of(writer: Writer, value: Any) -> Rows:
     if isinstance(value, Rows):
         return value
@@ -104,7 +108,7 @@ def getitem(writer: Writer, base: Any, index: Any) -> Any:
 def each(writer: Writer, handler: Callable[..., Value], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """An operation on numbers, for each element of rows that PyTorch puts side by side."""
     sides = {key: rows_of(writer, value) for key, value in [*enumerate(args), *kwargs.items()]
-             if isinstance(value, Rows) or (isinstance(value, Tensor) and value.dim())}
+             if has_rows(value)}
     try:
         shape = torch.broadcast_shapes(*[rows.shape for rows in sides.values()])  # type: ignore[no-untyped-call]
     except RuntimeError as error:
