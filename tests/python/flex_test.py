@@ -83,9 +83,6 @@ def test_functions_that_cannot_be_traced():
                        ("iterated", lambda b, h, q, k: max(q) > 0), ("dimensions", lambda b, h, q, k: documents == q),
                        ("cannot become an int", lambda b, h, q, k: (q / 2).int() == k), ("exponent", lambda b, h, q, k: q ** k > 3)):
         refused(unsupported, says, setting.ours.trace, mask)
-    q, k, v = setting.tensors(*[(1, 1, 9, 8)] * 3)
-    refused(setting.flashjit.InvalidError, "an index may not read a tensor", setting.ours.flex_attention, q, k, v, None,
-            lambda b, h, q, k: documents[documents[k]] == 0)
 
 
 def test_tracing_knows_its_tensors():
