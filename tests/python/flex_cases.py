@@ -10,7 +10,7 @@ INF = float("inf")
 
 
 def tables(torch, device):
-    """What functions read. `learned`: those that have gradients."""
+    """Tensors that functions read. `learned`: those that have gradients."""
     torch.manual_seed(3)
     randn = lambda *shape, **kinds: torch.randn(shape, device=device, **kinds)
     ints = lambda low, high, *shape, dtype=torch.int32: torch.randint(low, high, shape, device=device, dtype=dtype)

@@ -6,7 +6,7 @@ from torch_support import Setting, masked_softmax
 
 
 def of_each(torch, function, counts, device, *score):
-    """What the function gives for each query and key, as PyTorch runs it: on numbers that do not know of one another."""
+    """Runs the function for each query and key as PyTorch does, on numbers that do not know of one another."""
     for mapped in (3, 2, 1, 0):
         function = torch.vmap(function, in_dims=(*[0 for _ in score], *[0 if at == mapped else None for at in range(4)]))
     return function(*score, *(torch.arange(n, device=device) for n in counts))
@@ -45,7 +45,7 @@ def right(setting, name, mask, score, learned=(), lengths=(flex_cases.QUERIES, f
 
 
 def count_right(setting, kind, functions, learned=(), needed=0.95, **more):
-    """Runs all, and says how many are right. What is refused must say why; what is wrong is an error."""
+    """Runs all, and says how many are right. A refusal must say why; a wrong result is an error."""
     said, wrong = {}, []
     for name, (mask, score) in functions.items():
         try:

@@ -1,4 +1,4 @@
-"""What FlexAttention's functions are written down as, and what is refused because there is no counterpart."""
+"""FlexAttention's functions as texts, and refusals where there is no counterpart."""
 
 import math
 

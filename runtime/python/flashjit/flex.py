@@ -57,7 +57,7 @@ class _Trace(Writer, TorchFunctionMode):
         return self.named(name, args, kwargs)
 
     def named(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What the function or operator of this name gives."""
+        """Gives the result of the function or operator of this name."""
         if name.endswith("_"):
             return self.changed(name[:-1], args, kwargs)
         if kwargs and kwargs.pop("inplace", False):
@@ -67,7 +67,8 @@ class _Trace(Writer, TorchFunctionMode):
             raise refuse(f"{name}: {_UNKNOWN}")
         most, names = ARGUMENTS[id(handler)]
         if kwargs:
-            kwargs = {names[RENAMED[key]] if key in RENAMED and key not in names else key: value for key, value in kwargs.items() if value is not None}
+            own = {key: names[RENAMED[key]] for key in kwargs if key in RENAMED and key not in names}
+            kwargs = {own.get(key, key): value for key, value in kwargs.items() if value is not None}
         unknown = [f"{key}=" for key in kwargs if key not in names]
         if unknown or len(args) > most:
             raise refuse(f"{name}: {', '.join(unknown) or f'argument {len(args)}'} has no counterpart; leave it out")
@@ -76,7 +77,7 @@ class _Trace(Writer, TorchFunctionMode):
         return handler(self, *args, **kwargs)
 
     def changed(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
-        """The same in place: who else has the value has the result, too."""
+        """Computes in place: whoever else has the value has the result, too."""
         target = args[0]
         if not isinstance(target, Value) or name not in NUMBERS:
             raise refuse(f"{name}_: nothing but a number can be changed in place; leave the `_` out")
@@ -86,7 +87,7 @@ class _Trace(Writer, TorchFunctionMode):
         return target.become(self.convert(result, target.dtype))
 
     def result(self, function: Callable[..., Any], *args: Any) -> Value:
-        """What the function gives: one number."""
+        """Calls the function, whose result must be one number."""
         try:
             found = function(*args)
         except (TypeError, RuntimeError) as error:  # as PyTorch says where it cannot take a stand-in
@@ -104,7 +105,7 @@ class _Trace(Writer, TorchFunctionMode):
 
 def trace(mask_mod: Callable[..., Any] | None = None, score_mod: Callable[..., Any] | None = None, *, device: Any = None,
           lengths: Sequence[int] | None = None) -> dict[str, Any]:
-    """What flashjit.attention takes for these functions: `mask`, `score`, and the tensors that they read. The functions
+    """Gives what flashjit.attention takes for these functions: `mask`, `score`, and the tensors that they read. The functions
     run now: what they compute from tensors alone, and what they read of Python, is taken as it is now. Positions are int64,
     scores fp32, and both tensors of one number, as in PyTorch without torch.compile. `device` is the one that they say they
     are on, PyTorch's default if none. `lengths`, of batch, heads, queries and keys, are needed where an index below 0

@@ -142,7 +142,7 @@ def _less(writer: Writer, a: Value, b: Value, both: Value, times: int, dtype: to
 
 
 def bit_not(writer: Writer, a: Value) -> Value:
-    """Of an unsigned int, what it lacks of its largest; of others, what is one below its negative."""
+    """An unsigned int becomes what it lacks of its largest; any other becomes one less than its negative."""
     top = INTS[a.dtype][1] if a.dtype == torch.uint8 else -1
     return writer.binary(writer.lift(top), "-", a, SUM, a.dtype, (top - a.range[1], top - a.range[0]))
 

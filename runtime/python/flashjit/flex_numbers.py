@@ -28,7 +28,7 @@ def _arithmetic(w: Writer, operator: str, a: Any, b: Any) -> Value:
 
 
 def _in_halves(w: Writer, operator: str, a: Value, b: Value) -> Value:
-    """What may leave 64 bits, and wraps around there: the upper and the lower 32 bits for themselves."""
+    """Computes the upper and the lower 32 bits apart, where a result may leave 64 bits and must wrap around."""
     half = 1 << 32
     if operator == "*":
         if max(abs(end) for end in b.range) > max(abs(end) for end in a.range):
@@ -225,7 +225,8 @@ def logical(w: Writer, operator: str, a: Any, b: Any) -> Value:
     constants = {"true": True, "false": False}
     for one, other in ((a, b), (b, a)):
         if one.text in constants:
-            return Value(w, torch.bool, other.text, other.level, None, other.depth, False, False, other.reads) if constants[one.text] == (operator == "&") else one
+            rest = Value(w, torch.bool, other.text, other.level, None, other.depth, False, False, other.reads)
+            return rest if constants[one.text] == (operator == "&") else one
     return w.logic(operator, a, b)
 
 

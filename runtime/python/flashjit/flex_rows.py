@@ -70,7 +70,7 @@ def getitem(writer: Writer, base: Any, index: Any) -> Any:
     dots = [at for at, place in enumerate(places) if place is Ellipsis]
     where = dots[0] if dots else len(places)
     places[where:where + 1] = [slice(None)] * (rows.ndim - given)
-    # Of each dimension of rows: its place, or from where on and in which steps it is kept.
+    # Each dimension of rows has a place here, or is kept.
     fixed: list[Any] = []
     shape: list[int] = []
     kept: list[tuple[int, int, int]] = []  # the dimension of rows, start and step, of each in `shape`; or -1 for a new one

@@ -25,7 +25,7 @@ OR, AND, NOT, COMPARISON, SUM, PRODUCT, SIGN, WHOLE = range(8)
 INTS = {torch.uint8: (0, 2**8 - 1), torch.int8: (-2**7, 2**7 - 1), torch.int16: (-2**15, 2**15 - 1), torch.int32: (-2**31, 2**31 - 1),
         torch.int64: (-2**63, 2**63 - 1)}
 _FROM_NARROW = (torch.bool, *INTS)  # in the order in which PyTorch promotes, but for uint8 beside int8
-# What a tensor must be for a kernel to read it, by what it is.
+# A kernel reads a tensor of the first dtype as one of the second.
 READABLE = {torch.bool: torch.bool, torch.uint8: torch.uint8, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int32,
             torch.int64: torch.int64, torch.float32: torch.float32, torch.float16: torch.float16, torch.bfloat16: torch.bfloat16}
 
@@ -56,7 +56,7 @@ def refuse(why: str) -> UnsupportedError:
 
 
 class StandIn:
-    """What functions are called with in place of tensors. All that is done with one is asked of its writer."""
+    """Functions are called with this in place of tensors. All that is done with one is asked of its writer."""
 
     __array_ufunc__ = None  # NumPy's numbers then leave operators to this class.
     __hash__ = object.__hash__
@@ -159,7 +159,7 @@ def writer_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def wider(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """What PyTorch makes of both, where floats are fp32."""
+    """PyTorch makes this of both, where floats are fp32."""
     if a not in _FROM_NARROW or b not in _FROM_NARROW:
         return torch.float32
     if {a, b} == {torch.uint8, torch.int8}:
@@ -208,7 +208,8 @@ class Writer:
         moves = moves and dtype not in _FROM_NARROW
         if moves and self.gradients and not torch.is_grad_enabled():
             raise refuse("torch.no_grad: the spec's language has no counterpart; its derivatives are of all that is computed")
-        text = "".join([piece if isinstance(piece, str) else f"({piece[0].text})" if piece[0].level < piece[1] else piece[0].text for piece in pieces])
+        text = "".join([piece if isinstance(piece, str) else f"({piece[0].text})" if piece[0].level < piece[1] else piece[0].text
+                        for piece in pieces])
         return Value(self, dtype, text, level, range, depth, False, moves, reads, bits)
 
     def binary(self, a: Value, operator: str, b: Value, level: int, dtype: torch.dtype, range: tuple[int, int] | None = None) -> Value:
@@ -295,12 +296,13 @@ class Writer:
         return value
 
     def convert(self, value: Value, dtype: torch.dtype) -> Value:
-        """As PyTorch converts: ints wrap around."""
+        """Converts as PyTorch does: ints wrap around."""
         kind = "bool" if dtype == torch.bool else "int" if dtype in INTS else "float"
         if dtype not in READABLE:
             raise refuse(f"there is no {dtype} in the spec's language")
         if value.kind == "bool" and kind != "bool" and value.text in ("true", "false"):
-            return self.convert(Value(self, torch.int64, "1" if value.text == "true" else "0", range=(int(value.text == "true"),) * 2, weak=value.weak), dtype)
+            one_or_zero = int(value.text == "true")
+            return self.convert(Value(self, torch.int64, str(one_or_zero), range=(one_or_zero, one_or_zero), weak=value.weak), dtype)
         if value.kind == "bool" and kind != "bool":
             one, zero = ("1", "0") if kind == "int" else ("1.0", "0.0")
             return self.compose(dtype, WHOLE, ("where(", (value, OR), f", {one}, {zero})"), (0, 1) if kind == "int" else None)
@@ -323,7 +325,7 @@ class Writer:
         """An int of any size, as this dtype holds it."""
         low, high = INTS[dtype]
         inside = low <= value.range[0] and value.range[1] <= high
-        if inside or dtype == torch.int64:  # What can leave 64 bits is refused by the language.
+        if inside or dtype == torch.int64:  # The language refuses what leaves 64 bits.
             return Value(self, dtype, value.text, value.level, value.range, value.depth, value.weak, False, value.reads, value.bits)
         if value.constant is not None:
             constant = (value.constant - low) % (high - low + 1) + low
