@@ -4,7 +4,7 @@ All are flashjit.attention, which is PyTorch's too: it has gradients, runs on th
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -106,10 +106,12 @@ def _dropped(dropout: float, query: Tensor) -> dict[str, Any]:
 
 
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Any] | None = None, block_mask: Any = None,
-                   scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False) -> Any:
+                   scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
+                   kernel_options: Mapping[str, Any] | None = None, *, return_aux: Any = None) -> Any:
     """torch.nn.attention.flex_attention, on [batch, heads, tokens, d]. `block_mask` is a BlockMask, or the function that one is
     made of, which is enough: what can be skipped is derived from it. The functions run at every call, to write down what they
-    do; under torch.compile once for each graph. trace() and attention() do that once and for all.
+    do; under torch.compile once for each graph. trace() and attention() do that once and for all. `kernel_options` say how
+    PyTorch's kernels run, which changes no result; they are looked at for their names alone.
 
     >>> import torch, flashjit.torch
     >>> q, k, v = torch.randn(3, 2, 4, 100, 64)
@@ -119,10 +121,37 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     torch.Size([2, 4, 100, 64])
     """
     _check_heads(query, key, enable_gqa)
+    if kernel_options:
+        _check_options(kernel_options)
+    lse = return_lse if return_aux is None else _lse_of(return_aux, return_lse)
     mask_mod = block_mask
     if block_mask is not None and hasattr(block_mask, "mask_mod"):
         mask_mod = _function_of(block_mask, query, key)
-    return attention(query, key, value, layout="bhsd", scale=scale, lse=return_lse, align="top_left", **trace(mask_mod, score_mod))
+    # A graph serves other lengths, too.
+    lengths = None if torch.compiler.is_dynamo_compiling() else (*query.shape[:3], key.shape[2])
+    found = attention(query, key, value, layout="bhsd", scale=scale, lse=lse, align="top_left",
+                      **trace(mask_mod, score_mod, device=query.device, lengths=lengths))
+    if return_aux is None:
+        return found
+    from torch.nn.attention.flex_attention import AuxOutput
+    return (found[0], AuxOutput(lse=found[1])) if lse else (found, AuxOutput())
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    from torch.nn.attention.flex_attention import FlexKernelOptions
+    known = FlexKernelOptions.__annotations__
+    for name in options:
+        if name.removeprefix("fwd_").removeprefix("bwd_") not in known:
+            raise InvalidError(f"kernel_options: PyTorch has no {name}; there are {', '.join(sorted(known))}")
+
+
+def _lse_of(aux: Any, return_lse: bool) -> bool:
+    if return_lse:
+        raise InvalidError("return_lse: given beside return_aux, which has lse=; leave return_lse out")
+    if aux.max_scores:
+        raise UnsupportedError("return_aux: max_scores is not written by flashjit.attention; leave it out, or prepare a kernel with max_logit "
+                               "by flashjit.Engine")
+    return bool(aux.lse)
 
 
 def _function_of(block_mask: Any, query: Tensor, key: Tensor) -> Callable[..., Any] | None:

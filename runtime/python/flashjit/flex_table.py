@@ -1,0 +1,19 @@
+"""The tables of what is known of PyTorch's functions, by their names. All others are refused."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, TypeVar
+
+Handler = Callable[..., Any]
+Registered = TypeVar("Registered", bound=Handler)
+NUMBERS: dict[str, Handler] = {}  # of numbers; of rows they are done for each element
+ROWS: dict[str, Handler] = {}  # of tensors as a whole
+METHODS: dict[str, Handler] = {}  # where a method takes other arguments than the function of its name
+
+
+def known(table: dict[str, Handler], *names: str) -> Callable[[Registered], Registered]:
+    def register(handler: Registered) -> Registered:
+        for name in names:
+            table[name] = handler
+        return handler
+    return register
