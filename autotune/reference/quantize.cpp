@@ -255,22 +255,28 @@ QuantizedRows quantize_rows(const GivenRows& given, int d, bool rotate, Dtype dt
     std::fill_n(of_row, d, uncertain * length);
   }
   float largest = 0;
-  for (double& sum : sums) {
+  double uncertain_largest = 0;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    double& sum = sums[i];
     if (std::fabs(sum) > kLargestFloat) sum = INFINITY;
-    if (std::isfinite(sum)) largest = std::max(largest, static_cast<float>(std::fabs(sum)));
     result.exact.push_back(sum * length);
+    const auto size = static_cast<float>(std::fabs(sum));
+    if (std::isfinite(size) && size > largest) largest = size, uncertain_largest = result.uncertain[i];
   }
   const auto most = static_cast<float>(largest_number(dtype)), short_length = static_cast<float>(length);
   const float size = largest * short_length;
   const float factor = size > kNothing ? most / largest : short_length;
   result.largest = largest * length;
   result.scale = size > kNothing ? size / most : 1;
+  // All rows share the scale, so each is in doubt by as much as the largest number is.
+  const double doubt_of_scale = result.largest > 0 ? uncertain_largest / result.largest : 0;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const bool finite = std::isfinite(sums[i]);
-    const double quotient = result.exact[i] / result.scale, off = result.uncertain[i] / result.scale;
+    const double quotient = result.exact[i] / result.scale,
+                 of_scale = std::fabs(quotient) * doubt_of_scale, off = result.uncertain[i] / result.scale + of_scale;
     result.y.push_back(finite ? round_narrow(dtype, static_cast<float>(sums[i]) * factor) : NAN);
     result.doubts.push_back(
-        finite && off > 0 ? round_narrow(dtype, quotient + off) - round_narrow(dtype, quotient - off) : 0);
+        finite && off > 0 ? round_narrow(dtype, quotient + off) - round_narrow(dtype, quotient - off) + of_scale : 0);
   }
   return result;
 }
