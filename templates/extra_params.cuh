@@ -15,6 +15,12 @@ __device__ inline float scalar_f32(const KernelParams& params, int i) {
   return __uint_as_float(static_cast<u32>(reinterpret_cast<u64>(params.extra[i].data)));
 }
 
+// An index that was read from another tensor, which may hold anything, inside its own.
+__device__ inline Int64 inside(const KernelParams& params, int i, int dimension, Int64 index) {
+  const Int64 last = params.extra_size[i][dimension] - 1;
+  return index < 0 ? 0 : index < last ? index : last;
+}
+
 // The address of an element, one index per dimension.
 template <class T, class... Index>
 __device__ inline const T* element_of(const KernelParams& params, int i, Index... index) {

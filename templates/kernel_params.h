@@ -97,6 +97,7 @@ struct KernelParams {
   const Int64* seed_at;  // dropout: [1] each, read when the kernel runs; null: the numbers are those that follow
   const Int64* offset_at;
   Int64 seed, offset;
+  Int64 extra_size[kMaxParams][4];  // of tensors in `extra`: what an index that is read from another one is cut to
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

@@ -102,6 +102,11 @@ void fill_chunk(NamedTensor& tensor, std::int64_t begin, std::int64_t end, std::
 
 }  // namespace
 
+IntInterval range_of_random(Dtype dtype, Contents contents) {
+  const bool ids = contents != Contents::Tree && (dtype == Dtype::I32 || dtype == Dtype::I64);
+  return ids ? IntInterval{0, kDocuments - 1} : range_of(dtype);
+}
+
 void fill_random(NamedTensor& tensor, std::uint64_t seed) {
   const std::uint64_t own_seed = hash(tensor.name, seed);
   const std::int64_t elements = static_cast<std::int64_t>(tensor.bytes.size()) / size_of(tensor.dtype);

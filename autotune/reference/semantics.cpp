@@ -112,7 +112,8 @@ class Evaluator {
     const Tensor& tensor = found->second;
     std::int64_t offset = 0, number = 0, contiguous = 1;
     for (int i = static_cast<int>(e->args.size()) - 1; i >= 0; --i) {
-      const std::int64_t index = (*this)(e->args[i]).i;
+      std::int64_t index = (*this)(e->args[i]).i;
+      if (is_looked_up(e->args[i])) index = std::max<std::int64_t>(std::min(index, tensor.shape[i] - 1), 0);
       if (index < 0 || index >= tensor.shape[i]) return {0, Dual(NAN)};
       offset += index * (tensor.strides.empty() ? contiguous : tensor.strides[i]);
       number += index * contiguous;

@@ -222,11 +222,12 @@ std::string fact_of_reads(std::string_view type, std::string_view name, const st
       type, name, values);
 }
 
-// Loads whose places depend on query and key, each once.
+// Loads whose places depend on query and key, each once. Places that are looked up take a load of their own.
 void find_loads(const Expr& expr, std::vector<Expr>& loads) {
   const bool by_both = uses(expr, Variable::Q) && uses(expr, Variable::K);
   const auto is_same = [&](const Expr& other) { return same(other, expr); };
-  if (expr->op == Op::Load && by_both && std::ranges::none_of(loads, is_same)) loads.push_back(expr);
+  const bool is_wanted = expr->op == Op::Load && by_both && std::ranges::none_of(expr->args, is_looked_up);
+  if (is_wanted && std::ranges::none_of(loads, is_same)) loads.push_back(expr);
   for (const Expr& arg : expr->args) find_loads(arg, loads);
 }
 

@@ -8,6 +8,7 @@
 //   to_float(x)                                           int or Int64 -> float
 //   scalar_i32 scalar_i64 scalar_f32 (params, index)
 //   load_f16 load_bf16 load_f32 load_i32 load_i64 load_u32 load_u8 (params, index, i, ...)
+//   inside(params, index, dimension, i)                   an index cut to its tensor, as Int64
 //   Int64, kInfinity
 #include "codegen/cuda/expr.h"
 
@@ -104,10 +105,10 @@ class CudaPrinter {
   // `tensor` is what has the strides, its first dimension is of that number.
   std::string element(const Expr& read, const std::string& tensor, int dimension) {
     std::string sum;
-    for (const Expr& index : read->args) {
-      shorten(index);
+    for (std::size_t d = 0; d < read->args.size(); ++d) {
+      shorten(read->args[d]);
       sum += fmt::format("{}static_cast<Int64>({}) * params.{}.stride[{}]", sum.empty() ? "" : " +\n         ",
-                         render(index, kTernary), tensor, dimension++);
+                         index_text(*read, d), tensor, dimension++);
     }
     return statements_ + "  return " + (sum.empty() ? "0" : sum) + ";\n";
   }
@@ -382,12 +383,19 @@ class CudaPrinter {
     return std::find(context_.params->begin(), context_.params->end(), param) - context_.params->begin();
   }
 
+  // Of a Load.
+  std::string index_text(const Node& load, std::size_t dimension) {
+    const std::string text = render(load.args[dimension], kTernary);
+    if (!is_looked_up(load.args[dimension])) return text;
+    return fmt::format("inside(params, {}, {}, {})", index_of(load.param), dimension, text);
+  }
+
   std::string parameter(const Node& node) {
     const Dtype dtype = node.param.dtype;
     const std::string_view how = node.args.empty() ? scalar_name(dtype) : code_name(dtype);
     std::string text =
         fmt::format("{}{}(params, {}", node.args.empty() ? "scalar_" : "load_", how, index_of(node.param));
-    for (const Expr& arg : node.args) text += ", " + render(arg, kTernary);
+    for (std::size_t d = 0; d < node.args.size(); ++d) text += ", " + index_text(node, d);
     text += ')';
     const bool narrow = node.type == Type::Int && (dtype == Dtype::I32 || dtype == Dtype::U8);
     return narrow && context_.wide_ints ? "Int64{" + text + "}" : text;

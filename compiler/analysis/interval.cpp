@@ -14,15 +14,6 @@ namespace {
 
 constexpr std::int64_t kLargestTile = 4096;  // the end of the last tile of a loop may lie this far behind the length
 
-IntInterval range_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::I32: return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
-    case Dtype::U32: return {0, std::numeric_limits<std::uint32_t>::max()};
-    case Dtype::U8: return {0, 255};
-    default: return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
-  }
-}
-
 // Long expressions are cut: the message is one line.
 std::string shown(const Expr& expr) {
   std::string text = print(expr);
@@ -42,6 +33,15 @@ std::string why_not_positive(const Expr& divisor, const Node& node, IntInterval 
 }
 
 }  // namespace
+
+IntInterval range_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::I32: return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
+    case Dtype::U32: return {0, std::numeric_limits<std::uint32_t>::max()};
+    case Dtype::U8: return {0, 255};
+    default: return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  }
+}
 
 WideInterval RangeAnalysis::bounded(WideInterval wide, const Together& together) {
   const auto upper = [&](const UpperForms& forms) {
@@ -161,7 +161,9 @@ Expr wide_part(const Expr& expr, const VariableRanges& ranges) {
   };
   Expr found;
   for_each_use(expr, [&](const Expr& use, const Node* parent) {
-    if (parent && parent->op == Op::Bit && use.get() == parent->args[0].get() && is_64_bit_leaf(use)) return;
+    const bool takes_64_bits =
+        parent && (parent->op == Op::Load || (parent->op == Op::Bit && use.get() == parent->args[0].get()));
+    if (takes_64_bits && is_64_bit_leaf(use) && (use->op == Op::Load || parent->op == Op::Bit)) return;
     if (!narrow(use) && !found && std::ranges::all_of(use->args, narrow)) found = use;
   });
   return found || analysis.ok() ? found : expr;

@@ -43,8 +43,11 @@ struct VariableRanges {
 VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std::int64_t heads_kv,
                               std::int64_t max_q_len, std::int64_t max_k_len, Axis along = Axis::Keys);
 
+// The values that an int of this dtype can have.
+IntInterval range_of(Dtype dtype);
+
 // Empty when every int node of `expr` provably fits 32 bits under `ranges`. Otherwise one that does not, though all its
-// parts do. Loads of 64-bit tensors do not, except right under bit(), which takes 64 bits in any case.
+// parts do. Loads of 64-bit tensors do not, except right under bit() and as indices, which take 64 bits in any case.
 Expr wide_part(const Expr& expr, const VariableRanges& ranges);
 
 // Checks what must hold before code is generated: divisors provably positive, shift amounts of bit() in 0..63 provable,

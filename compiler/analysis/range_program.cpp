@@ -16,8 +16,11 @@ int RangeProgram::step_of(const Expr& expr) {
   step.op = node.op;
   step.integer = node.integer;
   if (node.op == Op::Variable) step.integer = static_cast<int>(node.variable);
-  if (node.op == Op::Scalar) step.integer = std::ranges::find(params_, node.param) - params_.begin();
-  if (!node.args.empty()) {
+  const bool is_param = node.op == Op::Scalar || node.op == Op::Load;
+  if (is_param) step.integer = std::ranges::find(params_, node.param) - params_.begin();
+  if (node.op == Op::Load) {
+    for (const Expr& index : node.args) step.indices.push_back(step_of(index));
+  } else if (!node.args.empty()) {
     step.a = step_of(node.args[node.op == Op::Where ? 1 : 0]);
     step.b = step_of(node.args.back());
     // All atoms are parts of the arguments, so they have their slots.
@@ -47,13 +50,20 @@ std::vector<RangeProgram::Form> RangeProgram::prepared(const UpperForms& forms) 
   return result;
 }
 
-void RangeProgram::evaluate(const VariableRanges& ranges, const std::int64_t* scalars, IntInterval* values) const {
+void RangeProgram::evaluate(const VariableRanges& ranges, const std::int64_t* scalars, const RangeOfRead& range_of_read,
+                            IntInterval* values) const {
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     switch (step.op) {
       case Op::IntConst: values[i] = {step.integer, step.integer}; break;
       case Op::Variable: values[i] = ranges.of[step.integer]; break;
       case Op::Scalar: values[i] = {scalars[step.integer], scalars[step.integer]}; break;
+      case Op::Load: {
+        IntInterval indices[kMaxParamRank];
+        for (std::size_t j = 0; j < step.indices.size(); ++j) indices[j] = values[step.indices[j]];
+        values[i] = range_of_read(static_cast<int>(step.integer), {indices, step.indices.size()});
+        break;
+      }
       default: values[i] = cut(interval_of(step, values));
     }
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -14,15 +15,18 @@ namespace flashjit {
 
 class RangeProgram {
  public:
-  // `params`: those that may occur, as scalars alone.
+  // `params`: those that may occur.
   explicit RangeProgram(std::span<const Param> params) : params_(params.begin(), params.end()) {}
 
   // Where evaluate() puts the interval of this expression.
   int add(const Expr& expr);
   int slots() const { return static_cast<int>(steps_.size()); }
+  // What is read of an int tensor, the parameter of this number, where its indices lie in these intervals.
+  using RangeOfRead = std::function<IntInterval(int param, std::span<const IntInterval> indices)>;
   // Of ranges along the axis of `default_ranges()`. `scalars`: the values of the int scalars, parallel to the params.
   // `values`: slots() of them.
-  void evaluate(const VariableRanges& ranges, const std::int64_t* scalars, IntInterval* values) const;
+  void evaluate(const VariableRanges& ranges, const std::int64_t* scalars, const RangeOfRead& range_of_read,
+                IntInterval* values) const;
 
  private:
   static constexpr int kNone = -1;
@@ -36,8 +40,9 @@ class RangeProgram {
   };
   struct Step {
     Op op = Op::IntConst;
-    std::int64_t integer = 0;  // IntConst: the value. Variable, Scalar: which
+    std::int64_t integer = 0;  // IntConst: the value. Variable, Scalar, Load: which
     int a = kNone, b = kNone;  // the slots of its arguments
+    std::vector<int> indices;  // Load: the slots of those
     std::vector<Form> above, below;
     int rounded = kNone, multiple = kNone;
   };

@@ -18,7 +18,7 @@ bool uses_any(const Expr& expr, const std::vector<Variable>& variables) {
 bool tells(const Expr& read, Variable variable, const std::vector<Variable>& unknown) {
   return std::ranges::any_of(read->args, [&](const Expr& index) {
     const auto linear = linear_of(index);
-    if (!linear) return false;
+    if (!linear || is_looked_up(index)) return false;  // different values may be cut to the same element
     const auto& terms = linear->terms;
     return std::ranges::any_of(terms, [&](const LinearTerm& t) { return is(t.atom, variable); }) &&
            std::ranges::none_of(

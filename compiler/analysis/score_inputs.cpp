@@ -36,7 +36,10 @@ bool is_tiled(const Expr& load) {
   if (!is(load->args.back(), Variable::K)) return false;
   const std::vector<Expr> outer = outer_indices(load);
   if (outer.size() > kMostOuterIndices) return false;
-  return std::ranges::none_of(outer, [](const Expr& index) { return uses(index, Variable::Q) || uses_key(index); });
+  // A copy of what lies outside is zeros, where an index that is looked up would be cut to the tensor.
+  return std::ranges::none_of(outer, [](const Expr& index) {
+    return uses(index, Variable::Q) || uses_key(index) || is_looked_up(index);
+  });
 }
 
 }  // namespace

@@ -303,8 +303,7 @@ Expr Expr::scalar(const Param& param) {
 Expr Expr::load(const Param& param, std::vector<Expr> index) {
   if (param.rank < 1 || param.rank > kMaxParamRank || index.size() != static_cast<std::size_t>(param.rank)) return {};
   for (const Expr& i : index) {
-    // An index that depends on data could not be checked against the tensor's shape before a launch.
-    if (!i || i->type != Type::Int || uses(i, Op::Load)) return {};
+    if (!i || i->type != Type::Int) return {};
   }
   Node node;
   node.op = Op::Load;
@@ -368,6 +367,8 @@ std::size_t function_count(const Expr& expr) {
 bool uses(const Expr& expr, Variable variable) { return expr && (expr->variables & bit(variable)) != 0; }
 
 bool uses(const Expr& expr, Op op) { return expr && (expr->ops & bit(op)) != 0; }
+
+bool is_looked_up(const Expr& index) { return uses(index, Op::Load); }
 
 std::vector<Param> params_of(const Expr& expr) {
   std::vector<Param> params;

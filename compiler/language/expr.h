@@ -163,6 +163,10 @@ std::size_t node_count(const Expr& expr);      // of the DAG, shared nodes once
 std::size_t function_count(const Expr& expr);  // exp, log, tanh and sigmoid among them
 bool uses(const Expr& expr, Variable variable);
 bool uses(const Expr& expr, Op op);
+// The index of a Load that reads a tensor itself: where it leads is known only once there are values. On processors the
+// values are looked through when a call is made, and what leads outside is refused. Kernels on GPUs cut the index to the
+// tensor, and so does whoever evaluates an expression.
+bool is_looked_up(const Expr& index);
 std::vector<Param> params_of(const Expr& expr);  // in order of first use, each once
 
 // Limits of the language. Text beyond them is refused with the limit in the message.

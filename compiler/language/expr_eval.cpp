@@ -167,7 +167,8 @@ class Evaluator {
     if (!value.data) return zero;
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < node.args.size(); ++i) {
-      const std::int64_t index = of(*node.args[i]).integer;
+      std::int64_t index = of(*node.args[i]).integer;
+      if (is_looked_up(node.args[i])) index = std::max<std::int64_t>(std::min(index, value.shape[i] - 1), 0);
       if (index < 0 || index >= value.shape[i]) return zero;
       offset += index * value.stride[i];
     }

@@ -104,11 +104,6 @@ Result<Expr> ExprParser::load(const Param& param, std::size_t start) {
     const std::size_t place = lexer_.position();
     FLASHJIT_ASSIGN(value, disjunction());
     if (value->type != Type::Int) return error("an index must be an int", place);
-    for (const Param& used : params_of(value)) {
-      if (used.rank > 0) {
-        return error("an index may not read a tensor: it could not be checked before the launch", place);
-      }
-    }
     index.push_back(value);
     if (!lexer_.is(",")) break;
     lexer_.advance();

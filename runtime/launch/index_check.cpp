@@ -5,16 +5,26 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/launch/value_range.h"
+
 namespace flashjit {
 namespace {
 
 constexpr int kUsualSlots = 128;  // more of them take an allocation per launch
+
+int look_ups_of(const Expr& expr) {
+  int most = 0;
+  if (!is_looked_up(expr)) return most;
+  for (const Expr& arg : expr->args) most = std::max(most, look_ups_of(arg));
+  return most + (expr->op == Op::Load);
+}
 
 }  // namespace
 
 IndexChecker::IndexChecker(const AttentionSpec& spec) : ranges_(spec.params) {
   collect(spec, spec.mask);
   collect(spec, spec.score);
+  std::ranges::stable_sort(indices_, {}, &Index::look_ups);
 }
 
 void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
@@ -34,7 +44,8 @@ void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
     for (std::size_t i = 0; i < at->args.size(); ++i) {
       const Expr& expr = at->args[i];
       Index& index = indices_.emplace_back(Index{
-          static_cast<int>(place(at->param)), static_cast<int>(i), by_position, ranges_.add(expr), print(expr), {}});
+          static_cast<int>(place(at->param)), static_cast<int>(i), by_position, look_ups_of(expr), ranges_.add(expr),
+          print(expr), {}});
       for (const Param& scalar : params_of(expr)) {
         if (!is_float(scalar.dtype)) index.scalars.push_back(static_cast<std::size_t>(place(scalar)));
       }
@@ -43,36 +54,44 @@ void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
 }
 
 Result<void> IndexChecker::check(const AttentionSpec& spec, const CallSizes& sizes, const ParamView* const* params,
-                                 const std::int64_t* scalars) const {
+                                 const std::int64_t* scalars, bool readable) const {
   if (sizes.batch == 0 || sizes.q_len == 0) return {};  // no element is read
   std::array<IntInterval, kUsualSlots> usual;
   std::vector<IntInterval> many;
   if (ranges_.slots() > kUsualSlots) many.resize(static_cast<std::size_t>(ranges_.slots()));
   IntInterval* const values = many.empty() ? usual.data() : many.data();
-  ranges_.evaluate(variable_ranges(spec, sizes.batch, sizes.q_len, sizes.k_len), scalars, values);
+  const auto range_of_read = [&](int param, std::span<const IntInterval> indices) {
+    return readable ? range_of_values(params[param]->tensor, spec.params[static_cast<std::size_t>(param)].dtype, indices)
+                    : range_of(spec.params[static_cast<std::size_t>(param)].dtype);
+  };
+  ranges_.evaluate(variable_ranges(spec, sizes.batch, sizes.q_len, sizes.k_len), scalars, range_of_read, values);
   for (const Index& index : indices_) {
     if (sizes.k_len == 0 && index.by_position) continue;
     const IntInterval range = values[index.slot];
     const std::int64_t size = params[index.param]->tensor.shape[index.dimension];
     if (range.lo >= 0 && range.hi < size) continue;
+    if (index.look_ups > 0 && !readable && size > 0) continue;
     std::string with;
     for (const std::size_t scalar : index.scalars) {
       with += fmt::format(", {}={}", spec.params[scalar].name, scalars[scalar]);
     }
+    const std::string_view looked_up = index.look_ups > 0 && readable ? ", other values where it is looked up," : "";
     return invalid(fmt::format(
         "params.{}: index {} (`{}`) {} at these sizes (b={}, q_len={}, k_len={}{}), the tensor has {} there; pass a "
-        "larger tensor{} or clamp the index with min and max",
+        "larger tensor{}{} or clamp the index with min and max",
         spec.params[static_cast<std::size_t>(index.param)].name, index.dimension, index.text,
         range.lo == range.hi ? fmt::format("is {}", range.lo) : fmt::format("runs from {} to {}", range.lo, range.hi),
-        sizes.batch, sizes.q_len, sizes.k_len, with, size, with.empty() ? "" : ", another scalar"));
+        sizes.batch, sizes.q_len, sizes.k_len, with, size, with.empty() ? "" : ", another scalar", looked_up));
   }
   return {};
 }
 
 std::vector<IndexChecker::IndexRange> IndexChecker::ranges(const AttentionSpec& spec, const CallSizes& sizes,
-                                                           const std::int64_t* scalars) const {
+                                                           const std::int64_t* scalars,
+                                                           const RangeProgram::RangeOfRead& range_of_read) const {
   std::vector<IntInterval> values(static_cast<std::size_t>(ranges_.slots()));
-  ranges_.evaluate(variable_ranges(spec, sizes.batch, sizes.q_len, sizes.k_len), scalars, values.data());
+  ranges_.evaluate(variable_ranges(spec, sizes.batch, sizes.q_len, sizes.k_len), scalars, range_of_read,
+                   values.data());
   std::vector<IndexRange> found;
   for (const Index& index : indices_) {
     found.push_back({index.param, index.dimension, index.text, values[static_cast<std::size_t>(index.slot)]});

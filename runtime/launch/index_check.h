@@ -1,4 +1,5 @@
-// Does every index of a tensor parameter lie inside its tensor, at the sizes and with the scalars of a call?
+// Does every index of a tensor parameter lie inside its tensor, at the sizes and with the scalars of a call? Where it is
+// looked up in another tensor: with all that this one holds in the places that may be read.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,10 @@ class IndexChecker {
   explicit IndexChecker(const AttentionSpec& spec);
   bool nothing() const { return indices_.empty(); }
 
-  // `params`, `scalars`: parallel to those of the spec.
+  // `params`, `scalars`: parallel to those of the spec. `readable`: tensors can be read here. If not, kernels cut what is
+  // looked up to its tensor, which must not be empty.
   Result<void> check(const AttentionSpec& spec, const CallSizes& sizes, const ParamView* const* params,
-                     const std::int64_t* scalars) const;
+                     const std::int64_t* scalars, bool readable) const;
 
   // For who makes the tensors: what check() will compare with their shapes.
   struct IndexRange {
@@ -29,13 +31,15 @@ class IndexChecker {
     std::string text;
     IntInterval range;
   };
-  std::vector<IndexRange> ranges(const AttentionSpec& spec, const CallSizes& sizes, const std::int64_t* scalars) const;
+  std::vector<IndexRange> ranges(const AttentionSpec& spec, const CallSizes& sizes, const std::int64_t* scalars,
+                                 const RangeProgram::RangeOfRead& range_of_read) const;
 
  private:
   // As it stands in the mask or score.
   struct Index {
     int param = 0, dimension = 0;
     bool by_position = false;  // the element depends on q or k: without keys it is not read
+    int look_ups = 0;          // reads of tensors in it, one inside of the other
     int slot = 0;              // of its range
     // For messages: as text, and the places of the int scalars in it. A launch walks no expression: that takes stack.
     std::string text;
@@ -44,7 +48,7 @@ class IndexChecker {
   void collect(const AttentionSpec& spec, const Expr& expr);
 
   RangeProgram ranges_;
-  std::vector<Index> indices_;
+  std::vector<Index> indices_;  // after those of the tensors in which they are looked up
 };
 
 }  // namespace flashjit

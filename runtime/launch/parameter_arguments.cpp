@@ -56,7 +56,10 @@ Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& para
     FLASHJIT_ASSIGN(d, check_tensor(found->tensor, param_rules_[i]));
     overlaps.add(found->tensor, param_rules_[i], d);
     params.extra[i].data = found->tensor.data;
-    for (int j = 0; j < d.rank; ++j) params.extra[i].stride[j] = d.stride[j];
+    for (int j = 0; j < d.rank; ++j) {
+      params.extra[i].stride[j] = d.stride[j];
+      params.extra_size[i][j] = d.size[j];
+    }
   }
   return {};
 }
@@ -94,7 +97,7 @@ Result<void> ArgumentChecker::check_indices(const Given& given, const CallSizes&
   for (std::size_t i = 0; i < spec_.params.size(); ++i) {
     if (spec_.params[i].rank == 0) scalars[i] = params.extra[i].stride[0];
   }
-  return indices_.check(spec_, sizes, given.params, scalars);
+  return indices_.check(spec_, sizes, given.params, scalars, !gpu_);
 }
 
 }  // namespace flashjit

@@ -27,7 +27,10 @@ IntInterval prepared_interval(const Expr& expr, const std::vector<Param>& params
   RangeProgram program(params);
   const int slot = program.add(expr);
   std::vector<IntInterval> values(static_cast<std::size_t>(program.slots()));
-  program.evaluate(of, scalars.data(), values.data());
+  const auto range_of_read = [&](int param, std::span<const IntInterval>) {
+    return range_of(params[static_cast<std::size_t>(param)].dtype);
+  };
+  program.evaluate(of, scalars.data(), range_of_read, values.data());
   return values[static_cast<std::size_t>(slot)];
 }
 

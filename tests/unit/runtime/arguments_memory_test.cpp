@@ -26,7 +26,8 @@ TEST(Arguments, IndicesHaveRanges) {
     EXPECT_TRUE(spec) << spec.error().message;
     const std::int64_t scalars[kMaxParams] = {0, 1000};
     std::vector<IntInterval> found;
-    for (const auto& index : IndexChecker(*spec).ranges(*spec, {4, 100, 1000}, scalars)) {
+    const auto range_of_read = [](int, std::span<const IntInterval>) { return IntInterval{2, 6}; };
+    for (const auto& index : IndexChecker(*spec).ranges(*spec, {4, 100, 1000}, scalars, range_of_read)) {
       EXPECT_EQ(index.dimension, static_cast<int>(found.size()));
       found.push_back(index.range);
     }
@@ -39,6 +40,9 @@ TEST(Arguments, IndicesHaveRanges) {
   EXPECT_EQ(ranges("mask=\"tree(t)\""), (Ranges{{0, 3}, {0, 99}, {0, 1}}));
   // A scalar is what it is in this call.
   EXPECT_EQ(ranges("params=\"t: fp32[1], n: i32\" score=\"s + t[k + n]\""), (Ranges{{1000, 1999}}));
+  // What is looked up is what the tensor holds, or is said to.
+  EXPECT_EQ(ranges("params=\"t: fp32[1], n: i32, a: i32[2]\" score=\"s + t[2 * a[h, h] + 1]\"").back(),
+            (IntInterval{5, 13}));
 }
 
 TEST(Arguments, IndicesAreComputedFromScalars) {
