@@ -118,6 +118,23 @@ void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Of of, 
   arguments_.params[scale] = {scales.data(), "fp32", of_scales, {}};
 }
 
+void add_doubts(ExactRow& row, const std::vector<Logit>& logits, const std::vector<float>& values,
+                const std::vector<float>& value_scale) {
+  const std::size_t width = row.o.size();
+  for (const Logit& logit : logits) {
+    if (!(logit.doubt > 0)) continue;
+    const double weight = std::exp(logit.value - row.lse);
+    row.lse_doubt = std::hypot(row.lse_doubt, weight * logit.doubt);
+    row.max_doubt = std::max(row.max_doubt, logit.doubt);
+    row.o_doubt.resize(width);
+    for (std::size_t c = 0; c < width; ++c) {
+      const double v = values[static_cast<std::size_t>(logit.k) * width + c] *
+                       double{value_scale[static_cast<std::size_t>(logit.k)]};
+      row.o_doubt[c] = std::hypot(row.o_doubt[c], weight * std::expm1(logit.doubt) * (v - row.o[c]));
+    }
+  }
+}
+
 double Problem::doubt(const RowId& row, std::int64_t k, const std::vector<double>& query, const float* key) const {
   if (!doubts_) return 0;
   const float* of_query = &doubts_->q[static_cast<std::size_t>(query_offset(arguments_->q, row))];

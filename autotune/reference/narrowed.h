@@ -6,6 +6,7 @@
 #include <list>
 #include <vector>
 
+#include "autotune/reference/arithmetic.h"
 #include "autotune/reference/reference.h"
 #include "compiler/spec/spec.h"
 #include "flashjit/flashjit.hpp"
@@ -36,5 +37,9 @@ class Narrowed {
   std::list<std::vector<std::uint8_t>> elements_;
   std::list<std::vector<float>> scales_;
 };
+
+// How far elements in doubt may move the results of a row whose O and LSE are known.
+void add_doubts(ExactRow& row, const std::vector<Logit>& logits, const std::vector<float>& values,
+                const std::vector<float>& value_scale);
 
 }  // namespace flashjit::reference

@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "autotune/reference/arithmetic.h"
+#include "autotune/reference/narrowed.h"
 #include "autotune/reference/rope.h"
 #include "compiler/spec/half.h"
 
@@ -373,11 +374,6 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
   double sum = spec_->sink ? std::exp(sink(row) - reference) : 0;
   for (const Logit& logit : logits) sum += std::exp(logit.value - reference);
   result.lse = reference + std::log(sum);
-  for (const Logit& logit : logits) {
-    if (logit.doubt > 0)
-      result.lse_doubt = std::hypot(result.lse_doubt, std::exp(logit.value - result.lse) * logit.doubt);
-    result.max_doubt = std::max(result.max_doubt, logit.doubt);
-  }
   std::vector<float> weights = scale_v;  // of V
   for (const Logit& logit : logits) {
     // -infinity is the same as hidden, whatever V holds; and fp32 may round a small weight to 0.
@@ -389,6 +385,7 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
     if (logit.value == -kInfinity || (dropped && !std::isnan(p))) continue;  // NaN is the row's, whatever it loses
     for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v[logit.k];
   }
+  add_doubts(result, logits, values, weights);
   if (!result.nan_logit) add_variance(result, *spec_, weights_, std::move(logits), values, weights, reference, sum);
   return result;
 }

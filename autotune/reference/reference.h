@@ -47,7 +47,8 @@ struct ExactRow {
   double max_logit = 0;          // of the visible keys, natural units, without the sink
   double logit_error = 0;        // how far fp32 arithmetic may move one logit
   double lse_doubt = 0;          // how far elements in doubt (Doubts), each by itself, move lse ...
-  double max_doubt = 0;          // ... and max_logit
+  double max_doubt = 0;          // ... max_logit ...
+  std::vector<double> o_doubt;   // ... and o; empty: there are none
   bool nan_logit = false;        // max_logit is then not defined
 };
 
