@@ -17,13 +17,24 @@ class DefaultFloats {
   DefaultFloats& operator=(const DefaultFloats&) = delete;
 
 #if defined(__x86_64__)
-  // A launch is too short for fegetenv and fesetenv, which save the x87 unit as well. Nothing here computes on that.
-  DefaultFloats() : saved_(_mm_getcsr()) { _mm_setcsr(kAtTheStart); }
-  ~DefaultFloats() { _mm_setcsr(saved_); }
+  // A launch is too short for fegetenv and fesetenv, which save all of the x87 unit: its control word is enough.
+  DefaultFloats() : sse_(_mm_getcsr()) {
+    asm volatile("fnstcw %0" : "=m"(x87_));
+    set(kSseAtTheStart, kX87AtTheStart);
+  }
+  ~DefaultFloats() { set(sse_, x87_); }
 
  private:
-  static constexpr unsigned kAtTheStart = 0x1f80;  // all exceptions masked
-  const unsigned saved_;
+  // All exceptions masked, rounding to the nearest.
+  static constexpr unsigned kSseAtTheStart = 0x1f80;
+  static constexpr unsigned short kX87AtTheStart = 0x37f;
+  static void set(unsigned sse, const unsigned short& x87) {
+    _mm_setcsr(sse);
+    asm volatile("fldcw %0" : : "m"(x87));
+  }
+
+  const unsigned sse_;
+  unsigned short x87_;
 #else
   DefaultFloats() {
     std::fegetenv(&saved_);
