@@ -213,8 +213,8 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   plan.spec = spec;
   plan.target = target;
   plan.tiles = analyse_tiles(spec.mask);
-  if (is_backward(spec)) plan.query_tiles = analyse_tiles(spec.mask, Axis::Queries);
   const Problem problem(plan.spec, plan.target, plan.tiles);
+  if (problem.query_tiles) plan.query_tiles = *problem.query_tiles;
   plan.candidates = std::make_shared<const Candidates>(candidates(problem, pins, reference_shape(spec)));
   FLASHJIT_ASSIGN(schedule, choose(*plan.candidates, spec, target, pins));
   plan.schedule = schedule;

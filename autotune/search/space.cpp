@@ -61,7 +61,7 @@ SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Sche
   bool has_untuned = false;
   for (Candidate& candidate : candidates(problem, pins, shape)) {
     ++space.size;
-    std::string why = why_illegal(spec, target, candidate.schedule);
+    std::string why = why_illegal(problem, candidate.schedule);
     if (why.empty() && spec.numerics != Numerics::Fast) {
       const std::string_view field = changed_numerics(untuned, candidate.schedule);
       if (!field.empty()) why = fmt::format("{}: would change the bits, which the spec's numerics pins", field);

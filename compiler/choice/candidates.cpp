@@ -18,9 +18,7 @@ bool wanted(Family family, const Schedule& pins) {
 
 }  // namespace
 
-int spare_registers(const AttentionSpec& spec, const Target& target, const Schedule& schedule) {
-  const TileAnalysis tiles = analyse_tiles(spec.mask);
-  const Problem problem(spec, target, tiles);
+int spare_registers(const Problem& problem, const Schedule& schedule) {
   return schedule.family->registers(problem, config_of(problem, schedule)).spare();
 }
 
@@ -36,9 +34,9 @@ std::string why_not_family(Family family, const AttentionSpec& spec, const Targe
   return family->why_not(spec, target);
 }
 
-std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& s) {
+std::string why_illegal(const Problem& problem, const Schedule& s) {
   if (!s.family) return "family: is not set";
-  if (std::string why = why_not_family(s.family, spec, target); !why.empty()) return why;
+  if (std::string why = why_not_family(s.family, problem.spec, problem.target); !why.empty()) return why;
   if (const std::string_view field = foreign_field(s, s.family); !field.empty()) {
     return fmt::format("{}: {} schedules have no such field, only {}; remove it", field, name(s.family),
                        fields_of(s.family));
@@ -47,10 +45,14 @@ std::string why_illegal(const AttentionSpec& spec, const Target& target, const S
     return fmt::format("{}: is not set; a complete {} schedule has {}", field, name(s.family), fields_of(s.family));
   }
   if (std::string why = outside_range(s); !why.empty()) return why;
-  const TileAnalysis tiles = analyse_tiles(spec.mask);
   std::string why;
-  s.family->refuses(Problem(spec, target, tiles), s, &why);
+  s.family->refuses(problem, s, &why);
   return why;
+}
+
+std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule) {
+  const TileAnalysis tiles = analyse_tiles(spec.mask);
+  return why_illegal(Problem(spec, target, tiles), schedule);
 }
 
 bool is_legal(const Problem& problem, const Schedule& s) {

@@ -10,13 +10,14 @@
 namespace flashjit {
 
 // What the estimate leaves of the register budget, for a complete schedule.
-int spare_registers(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
+int spare_registers(const Problem& problem, const Schedule& schedule);
 
 // Why no schedule of `family` computes the spec on the target, whatever its fields: names the reason and the family
 // that does. Empty: some do.
 std::string why_not_family(Family family, const AttentionSpec& spec, const Target& target);
 
 // Empty when the schedule is complete and can run; otherwise names the field, its value and the limit.
+std::string why_illegal(const Problem& problem, const Schedule& schedule);
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 // The same without the words.
 bool is_legal(const Problem& problem, const Schedule& schedule);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <map>
+#include <string>
 #include <unordered_set>
 #include <utility>
 
@@ -71,7 +73,20 @@ constexpr std::uint32_t bit(Enum value) {
 }
 static_assert(static_cast<int>(Op::Bit) < 32 && static_cast<int>(Variable::KHi) < 32);
 
+std::size_t hash_of(const Node& node) {
+  std::size_t hash = static_cast<std::size_t>(node.op);
+  const auto mix = [&](std::size_t value) { hash = (hash ^ (hash >> 29)) * 1099511628211u + value; };
+  for (const Expr& arg : node.args) mix(arg->hash);
+  if (!node.args.empty() && node.op != Op::Load) return hash;
+  mix(static_cast<std::size_t>(node.variable));
+  mix(std::hash<std::int64_t>{}(node.integer));
+  mix(std::isnan(node.real) ? 1 : std::hash<double>{}(node.real));
+  mix(std::hash<std::string>{}(node.param.name));
+  return hash;
+}
+
 Expr leaf(Node node) {
+  node.hash = hash_of(node);
   node.ops = bit(node.op);
   node.variables = node.op == Op::Variable ? bit(node.variable) : 0;
   for (const Expr& arg : node.args) {
@@ -237,9 +252,9 @@ using SamePairs = std::map<std::pair<const Node*, const Node*>, bool>;
 
 bool same_nodes(const Node* a, const Node* b, SamePairs& known) {
   if (a == b) return true;
-  if (a->op != b->op || a->type != b->type || a->integer != b->integer || !same_number(a->real, b->real) ||
-      a->variable != b->variable || a->param != b->param || a->args.size() != b->args.size() ||
-      a->tree_nodes != b->tree_nodes) {
+  if (a->hash != b->hash || a->op != b->op || a->type != b->type || a->integer != b->integer ||
+      !same_number(a->real, b->real) || a->variable != b->variable || a->param != b->param ||
+      a->args.size() != b->args.size() || a->tree_nodes != b->tree_nodes) {
     return false;
   }
   if (a->args.empty()) return true;

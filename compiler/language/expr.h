@@ -132,6 +132,7 @@ struct Node {
   int tree_nodes = 1;
   // What occurs in it, as bits: uses() is asked at every step of an analysis.
   std::uint32_t variables = 0, ops = 0;
+  std::size_t hash = 0;  // equal for equal expressions, so most that differ need not be walked through
 };
 inline constexpr int kMaxTreeDepth = 1024;
 inline constexpr int kMaxTreeNodes = 1 << 15;

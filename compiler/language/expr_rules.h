@@ -1,7 +1,9 @@
 // The rules behind simplify(), shared with the interval analysis, which knows more about the variables.
 #pragma once
 
+#include <map>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "compiler/language/expr.h"
@@ -44,13 +46,22 @@ class Simplifier {
   bool exact(const Expr& a);
   bool exact_parts(const Expr& a);
   bool at_most(const Expr& a, const Expr& b, int depth);
+  bool derive_at_most(const Expr& a, const Expr& b, int depth);
+
+  // What is known of a <= b: it holds, or a search that began at this depth did not find it.
+  struct Order {
+    bool holds = false;
+    int depth = 0;
+  };
 
   bool in_range_;
   RangeAnalysis facts_;
   std::unordered_map<const Node*, Expr> done_;
   std::unordered_multimap<std::size_t, Expr> interned_;
   std::unordered_map<const Node*, bool> exact_;
-  std::vector<Expr> alive_;  // the keys of both
+  std::map<std::pair<const Node*, const Node*>, Order> orders_;
+  int order_steps_ = 0;
+  std::vector<Expr> alive_;  // the keys of all three
 };
 
 }  // namespace flashjit

@@ -8,6 +8,9 @@
 namespace flashjit {
 namespace {
 
+// Pairs of ints that one Simplifier compares at most: every further one counts as not comparable, which is always right.
+constexpr int kMostOrderSteps = 1 << 15;
+
 bool is_const(const Expr& expr) {
   return expr->op == Op::BoolConst || expr->op == Op::IntConst || expr->op == Op::FloatConst;
 }
@@ -102,6 +105,18 @@ bool Simplifier::exact_parts(const Expr& a) {
 bool Simplifier::at_most(const Expr& a, const Expr& b, int depth) {
   if (a.get() == b.get()) return true;
   if (depth > 8) return false;
+  const std::pair pair{a.get(), b.get()};
+  if (const auto known = orders_.find(pair); known != orders_.end()) {
+    if (known->second.holds || known->second.depth <= depth) return known->second.holds;
+  }
+  if (++order_steps_ > kMostOrderSteps) return false;
+  const bool holds = derive_at_most(a, b, depth);
+  alive_.insert(alive_.end(), {a, b});
+  orders_.insert_or_assign(pair, Order{holds, depth});
+  return holds;
+}
+
+bool Simplifier::derive_at_most(const Expr& a, const Expr& b, int depth) {
   const auto either = [&](const Expr& x, const Expr& y) { return at_most(x, y, depth + 1); };
   if (b->op == Op::Min || b->op == Op::Where) {
     const std::size_t first = b->op == Op::Where;

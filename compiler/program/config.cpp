@@ -118,6 +118,8 @@ Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& an
     : spec(s),
       target(t),
       tiles(analysis),
+      query_tiles(is_backward(s) ? std::make_shared<const TileAnalysis>(analyse_tiles(s.mask, Axis::Queries))
+                                 : nullptr),
       score(facts_of(s)),
       config(problem_config(s, analysis)),
       queries(s.q_len.max) {}

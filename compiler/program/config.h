@@ -1,6 +1,8 @@
 // The one writer of KernelConfig: what a spec says, and what a schedule adds.
 #pragma once
 
+#include <memory>
+
 #include "compiler/analysis/interval.h"
 #include "compiler/spec/schedule.h"
 #include "compiler/spec/spec.h"
@@ -23,7 +25,8 @@ struct Problem {
 
   const AttentionSpec& spec;
   const Target& target;
-  const TileAnalysis& tiles;  // of spec.mask
+  const TileAnalysis& tiles;                        // of spec.mask
+  std::shared_ptr<const TileAnalysis> query_tiles;  // of backward: likewise along the queries; otherwise none
   ScoreFacts score;
   KernelConfig config;   // that of the problem
   std::int64_t queries;  // of a sequence: as many as the spec allows, or are expected

@@ -73,7 +73,7 @@ class Search {
   static bool is_legal(const Candidate& candidate, Family family) {
     return candidate.legal && candidate.schedule.family == family;
   }
-  int room(const Schedule& schedule) const { return spare_registers(first_.spec, first_.target, schedule); }
+  int room(const Schedule& schedule) const { return spare_registers(problem_, schedule); }
 
   // Nobody pinned its schedule: of the first choice's family that plan knows why, and of another what was passed over.
   Result<Plan> plan_of(const Candidate& candidate) const {
@@ -161,6 +161,7 @@ class Search {
   }
 
   const Plan& first_;
+  const Problem problem_{first_.spec, first_.target, first_.tiles};
   const CompileOptions& options_;
   const CompilePlan& compile_;
   std::vector<std::string> notes_;  // of schedules that were passed over

@@ -148,12 +148,13 @@ std::string differing_fields(const Schedule& schedule, const Schedule& chosen) {
 std::string refused_text(const Plan& plan, const Candidates& all) {
   std::string text;
   int shown = 0, refused = 0;
+  const Problem problem(plan.spec, plan.target, plan.tiles);
   std::vector<std::string> reasons;
   for (const Candidate& candidate : all) {
     if (candidate.legal) continue;
     ++refused;
     if (shown == kShownRefusals) continue;
-    const std::string why = why_illegal(plan.spec, plan.target, candidate.schedule);
+    const std::string why = why_illegal(problem, candidate.schedule);
     // One example of each reason says more than many of the same.
     if (std::find(reasons.begin(), reasons.end(), why) != reasons.end()) continue;
     reasons.push_back(why);
@@ -257,12 +258,12 @@ std::string map_text(const Result<MaskMap>& map, bool all) {
 }
 
 Json candidates_json(const Plan& plan, const Candidates& all) {
+  const Problem problem(plan.spec, plan.target, plan.tiles);
   Json list = Json::array();
   for (const Candidate& candidate : all) {
-    list.push_back(
-        {{"schedule", print(candidate.schedule)},
-         {"predicted_us", candidate.predicted_us},
-         {"why_illegal", candidate.legal ? Json() : Json(why_illegal(plan.spec, plan.target, candidate.schedule))}});
+    list.push_back({{"schedule", print(candidate.schedule)},
+                    {"predicted_us", candidate.predicted_us},
+                    {"why_illegal", candidate.legal ? Json() : Json(why_illegal(problem, candidate.schedule))}});
   }
   return list;
 }

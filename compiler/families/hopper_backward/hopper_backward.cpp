@@ -97,7 +97,7 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
 // follow each other.
 std::string why_not_in_order(const Problem& problem) {
   const AttentionSpec& spec = problem.spec;
-  if (spec.mask && !(problem.tiles.line_is_range && analyse_tiles(spec.mask, Axis::Queries).line_is_range))
+  if (spec.mask && !(problem.tiles.line_is_range && problem.query_tiles->line_is_range))
     return "sums in order are for masks of which each query sees one range of keys, and each key is seen by one of queries; use dq=launch";
   if (is_packed(spec)) return "sums in order are not for packed sequences; use dq=launch";
   if (!params_with_gradients(spec).empty()) return "sums in order are not for specs with grads=; use dq=launch";
@@ -178,9 +178,8 @@ void configure(const Problem& problem, KernelConfig& c) {
     c.warpgroups = kWarpgroups + 1;  // the third makes dQ
   }
   if (c.has_mask) {
-    const TileAnalysis queries = analyse_tiles(problem.spec.mask, Axis::Queries);
-    c.ranges_differ = differ_by_head(queries);
-    c.queries_are_range = queries.line_is_range;
+    c.ranges_differ = differ_by_head(*problem.query_tiles);
+    c.queries_are_range = problem.query_tiles->line_is_range;
   }
   c.score_adds = problem.score.adds;
   c.score_cap = problem.score.cap;
