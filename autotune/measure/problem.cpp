@@ -109,8 +109,7 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
     const Param& param = spec.params[static_cast<std::size_t>(number)];
     return inputs.files.contains(param.name) ? range_of(param.dtype) : range_of_random(param.dtype, param.contents);
   };
-  for (const IndexChecker::IndexRange& index :
-       IndexChecker(spec).ranges(spec, sizes, values.data(), range_of_read)) {
+  for (const IndexChecker::IndexRange& index : IndexChecker(spec).ranges(spec, sizes, values.data(), range_of_read)) {
     const std::string& name = spec.params[static_cast<std::size_t>(index.param)].name;
     if (inputs.files.contains(name)) continue;
     if (index.range.hi > SizeBound::kLargest) {

@@ -37,9 +37,8 @@ bool is_tiled(const Expr& load) {
   const std::vector<Expr> outer = outer_indices(load);
   if (outer.size() > kMostOuterIndices) return false;
   // A copy of what lies outside is zeros, where an index that is looked up would be cut to the tensor.
-  return std::ranges::none_of(outer, [](const Expr& index) {
-    return uses(index, Variable::Q) || uses_key(index) || is_looked_up(index);
-  });
+  return std::ranges::none_of(
+      outer, [](const Expr& index) { return uses(index, Variable::Q) || uses_key(index) || is_looked_up(index); });
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,10 @@
 #include "runtime/launch/grid.h"
 
 namespace flashjit {
+
+// The smallest and the largest of a tensor's ints in a box: dimension by dimension, those of an interval, as far as the
+// tensor has them. It is 0 where there are none. The tensor can be read here.
+IntInterval range_of_values(const TensorView& tensor, Dtype dtype, std::span<const IntInterval> box);
 
 class IndexChecker {
  public:
@@ -41,9 +46,11 @@ class IndexChecker {
     bool by_position = false;  // the element depends on q or k: without keys it is not read
     int look_ups = 0;          // reads of tensors in it, one inside of the other
     int slot = 0;              // of its range
-    // For messages: as text, and the places of the int scalars in it. A launch walks no expression: that takes stack.
+    // For messages: as text, the places of the int scalars in it, and the names of the tensors that it reads. A launch
+    // walks no expression: that takes stack.
     std::string text;
     std::vector<std::size_t> scalars;
+    std::string tensors;
   };
   void collect(const AttentionSpec& spec, const Expr& expr);
 

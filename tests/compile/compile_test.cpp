@@ -75,6 +75,7 @@ constexpr const char* kVariants[] = {
     " kv=e5m2 q_len=2 mask=\"causal\" k_lens lse=ln",
     " kv=int8 q_len=1",
     " layout=packed mask=\"causal\" lse=ln dropout=0.1",
+    " params=\"start: i32[1], doc: i64[2]\" mask=\"k >= start[doc[b, q]] & k <= q\"",
 };
 constexpr const char* kRounding[] = {" scales=block(128)", " rotate scales=block(128)",
                                      " rotate scales=block(64) out=e5m2", " rotate",
@@ -107,6 +108,7 @@ constexpr const char* kBackward[] = {
     " mask=\"causal\" score=\"bias(extra, bf16)\" grads=\"extra\"",
     " mask=\"causal\" out=fp32/bf16/fp16",
     " layout=packed mask=\"causal\" dropout=0.1",
+    " params=\"t: fp32[2], kind: i32[2]\" score=\"s + t[h, kind[b, k]]\" grads=\"t\"",
 };
 
 // Everything, in an order in which neighbours are alike.

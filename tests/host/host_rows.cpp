@@ -108,6 +108,40 @@ void add_dropout(std::vector<Row>& all) {
   all.push_back({"fwd {} d=16 heads=1 dropout=0.5", 1, 1, 300, {}, {}, {}, ""});
 }
 
+// Elements that are found through another tensor.
+void add_look_ups(std::vector<Row>& all) {
+  const auto document = [](std::int64_t position) { return position / 17 % 5; };
+  const auto start = [](std::int64_t number) { return (number * 37 + 11) % 60; };
+  all.push_back({"fwd {} d=64 heads=2 params=\"start: i32[1], doc: i64[2]\" mask=\"k >= start[doc[b, q]]\" lse=ln",
+                 2,
+                 50,
+                 90,
+                 {[=](const Position& at) { return at.k >= start(document(at.b * 50 + at.q)); }, {}},
+                 {},
+                 {},
+                 "tile_q=24,tile_kv=64",
+                 {{"start", Dtype::I32, {5}, [=](std::int64_t i) { return start(i); }},
+                  {"doc", Dtype::I64, {2, 50}, [=](std::int64_t i) { return document(i); }}}});
+  const auto bonus = [](std::int64_t i) { return 0.125 * static_cast<double>(i * i % 11); };
+  all.push_back(
+      {"fwd {} d=64 heads=2 params=\"bonus: fp32[2], kind: u8[1], of: i32[1]\" "
+       "score=\"s + bonus[h, kind[of[k]] + q % 3]\" mask=\"causal\"",
+       1,
+       50,
+       90,
+       {causal,
+        [=](const Position& at, Dual s) {
+          const double more = bonus(at.h * 10 + (89 - at.k) % 8 + at.q % 3);
+          return Dual(s.f + static_cast<float>(more), s.d + more);
+        }},
+       {},
+       {},
+       "tile_q=24,tile_kv=64",
+       {{"bonus", Dtype::F32, {2, 10}, bonus},
+        {"kind", Dtype::U8, {90}, [](std::int64_t i) { return static_cast<double>(i % 8); }},
+        {"of", Dtype::I32, {90}, [](std::int64_t i) { return static_cast<double>(89 - i); }}}});
+}
+
 // Parameters that scores read: contiguous, gathered.
 void add_parameters_of_scores(std::vector<Row>& all) {
   auto bias = [](std::int64_t i) { return std::cos(static_cast<double>(i)); };
@@ -218,6 +252,7 @@ std::vector<Row> rows() {
   add_functions_of_the_score(all);
   add_scores_as_large_as_floats(all);
   add_dropout(all);
+  add_look_ups(all);
   add_parameters_of_scores(all);
   add_parameters_of_masks(all);
   add_wide_ints_and_packed(all);

@@ -13,6 +13,7 @@
 #include "tests/random/draws.h"
 #include "tests/random/operations/dropout_generator.h"
 #include "tests/random/expression_generator.h"
+#include "tests/random/look_up_generator.h"
 #include "tests/random/operations/prefix_generator.h"
 #include "tests/random/operations/transposed_generator.h"
 #include "tests/random/operations/without_keys.h"
@@ -179,8 +180,7 @@ class Generator {
   }
 
   void draw_expressions() {
-    const DrawnExpression mask = draw_mask(random_, context(), drawn_params_);
-    const DrawnExpression score = draw_score(random_, context(), drawn_params_);
+    const auto [mask, score] = draw_mask_and_score(random_, context(), drawn_params_);
     mask_ = mask.text, score_ = score.text;
     case_.semantics.visible = mask.semantics.visible;
     case_.semantics.score = score.semantics.score;

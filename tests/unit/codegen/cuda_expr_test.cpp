@@ -146,6 +146,23 @@ TEST(CudaExpr, VariantsOfBackwardKnowTheirInputs) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;
 }
 
+// What another tensor holds may lead anywhere.
+TEST(CudaExpr, IndicesThatAreLookedUpAreCut) {
+  const std::string forward =
+      variant_of("fwd bf16 d=64 params=\"t: fp32[2], a: i64[2], e: i32[1]\" score=\"s + t[h, a[b, e[k]]]\"", "sm_90a");
+  for (const char* text : {"inside(params, 1, 1, load_i32(params, 2, k))", "Number s, int q, Key k"})
+    EXPECT_NE(forward.find(text), std::string::npos) << text << "\n" << forward;
+  EXPECT_NE(forward.find("load_f32(params, 0, h, inside(params, 0, 1, "), std::string::npos) << forward;
+  EXPECT_EQ(forward.find("Int64 k"), std::string::npos) << "an index takes 64 bits as they are\n" << forward;
+  const std::string backward =
+      variant_of("bwd bf16 d=64 params=\"t: fp32[2], a: i32[1]\" score=\"s + t[a[q], k]\" grads=\"t\"", "sm_80");
+  for (const char* text :
+       {"static_cast<Int64>(inside(params, 0, 0, load_i32(params, 1, q))) * params.d_extra[0].stride[2]",
+        "load_f32(params, 0, inside(params, 0, 0, load_i32(params, 1, q)), k)"})
+    EXPECT_NE(backward.find(text), std::string::npos) << text << "\n" << backward;
+  EXPECT_EQ(backward.find("prefetch_element"), std::string::npos) << backward;
+}
+
 TEST(CudaExpr, InputsAndTheirOuterIndices) {
   std::vector<Param> params = {{"a", Dtype::BF16, 3}, {"b", Dtype::F32, 4}, {"c", Dtype::I32, 1}};
   const auto q = Expr::variable(Variable::Q), k = Expr::variable(Variable::K), h = Expr::variable(Variable::H),

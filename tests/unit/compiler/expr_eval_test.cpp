@@ -149,5 +149,20 @@ TEST(ExprEval, ReadsOutsideAreZero) {
   }
 }
 
+TEST(ExprEval, IndicesThatAreLookedUpAreCut) {
+  std::vector<Param> params = {{"t", Dtype::I32, 1}, {"a", Dtype::I32, 1}};
+  const Result<Expr> mask = parse_expr("t[a[k] - 1] == 9", {&params, true, false});
+  ASSERT_TRUE(mask);
+  const std::int32_t t[] = {7, 8, 9}, a[] = {0, 1, 2, 3, 4, 1 << 30};
+  const ParamValue values[] = {{t, {3}, {1}}, {a, {6}, {1}}};
+  Environment environment;
+  environment.params = &params;
+  environment.values = values;
+  for (std::int64_t k = 0; k < 6; ++k) {
+    environment.variables[static_cast<int>(Variable::K)] = k;
+    EXPECT_EQ(evaluate(*mask, environment).integer != 0, k >= 3) << k;
+  }
+}
+
 }  // namespace
 }  // namespace flashjit

@@ -65,7 +65,7 @@ TEST(ExprParse, PrintsWithTheFewestParentheses) {
       "k > -(5)",
       "where(k < q, h, b) != hk",
       "k < lens[b]",
-      "k < lens[lens[b]]",
+      "k < lens[lens[lens[b] + 1] % 4]",
       "extra[b, h, q, k] > 0.5",
       "k < n",
       "bit(n, k % 64)",
@@ -146,6 +146,7 @@ const Refused kRefused[] = {
     {"k % 1.5 < 2", "`%` takes two ints", 2},
     {"lens < 3", "is a tensor of rank 1", 0},
     {"lens[b, q] < 3", "has rank 1, got 2 indices", 0},
+    {"lens[float(lens[b])] < 3", "an index must be an int", 5},
     {"lens[1.5] < 3", "an index must be an int", 5},
     {"n[b] < 3", "is a scalar and takes no index", 1},
     {"where(k < q, 1) < 3", "`where` takes 3 arguments, got 2", 0},
@@ -312,7 +313,7 @@ TEST(ExprBuild, TypeErrorsAreRemembered) {
   EXPECT_FALSE(broken);
   EXPECT_FALSE(~(broken < q) & (k < q));
   EXPECT_FALSE(Expr::load({"t", Dtype::I32, 2}, {q}));
-  EXPECT_FALSE(Expr::load({"t", Dtype::I32, 1}, {Expr::load({"t", Dtype::I32, 1}, {q})}));
+  EXPECT_FALSE(Expr::load({"t", Dtype::I32, 1}, {Expr::load({"t", Dtype::F32, 1}, {q})}));
   Expr deep = q;
   for (int i = 0; i < 100000; ++i) deep = deep + q;
   EXPECT_FALSE(deep) << "depth is limited for C++ builders too";

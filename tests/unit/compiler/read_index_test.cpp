@@ -14,7 +14,7 @@ namespace {
 
 // The one read of a parameter x.
 Expr read_of(const std::string& text, int rank) {
-  std::vector<Param> params = {{"x", Dtype::F32, rank}, {"n", Dtype::I32, 0}};
+  std::vector<Param> params = {{"x", Dtype::F32, rank}, {"n", Dtype::I32, 0}, {"a", Dtype::I32, 1}};
   const Result<Expr> score = parse_expr("s + " + text, {&params, true, true});
   EXPECT_TRUE(score) << text << ": " << (score ? "" : score.error().message);
   const std::string wanted[] = {"x"};
@@ -51,6 +51,10 @@ const Row kRows[] = {
     {"x[b, h + b]", 2, "!b"},
     {"x[max(k, 5), q]", 2, "qk"},
     {"x[3]", 1, "!"},
+    // What is looked up may be cut to one element for all.
+    {"x[a[k]]", 1, "k"},
+    {"x[h, k + a[b]]", 2, "khg"},
+    {"x[a[h], q, k]", 3, "qk!"},
 };
 
 std::string shown(const ReadIndex& index) {
@@ -74,8 +78,9 @@ struct Place {
 // What is promised, by going over all scores of a few sequences.
 TEST(ReadIndex, HoldsForEveryScore) {
   const std::int64_t n = 5;
-  std::vector<Param> params = {{"n", Dtype::I32, 0}};
-  const ParamValue value = {&n, {}, {}};
+  const std::int32_t a[] = {2, 0, 2, 1, 2, 0, 1, 2, 0};
+  std::vector<Param> params = {{"n", Dtype::I32, 0}, {"a", Dtype::I32, 1}};
+  const ParamValue given[] = {{&n, {}, {}}, {a, {9}, {1}}};
   constexpr std::int64_t kQueries[] = {4, 6, 6}, kKeys[] = {9, 7, 8};
   for (const Row& row : kRows) {
     const Expr read = read_of(row.text, row.rank);
@@ -89,7 +94,7 @@ TEST(ReadIndex, HoldsForEveryScore) {
             const std::int64_t values[] = {p.q, p.k, p.b, p.h, p.h / 2, kQueries[p.b], kKeys[p.b]};
             std::copy(std::begin(values), std::end(values), environment.variables);
             environment.params = &params;
-            environment.values = &value;
+            environment.values = given;
             std::vector<std::int64_t> at;
             for (const Expr& arg : read->args) at.push_back(evaluate(arg, environment).integer);
             readers[at].push_back(p);

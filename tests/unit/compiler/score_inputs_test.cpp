@@ -43,6 +43,9 @@ TEST(ScoreInputs, WhatComesInTiles) {
       {"s + bytes[k] + longs[k]", "", true},
       {"where(words[b, k] == words[b, q], s, 0.0)", "", true},
       {"where(words[b, k] == 3, s, 0.0)", "words[b, k] ", false},
+      // Places that are known only when another tensor has been read; that one may be copied.
+      {"s + gate[words[b, k]]", "words[b, k] ", true},
+      {"s + table[words[b, h], q, k]", "", true},
       // Evaluated twice.
       {"tanh(s) + gate[k]", "", true},
       {"tanh(s)", "", false},

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "runtime/launch/index_check.h"
 #include "tests/unit/runtime/calls.h"
 
 namespace flashjit {
@@ -26,7 +27,7 @@ TEST(Arguments, IndicesHaveRanges) {
     EXPECT_TRUE(spec) << spec.error().message;
     const std::int64_t scalars[kMaxParams] = {0, 1000};
     std::vector<IntInterval> found;
-    const auto range_of_read = [](int, std::span<const IntInterval>) { return IntInterval{2, 6}; };
+    const auto range_of_read = [](int, std::span<const IntInterval>) { return IntInterval{}; };
     for (const auto& index : IndexChecker(*spec).ranges(*spec, {4, 100, 1000}, scalars, range_of_read)) {
       EXPECT_EQ(index.dimension, static_cast<int>(found.size()));
       found.push_back(index.range);
@@ -40,9 +41,97 @@ TEST(Arguments, IndicesHaveRanges) {
   EXPECT_EQ(ranges("mask=\"tree(t)\""), (Ranges{{0, 3}, {0, 99}, {0, 1}}));
   // A scalar is what it is in this call.
   EXPECT_EQ(ranges("params=\"t: fp32[1], n: i32\" score=\"s + t[k + n]\""), (Ranges{{1000, 1999}}));
-  // What is looked up is what the tensor holds, or is said to.
-  EXPECT_EQ(ranges("params=\"t: fp32[1], n: i32, a: i32[2]\" score=\"s + t[2 * a[h, h] + 1]\"").back(),
-            (IntInterval{5, 13}));
+}
+
+// On processors what another tensor holds is looked through.
+TEST(Arguments, LookedUpIndicesAreCheckedByValue) {
+  struct Row {
+    const char *params, *score;
+    std::int64_t extent;
+    const char* words;  // empty: accepted
+  };
+  // `a` holds 100 b + i for [b, i], and -7 in one place behind the queries of each row.
+  static const Row kRows[] = {
+      {"a: i32[2]", "t[a[b, q]]", 105, ""},
+      {"a: i32[2]", "t[a[b, q]]", 104,
+       "params.t: index 0 (`a[b, q]`) runs from 0 to 104 at these sizes (b=2, q_len=5, "
+       "k_len=9), the tensor has 104 there; pass a larger tensor, other values in a or"},
+      {"a: i32[2]", "t[a[0, q] - 1]", 104, "`a[0, q] - 1`) runs from -1 to 3"},
+      {"a: i32[2]", "t[a[b, k]]", 110, "runs from -7 to 108"},
+      {"a: i32[2]", "t[min(max(a[b, k], 0), 99)]", 100, ""},
+      {"a: i32[2]", "t[min(max(a[b, k], 0), 99)]", 99, "runs from 0 to 99"},
+      {"a: i32[2]", "t[a[a[0, q] / 4, 3]]", 104, ""},
+      {"a: i32[2]", "t[a[0, a[b, 3]]]", 999, "params.a: index 1 (`a[b, 3]`) runs from 3 to 103"},
+      {"a: i32[2]", "t[a[b, q + 8]]", 999, "params.a: index 1 (`q + 8`) runs from 8 to 12"},
+      {"a: i32[2], n: i32", "t[a[b, n]]", 999, ""},
+      {"a: i32[2], n: i32", "t[a[b, n]]", 101,
+       "k_len=9, n=2), the tensor has 101 there; pass a larger tensor, another "
+       "scalar, other values in a or clamp"},
+      {"a: i32[2]", "t[a[b, q]]", 0, "the tensor has 0 there"},
+  };
+  std::int32_t a[2][10];
+  for (int b = 0; b < 2; ++b)
+    for (int i = 0; i < 10; ++i) a[b][i] = i == 7 ? -7 : 100 * b + i;
+  for (const Row& row : kRows) {
+    SCOPED_TRACE(std::string(row.score) + " of " + std::to_string(row.extent));
+    Arguments call = dense();
+    call.params["t"] = {address(0x70000), "fp32", {row.extent}, {}};
+    call.params["a"] = {a, "i32", {2, 10}, {}};
+    if (std::string_view(row.params).find("n:") != std::string_view::npos) call.scalars["n"] = 2;
+    const std::string spec = kSpec + " params=\"t: fp32[1], " + row.params + "\" score=\"s + " + row.score + "\"";
+    const auto params = fill(plan_of(spec, false), call);
+    ASSERT_EQ(static_cast<bool>(params), row.words[0] == 0) << (params ? "" : params.error().message);
+    if (params) continue;
+    EXPECT_NE(params.error().message.find(row.words), std::string::npos) << params.error().message;
+  }
+}
+
+// Kernels on GPUs cut them to a tensor that must have something; what other indices read is checked as ever.
+TEST(Arguments, LookedUpIndicesAreCutOnGpus) {
+  const Plan plan = plan_of(kSpec + " params=\"t: fp32[1], a: i32[2]\" score=\"s + t[a[b, q] * 1000]\"");
+  Arguments a = dense();
+  a.params["t"] = {address(0x70000), "fp32", {3}, {}};
+  a.params["a"] = {address(0x80000), "i32", {2, 6}, {}};
+  const auto params = fill(plan, a);
+  ASSERT_TRUE(params) << params.error().message;
+  EXPECT_EQ(params->extra_size[0][0], 3);
+  EXPECT_EQ(params->extra_size[1][1], 6);
+  a.params["t"].shape = {0};
+  EXPECT_NE(fill(plan, a).error().message.find("the tensor has 0 there"), std::string::npos);
+  a.params["t"].shape = {3};
+  a.params["a"].shape = {2, 4};
+  EXPECT_NE(fill(plan, a).error().message.find("params.a: index 1 (`q`) runs from 0 to 4"), std::string::npos);
+}
+
+// Rows with gaps, an axis that is repeated, and a box that leaves the tensor.
+TEST(Arguments, WhatATensorHolds) {
+  const std::uint8_t bytes[] = {9, 200, 3, 0, 255, 7, 8, 1};
+  const std::int64_t shape[] = {3, 2, 2}, strides[] = {0, 4, 2};
+  const TensorView view = {.data = const_cast<std::uint8_t*>(bytes), .rank = 3, .shape = shape, .strides = strides};
+  const auto range = [&](std::initializer_list<IntInterval> box) {
+    return range_of_values(view, Dtype::U8, {box.begin(), box.size()});
+  };
+  EXPECT_EQ(range({{0, 2}, {0, 1}, {0, 1}}), (IntInterval{3, 255}));
+  EXPECT_EQ(range({{1, 1}, {0, 0}, {0, 1}}), (IntInterval{3, 9}));
+  EXPECT_EQ(range({{-5, 99}, {1, 1}, {1, 7}}), (IntInterval{8, 8}));
+  EXPECT_EQ(range({{3, 4}, {0, 1}, {0, 1}}), (IntInterval{0, 0}));
+}
+
+// Who makes the tensors says what they will hold.
+TEST(Arguments, LookedUpIndicesHaveRanges) {
+  const auto spec = parse_spec(kSpec + " params=\"t: fp32[1], a: i32[2]\" score=\"s + t[a[h, b] * 2 + 1]\"");
+  ASSERT_TRUE(spec) << spec.error().message;
+  const auto holds = [](int param, std::span<const IntInterval> box) {
+    EXPECT_EQ(param, 1);
+    EXPECT_EQ(box.size(), 2u);
+    EXPECT_EQ(box[0], (IntInterval{0, 3}));
+    return IntInterval{2, 6};
+  };
+  const std::int64_t scalars[kMaxParams] = {};
+  const auto ranges = IndexChecker(*spec).ranges(*spec, {4, 100, 1000}, scalars, holds);
+  ASSERT_EQ(ranges.size(), 3u);
+  EXPECT_EQ(ranges[2].text, "a[h, b] * 2 + 1");
+  EXPECT_EQ(ranges[2].range, (IntInterval{5, 13}));
 }
 
 TEST(Arguments, IndicesAreComputedFromScalars) {

@@ -1,0 +1,87 @@
+#include "tests/random/look_up_generator.h"
+
+#include <algorithm>
+
+#include "fmt/format.h"
+#include "compiler/spec/half.h"
+
+namespace flashjit::testing_random {
+namespace {
+
+using reference::Dual;
+using reference::Position;
+
+constexpr std::int64_t kKinds = 6;
+constexpr std::size_t kMostParams = 3;  // with more of them there may be no room for what other fields of a spec bring
+constexpr double kShare = 0.12;
+
+struct Kind {
+  std::string text;
+  std::function<std::int64_t(const Position&)> value;
+};
+
+template <class F>
+const DrawnParam& add(std::vector<DrawnParam>& params, std::string name, Dtype dtype, std::vector<std::int64_t> shape,
+                      F fill) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  auto values = std::make_shared<std::vector<double>>(count);
+  for (double& value : *values)
+    value = is_float(dtype) ? reference::round_to(dtype, static_cast<float>(fill())) : static_cast<double>(fill());
+  params.push_back({std::move(name), dtype, std::move(shape), std::move(values), true});
+  return params.back();
+}
+
+// A table of the kind of each key. Where the text cuts what it holds, that may be anything.
+Kind draw_kind(Random& random, const ExpressionContext& context, std::vector<DrawnParam>& params, const char* name) {
+  const Dtype dtype = random.pick({Dtype::I32, Dtype::I64, Dtype::U8});
+  const std::int64_t keys = std::max<std::int64_t>(1, context.max_k_len);
+  const bool cut = random.chance(0.5);
+  const std::int64_t least = cut && dtype != Dtype::U8 ? -9 : 0, most = cut ? 20 : kKinds - 1;
+  const DrawnParam& table =
+      add(params, name, dtype, {context.batch, keys}, [&] { return random.integer(least, most); });
+  return {cut ? fmt::format("min(max({}[b, k], 0), {})", name, kKinds - 1) : fmt::format("{}[b, k]", name),
+          [=, values = table.values](const Position& at) {
+            return std::clamp<std::int64_t>(static_cast<std::int64_t>((*values)[at.b * keys + at.k]), 0, kKinds - 1);
+          }};
+}
+
+// `random` is a copy: the caller's stream stays where it is.
+void add_look_ups(Random random, const ExpressionContext& context, std::vector<DrawnParam>& params,
+                  DrawnExpression& mask, DrawnExpression& score) {
+  Random own(random.bits() ^ 0x6c6f6f6b20757073u);
+  if (params.size() <= kMostParams && own.chance(kShare)) {
+    const Kind kind = draw_kind(own, context, params, "kind_of");
+    const DrawnParam& starts =
+        add(params, "starts", Dtype::I32, {kKinds}, [&] { return own.integer(-5, context.max_k_len / 2); });
+    const std::string all = mask.text.empty() ? "" : fmt::format("({}) & ", mask.text);
+    mask.text = fmt::format("{}k >= starts[{}]", all, kind.text);
+    mask.semantics.visible = [old = mask.semantics.visible, kind, values = starts.values](const Position& at) {
+      return (!old || old(at)) && at.k >= static_cast<std::int64_t>((*values)[kind.value(at)]);
+    };
+  }
+  if (params.size() <= kMostParams && own.chance(kShare)) {
+    const Kind kind = draw_kind(own, context, params, "type_of");
+    const DrawnParam& bonus = add(params, "bonus", own.pick({Dtype::F32, Dtype::BF16, Dtype::F16}),
+                                  {context.heads_q, kKinds}, [&] { return own.normal(); });
+    score.text = fmt::format("{}s + bonus[h, {}]", score.text.empty() ? "" : score.text + "; ", kind.text);
+    score.semantics.score = [old = score.semantics.score, kind, values = bonus.values](const Position& at, Dual s) {
+      const Dual x = old ? old(at, s) : s;
+      const double more = (*values)[at.h * kKinds + kind.value(at)];
+      return Dual(x.f + static_cast<float>(more), x.d + more);
+    };
+  }
+}
+
+}  // namespace
+
+DrawnExpressions draw_mask_and_score(Random& random, const ExpressionContext& context,
+                                     std::vector<DrawnParam>& params) {
+  DrawnExpressions drawn;
+  drawn.mask = draw_mask(random, context, params);
+  drawn.score = draw_score(random, context, params);
+  add_look_ups(random, context, params, drawn.mask, drawn.score);
+  return drawn;
+}
+
+}  // namespace flashjit::testing_random
