@@ -2,6 +2,7 @@
 
 import glob
 import os
+import time
 
 import harness
 from harness import flashjit, need, read, refused, scratch, write
@@ -183,6 +184,27 @@ def test_timeout():
     for how in [[], ["--isolate"]]:
         refused("compile", SPEC, "--arch", "sm_80", "--no-cache", "--timeout", "5", "--json", *how, kind="timeout", says="after 5 ms")
     refused("compile", SPEC, "--arch", "sm_80", "--timeout", "0", code=2)
+
+
+def nested(inner, times, around):
+    for i in range(1, times + 1):
+        inner = around(i, inner)
+    return inner
+
+
+def test_long_masks_are_explained_in_time():
+    low = nested("q", 14, lambda i, x: f"min(where(q<{i},{x},q-{i}),where(q>{i + 30},q+{i},q*2))")
+    high = nested("k", 14, lambda i, x: f"max(where(k<{i},{x},k-{i}),where(k>{i + 30},k+{i},k*2))")
+    masks = [
+        "&".join(f"abs(abs(abs(k-q)-{i})-{3 * i})<{i + 9}" for i in range(1, 31)),
+        f"{low}<{high}",
+        nested("k", 26, lambda i, x: f"max(min({x},q-{3 * i}),where(h<{i},q+{i},k_len-{i}))") + "<q",
+    ]
+    for mask in masks:
+        start = time.monotonic()
+        for operation in ["fwd", "bwd"]:
+            flashjit("explain", f'{operation} bf16 d=64 heads=4 mask="{mask}"', "--arch", "sm_90a")
+        assert time.monotonic() - start < 8, mask
 
 
 def test_log_says_what_decided():
