@@ -272,8 +272,8 @@ QuantizedRows quantize_rows(const GivenRows& given, int d, bool rotate, Dtype dt
   const double doubt_of_scale = result.largest > 0 ? uncertain_largest / result.largest : 0;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const bool finite = std::isfinite(sums[i]);
-    const double quotient = result.exact[i] / result.scale,
-                 of_scale = std::fabs(quotient) * doubt_of_scale, off = result.uncertain[i] / result.scale + of_scale;
+    const double quotient = result.exact[i] / result.scale, of_scale = std::fabs(quotient) * doubt_of_scale,
+                 off = result.uncertain[i] / result.scale + of_scale;
     result.y.push_back(finite ? round_narrow(dtype, static_cast<float>(sums[i]) * factor) : NAN);
     result.doubts.push_back(
         finite && off > 0 ? round_narrow(dtype, quotient + off) - round_narrow(dtype, quotient - off) + of_scale : 0);

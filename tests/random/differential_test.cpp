@@ -341,7 +341,8 @@ bool run_all_pairs(const Options& options, const Runner& runner, Report& report)
   if (!options.family.empty() || !options.only.empty() || options.count) return found;
   for (const Operand& operand : kOperands) {
     if (given.contains(operand.name)) continue;
-    fmt::print(stderr, "{}: no spec of the table has this operand; add the choice that asks for it (pairs/factors.cpp)\n",
+    fmt::print(stderr,
+               "{}: no spec of the table has this operand; add the choice that asks for it (pairs/factors.cpp)\n",
                operand.name);
     found = false;
   }

@@ -175,9 +175,10 @@ struct PrepareOptions {
                         // whenever it is found in the store; if none is left: Unsupported, naming the first wrong
                         // element. Some 20 to 300 ms per kernel, once. Without being asked where the driver or
                         // NVRTC is newer than those that FlashJIT was tested with
-  bool workspace = false;  // calls bring as Arguments::workspace what Kernel::workspace_bytes asks for. Without it a hint
-                           // or a tuning record makes no kernel that needs one of a spec whose kernel needs none
-                           // otherwise; a note in Facts says where that would have been faster
+  bool workspace =
+      false;  // calls bring as Arguments::workspace what Kernel::workspace_bytes asks for. Without it a hint
+              // or a tuning record makes no kernel that needs one of a spec whose kernel needs none
+              // otherwise; a note in Facts says where that would have been faster
 };
 
 // How often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below

@@ -59,7 +59,8 @@ const std::vector<Factor> kOfAttention = {
 };
 // clang-format on
 
-const std::vector<std::string> kDimsOfAttention = {"d=128", "d=64", "d=256", "d=72", "d=192/128", "d=96/64", "d=576/512"};
+const std::vector<std::string> kDimsOfAttention = {"d=128",     "d=64",    "d=256",    "d=72",
+                                                   "d=192/128", "d=96/64", "d=576/512"};
 
 std::vector<std::string> heads_of(Operation operation) {
   switch (operation) {
@@ -97,7 +98,8 @@ std::vector<Factor> factors_of(Operation operation) {
       {"rope", {"", "rope=half(32)", "rope=interleaved(16) rope_base=10000"}},
   };
   if (attends) factors.insert(factors.end(), kOfAttention.begin(), kOfAttention.end());
-  if (operation == Operation::Backward) factors.push_back({"grads", {"", "grads=\"sink\"", "grads=\"extra\"", "grads=\"slope, c\""}});
+  if (operation == Operation::Backward)
+    factors.push_back({"grads", {"", "grads=\"sink\"", "grads=\"extra\"", "grads=\"slope, c\""}});
   if (operation == Operation::Merge) factors.push_back({"out", {"", "out=fp32", "out=fp16"}});
   if (operation == Operation::Quantize) factors.push_back({"out", {"", "out=e5m2"}});
   for (const SpecFlag& flag : kSpecFlags) factors.push_back({std::string(flag.name), {"", std::string(flag.name)}});

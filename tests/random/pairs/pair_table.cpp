@@ -10,7 +10,8 @@ namespace flashjit::testing_random {
 
 namespace {
 
-constexpr int kMostAttempts = 3;  // of a pair, each with another spec: that kernels do not compile may be the other choices' fault
+constexpr int kMostAttempts =
+    3;  // of a pair, each with another spec: that kernels do not compile may be the other choices' fault
 
 bool contains(const std::vector<std::size_t>& list, std::size_t value) {
   return std::ranges::find(list, value) != list.end();

@@ -60,7 +60,7 @@ class PairTable {
   const Choices first_;
   const WhyNot ask_;
   std::map<std::string, std::string> answers_;
-  std::map<Choice, Choices> companions_;  // of a choice that is possible: a legal spec that has it
+  std::map<Choice, Choices> companions_;   // of a choice that is possible: a legal spec that has it
   std::map<Choice, std::string> refused_;  // choices that no spec can have
   std::map<Pair, State> pairs_;
   std::map<std::string, Choices> specs_;
