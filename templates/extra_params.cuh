@@ -18,7 +18,7 @@ __device__ inline float scalar_f32(const KernelParams& params, int i) {
 // An index that was read from another tensor, which may hold anything, inside its own.
 __device__ inline Int64 inside(const KernelParams& params, int i, int dimension, Int64 index) {
   const Int64 last = params.extra_size[i][dimension] - 1;
-  return index < 0 ? 0 : index < last ? index : last;
+  return max(0LL, min(index, last));
 }
 
 // The address of an element, one index per dimension.

@@ -108,7 +108,7 @@ constexpr const char* kBackward[] = {
     " mask=\"causal\" score=\"bias(extra, bf16)\" grads=\"extra\"",
     " mask=\"causal\" out=fp32/bf16/fp16",
     " layout=packed mask=\"causal\" dropout=0.1",
-    " params=\"t: fp32[2], kind: i32[2]\" score=\"s + t[h, kind[b, k]]\" grads=\"t\"",
+    " params=\"start: i32[1], doc: i64[2]\" mask=\"k >= start[doc[b, q]] & k <= q\"",
 };
 
 // Everything, in an order in which neighbours are alike.
