@@ -177,7 +177,7 @@ class Evaluator {
   const Probe* probe_;
 };
 
-// What is computed here, by its definition. Of anything else nothing would be known.
+// The reference computes these by their definition, and can say nothing about others.
 constexpr std::array<std::string_view, 20> kHonoured = {
     "max_logit", "sink",      "k_lens", "v_in_k",        "v_transposed", "token_scales", "linear_exp",
     "dlse",      "append",    "rotate", "shared_prefix", "lse",          "packed",       "paged",

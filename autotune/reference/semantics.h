@@ -15,7 +15,7 @@
 
 namespace flashjit::reference {
 
-// What of a spec is computed here (compiler/spec/operations/options.h); the rest is refused when a problem is made.
+// The options that the reference computes (compiler/spec/operations/options.h); it refuses others.
 std::span<const std::string_view> honoured_options();
 Result<void> check_honoured(const AttentionSpec& spec);
 

@@ -88,7 +88,7 @@ Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& optio
 void choose_best(TuneOutcome& outcome);
 
 std::string today();  // "2026-11-21"
-// As a record of the session's machine, of an outcome that is decided.
+// Makes the record of a decided outcome for the session's machine.
 TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date);
 
 }  // namespace flashjit

@@ -383,7 +383,7 @@ class CudaPrinter {
     return std::find(context_.params->begin(), context_.params->end(), param) - context_.params->begin();
   }
 
-  // Of a Load.
+  // Prints one index of a Load.
   std::string index_text(const Node& load, std::size_t dimension) {
     const std::string text = render(load.args[dimension], kTernary);
     if (!is_looked_up(load.args[dimension])) return text;

@@ -84,7 +84,7 @@ class BackwardKernel final : public HostKernel {
   std::int64_t chunk_keys(std::int64_t keys) const {
     return std::max<std::int64_t>(c_.tile_kv, round_up((keys + kMostChunks - 1) / kMostChunks, c_.tile_kv));
   }
-  // Of queries, as they are packed: lists of them take the place of what a worker has of a tile.
+  // Lists of packed queries take the place of a worker's part of a tile.
   std::int64_t rows_of_tile() const { return std::int64_t{c_.tile_words} * c_.pack; }
   std::int64_t rows_bytes() const { return bytes_of_elements<const void*>(rows_of_tile()); }
   std::int64_t worker_bytes() const { return round_up(std::max(c_.scratch_bytes(), 3 * rows_bytes()), 4096); }

@@ -105,7 +105,7 @@ class BlockedKernel final : public HostKernel {
   std::int64_t wide_bytes(std::int64_t keys) const {
     return widener_ ? round_up(keys * spec_.d_v * size_of(config_.dtype), 64) : 0;
   }
-  // What a worker needs: of a tile, queries that are widened behind it; or, before, of keys that are widened.
+  // A worker needs this for a tile and the widened queries behind it, or before that for widened keys.
   std::int64_t wide_queries_bytes() const {
     return query_widener_ ? config_.rows() * (spec_.d_qk * std::int64_t{sizeof(float)} + std::int64_t{sizeof(void*)})
                           : 0;
@@ -157,7 +157,7 @@ SeenKeys BlockedKernel::seen_keys(const KernelParams& params, std::int64_t b, st
   return all.begin < all.end ? all : SeenKeys{0, 0};
 }
 
-// As many bytes as any round packs, or a few more.
+// This is at least as many bytes as any round packs.
 std::int64_t BlockedKernel::largest_round(const Problem& problem, const KernelParams& params) const {
   std::int64_t all = 0, largest = 0;
   for (std::int64_t b = 0; b < params.batch; ++b) {

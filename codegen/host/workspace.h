@@ -57,7 +57,7 @@ class WorkspacePool {
     for (std::atomic<Workspace*>& place : kept_) delete place.load();
   }
 
-  // Those that are too small for what is run now are given up.
+  // Pieces of memory that are too small for the present run are given up.
   std::unique_ptr<Workspace> take(std::int64_t bytes) {
     for (std::atomic<Workspace*>& place : kept_) {
       std::unique_ptr<Workspace> workspace(place.exchange(nullptr, std::memory_order_acq_rel));
@@ -89,7 +89,7 @@ std::span<T> make_elements(char* memory, std::int64_t count) {
   return {first, static_cast<std::size_t>(count)};
 }
 
-// What so many elements take of a workspace whose next piece is to begin at a multiple of 64 bytes.
+// The bytes that so many elements take if the next piece of the workspace begins at a multiple of 64.
 template <class T>
 constexpr std::int64_t bytes_of_elements(std::int64_t count) {
   return (count * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;

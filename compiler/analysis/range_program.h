@@ -21,7 +21,7 @@ class RangeProgram {
   // Where evaluate() puts the interval of this expression.
   int add(const Expr& expr);
   int slots() const { return static_cast<int>(steps_.size()); }
-  // What is read of an int tensor, the parameter of this number, where its indices lie in these intervals.
+  // Gives the range of the ints that parameter `param` holds where its indices lie in these intervals.
   using RangeOfRead = std::function<IntInterval(int param, std::span<const IntInterval> indices)>;
   // Of ranges along the axis of `default_ranges()`. `scalars`: the values of the int scalars, parallel to the params.
   // `values`: slots() of them.
