@@ -157,7 +157,10 @@ def test_killed_runs_go_on():
             break
     run = flashjit(*args, env={"FLASHJIT_CACHE_DIR": scratch("store")})
     assert {(line["spec"], line["shape"]) for line in run.lines()} == {(s, f"b=1,q={q},k={q}") for s in specs for q in (16, 32)}, run
-    assert (len(records(tuned_file())) if os.path.exists(tuned_file()) else 0) == sum(line["recorded"] for line in run.lines()), run
+    # A run that was complete before it could be killed left its records, and the one above may have been undecided about the same.
+    recorded = {(line["spec"], line["shape"]) for line in run.lines() if line["recorded"]}
+    kept = {(record["spec"], record["shape"]) for record in records(tuned_file())} if os.path.exists(tuned_file()) else set()
+    assert recorded <= kept, (recorded, kept)
     assert not [name for name in os.listdir(scratch("store/v1")) if name.endswith(".journal")]
 
 
