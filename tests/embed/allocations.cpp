@@ -8,7 +8,7 @@ thread_local constinit Allocations allocations;
 constinit AllAllocations all_allocations;
 }  // namespace flashjit::testing
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if FLASHJIT_COUNTS_ALLOCATIONS
 namespace {
 bool may_allocate() {
   using flashjit::testing::all_allocations, flashjit::testing::allocations;
