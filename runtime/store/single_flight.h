@@ -15,6 +15,7 @@
 
 #include "compiler/result.h"
 #include "runtime/compile/compile_bounds.h"
+#include "runtime/engine/fork_safe_mutex.h"
 
 namespace flashjit {
 
@@ -73,7 +74,7 @@ class SingleFlight {
     ~Slot() {
       if (maker != getpid()) static_cast<void>(done.release());
     }
-    std::unique_ptr<std::condition_variable> done = std::make_unique<std::condition_variable>();
+    std::unique_ptr<std::condition_variable_any> done = std::make_unique<std::condition_variable_any>();
     const pid_t maker = getpid();
   };
 
@@ -93,7 +94,7 @@ class SingleFlight {
     std::optional<Result<std::shared_ptr<T>>> result;
   };
 
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
 };
 
