@@ -46,8 +46,9 @@ Region nothing() {
   return region;
 }
 
-constexpr int kMaxSteps = 512;         // of solving: abs and min split a condition in two each time they nest
-constexpr std::size_t kMaxBound = 96;  // operations in one derived bound; more costs more than it saves
+constexpr int kMaxSteps = 512;          // of solving: abs and min split a condition in two each time they nest
+constexpr std::size_t kMaxBound = 96;   // operations in one derived bound; more costs more than it saves
+constexpr int kMaxWrittenBound = 1024;  // the same with shared ones counted at each use, as who evaluates it does
 
 class TileSolver {
  public:
@@ -414,7 +415,8 @@ TileAnalysis TileSolver::analyse(const Expr& mask) {
   set_limits(visible.all, tiles.full_begin, tiles.full_end);
   // Bringing a 64-bit parameter to the other side of a comparison may overflow where the comparison itself does not.
   const auto fits = [&](const Expr& e) {
-    return e && node_count(e) <= kMaxBound && static_cast<bool>(check_ranges(e, ranges_));
+    return e && node_count(e) <= kMaxBound && e->tree_nodes <= kMaxWrittenBound &&
+           static_cast<bool>(check_ranges(e, ranges_));
   };
   if (!fits(tiles.begin)) tiles.begin = number(0);
   if (!fits(tiles.end)) tiles.end = Expr::variable(along_.length);

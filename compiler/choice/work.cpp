@@ -15,8 +15,18 @@ constexpr int kSampledTiles = 16;
 // with a period (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over tiles
 // where the work grows evenly.
 constexpr int kSamplePlaces[kSampledTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
-constexpr int kSampledVisits = 16;  // per tile, for masks with holes
-constexpr int kLattice = 4;         // mixed tiles are sampled at 4x4 positions for the visible share
+// Of a tile, for masks with holes: so many visits, and of a mixed one lattice x lattice positions for the visible share.
+struct Density {
+  int visits = 16, lattice = 4;
+};
+// Masks of many operations are asked less often, or planning would take seconds.
+constexpr int kFewOperations = 64, kOperations = 4096;
+
+Density density_of(const Expr& mask) {
+  Density density;
+  if (!mask || mask->tree_nodes <= kFewOperations) return density;
+  return {.visits = std::clamp(kOperations / mask->tree_nodes, 2, density.visits), .lattice = density.lattice / 2};
+}
 
 // An environment for head 0 of sequence 0 with zeros in every parameter.
 struct SampleEnvironment {
@@ -52,16 +62,16 @@ struct Visits {
 };
 
 double visible_share(const AttentionSpec& spec, Axis along, SampleEnvironment& sample, const SampledTile& t,
-                     std::int64_t lo, std::int64_t hi) {
+                     std::int64_t lo, std::int64_t hi, int lattice) {
   int seen = 0;
-  for (int i = 0; i < kLattice; ++i) {
-    sample.set(variables_of(other(along)).position, t.lo + (t.hi - t.lo) * (2 * i + 1) / (2 * kLattice));
-    for (int j = 0; j < kLattice; ++j) {
-      sample.set(variables_of(along).position, lo + (hi - lo) * (2 * j + 1) / (2 * kLattice));
+  for (int i = 0; i < lattice; ++i) {
+    sample.set(variables_of(other(along)).position, t.lo + (t.hi - t.lo) * (2 * i + 1) / (2 * lattice));
+    for (int j = 0; j < lattice; ++j) {
+      sample.set(variables_of(along).position, lo + (hi - lo) * (2 * j + 1) / (2 * lattice));
       seen += evaluate(spec.mask, sample.environment).integer != 0;
     }
   }
-  return static_cast<double>(seen) / (kLattice * kLattice);
+  return static_cast<double>(seen) / (lattice * lattice);
 }
 
 // Visits a sample of the tiles first..last-1 along the axis and scales up; only for masks with holes or for the visible
@@ -72,7 +82,8 @@ Visits sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, Sample
   const std::int64_t first = t.begin / size, last = (t.end + size - 1) / size, count = last - first;
   sample.set(across.lo, t.lo);
   sample.set(across.hi, t.hi);
-  const std::int64_t step = std::max<std::int64_t>(1, count / kSampledVisits);
+  const Density density = density_of(spec.mask);
+  const std::int64_t step = std::max<std::int64_t>(1, count / density.visits);
   Visits visits;
   double sampled = 0;
   for (std::int64_t tile = first; tile < last; tile += step) {
@@ -89,7 +100,7 @@ Visits sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, Sample
       continue;
     }
     visits.mixed += 1;
-    const double share = spec.mask ? visible_share(spec, tiles.along, sample, t, lo, hi) : 1;
+    const double share = spec.mask ? visible_share(spec, tiles.along, sample, t, lo, hi, density.lattice) : 1;
     visits.visible += share * static_cast<double>(hi - lo + 1);
   }
   const double scale = sampled > 0 ? static_cast<double>(count) / sampled : 0;

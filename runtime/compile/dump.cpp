@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <mutex>
 #include <optional>
 #include <set>
 
+#include "runtime/engine/fork_safe_mutex.h"
 #include "runtime/store/output_file.h"
 #include "runtime/store/file_handle.h"
 
@@ -32,7 +32,7 @@ class Folder {
       failed_ = done.error();
   }
   std::string note() const {
-    static std::mutex mutex;
+    static ForkSafeMutex mutex;
     static std::set<std::string> said;
     if (!failed_) return {};
     const std::lock_guard lock(mutex);

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <mutex>
-
 #include "runtime/driver/dynamic_library.h"
+#include "runtime/engine/fork_safe_mutex.h"
 
 namespace flashjit {
 namespace {
@@ -65,7 +64,7 @@ Error Driver::error(CuResult code, const char* call) const {
 }
 
 Result<std::shared_ptr<const Driver>> Driver::open() {
-  static auto* const mutex = new std::mutex;
+  static auto* const mutex = new ForkSafeMutex;
   static auto* const opened = new std::shared_ptr<const Driver>;
   const std::lock_guard lock(*mutex);
   if (!*opened) {

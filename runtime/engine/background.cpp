@@ -1,5 +1,6 @@
 #include "runtime/engine/background.h"
 
+#include <exception>
 #include <utility>
 
 #include "runtime/launch/library_thread.h"
@@ -7,35 +8,55 @@
 namespace flashjit {
 
 void Background::add(Job job) {
-  if (getpid() != process_) {
-    const std::atomic<bool> never = false;
-    return job(never);
+  {
+    const std::lock_guard lock(mutex_);
+    forget_if_inherited(crew_);
+    if (!crew_) crew_ = std::make_unique<Crew>();
+    crew_->jobs.push_back(std::move(job));
+    if (crew_->idle >= crew_->jobs.size() || crew_->threads.size() == most_ || start_thread(*crew_))
+      return crew_->changed.notify_one();
+    job = std::move(crew_->jobs.back());
+    crew_->jobs.pop_back();
   }
-  const std::lock_guard lock(worker_->mutex);
-  worker_->jobs.push_back(std::move(job));
-  if (!worker_->thread.joinable()) worker_->thread = library_thread([worker = worker_.get()] { worker->work(); });
-  worker_->changed.notify_one();
+  const std::atomic<bool> never = false;
+  job(never);
 }
 
-Background::~Background() {
-  if (getpid() != process_) static_cast<void>(worker_.release());
+// False: there can be none, and nobody else would do the job.
+bool Background::start_thread(Crew& crew) {
+  try {
+    crew.threads.reserve(crew.threads.size() + 1);
+    crew.threads.push_back(library_thread([this, &crew] { work(crew); }));
+    return true;
+  } catch (const std::exception&) {  // the limit on threads is reached, or there is no memory
+    return !crew.threads.empty();
+  }
 }
 
-Background::Worker::~Worker() {
-  const std::lock_guard lock(mutex);
-  stop = true;
-  changed.notify_one();
+void Background::end() {
+  std::unique_ptr<Crew> crew;
+  {
+    const std::lock_guard lock(mutex_);
+    forget_if_inherited(crew_);
+    crew = std::move(crew_);
+    if (!crew) return;
+    crew->stop = true;
+    crew->changed.notify_all();
+  }
+  crew->threads.clear();  // waits; what they share goes after them
 }
 
-void Background::Worker::work() {
+void Background::work(Crew& crew) {
   for (;;) {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return stop || !jobs.empty(); });
-    if (stop) return;
-    const Job job = std::move(jobs.front());
-    jobs.pop_front();
+    std::unique_lock lock(mutex_);
+    ++crew.idle;
+    crew.changed.wait(lock, [&] { return crew.stop || !crew.jobs.empty(); });
+    --crew.idle;
+    if (crew.stop) return;
+    const Job job = std::move(crew.jobs.front());
+    crew.jobs.pop_front();
     lock.unlock();
-    job(stop);
+    job(crew.stop);
   }
 }
 

@@ -1,4 +1,5 @@
-// One thread that does what nobody waits for: the better code of kernels that answer with quick code already.
+// Threads that do what nobody may be waiting for any more: kernels whose callers have had no more time, and the better
+// code of kernels that answer with quick code already.
 #pragma once
 
 #include <unistd.h>
@@ -8,8 +9,10 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
+#include <vector>
+
+#include "runtime/engine/fork_safe_mutex.h"
 
 namespace flashjit {
 
@@ -17,26 +20,35 @@ class Background {
  public:
   // A job sees in `stop` that it should end.
   using Job = std::function<void(const std::atomic<bool>& stop)>;
-  // One after the other, in this order: each compile takes some 100 MB. The thread starts with the first job. A forked
-  // child, which has no such thread, does the job at once.
+  // So many threads at most; they start with the jobs.
+  explicit Background(int most) : most_(static_cast<std::size_t>(most)) {}
+  // Begun in this order. Where no thread can be started the job is done here. A forked child has threads of its own, and
+  // none of the jobs that there were.
   void add(Job job);
-  // What is at work is told to stop and waited for; what has not begun is dropped. In a forked child, where the thread
-  // is not, nothing is waited for.
-  ~Background();
+  // What is at work is told to stop and waited for; what has not begun is dropped. In a forked child nobody waits for
+  // the threads of its parent.
+  ~Background() { end(); }
+  void end();
 
  private:
-  struct Worker {
-    ~Worker();
-    void work();
-
-    std::mutex mutex;
-    std::condition_variable changed;
+  struct Crew {
+    std::condition_variable_any changed;
     std::deque<Job> jobs;
+    std::size_t idle = 0;
     std::atomic<bool> stop = false;
-    std::jthread thread;
+    std::vector<std::jthread> threads;
+    const pid_t process = getpid();
   };
-  const pid_t process_ = getpid();
-  std::unique_ptr<Worker> worker_ = std::make_unique<Worker>();
+  void work(Crew& crew);
+  bool start_thread(Crew& crew);
+  // Forgotten, as it is the parent's: to destroy what threads wait for would be to wait for them.
+  static void forget_if_inherited(std::unique_ptr<Crew>& crew) {
+    if (crew && crew->process != getpid()) static_cast<void>(crew.release());
+  }
+
+  const std::size_t most_;
+  ForkSafeMutex mutex_;
+  std::unique_ptr<Crew> crew_;
 };
 
 }  // namespace flashjit

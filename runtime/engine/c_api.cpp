@@ -7,11 +7,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
-#include <mutex>
 
 #include "compiler/spec/dtype.h"
 #include "compiler/spec/text_form.h"
 #include "flashjit/flashjit.hpp"
+#include "runtime/engine/fork_safe_mutex.h"
 #include "runtime/launch/dropout_mask.h"
 #include "runtime/launch/kernels.h"
 
@@ -21,7 +21,7 @@ struct flashjit_engine {
 };
 struct flashjit_kernel {
   std::shared_ptr<flashjit::Kernel> kernel;
-  mutable std::mutex describing;  // preparing again is to be cheap, and few ask for this
+  mutable flashjit::ForkSafeMutex describing;  // preparing again is to be cheap, and few ask for this
   mutable std::string facts;
 };
 struct flashjit_error {

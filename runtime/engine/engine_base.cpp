@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/engine/with_stack.h"
+#include "runtime/launch/thread_pool.h"
 #include "runtime/tuned/hint.h"
 
 namespace flashjit {
 namespace {
+
+constexpr int kLeastMakers = 4;  // one that hangs must not keep others from their time
 
 bool is_plain(const PrepareOptions& options) { return options.shape.empty() && !options.verify && !options.workspace; }
 
@@ -17,6 +22,9 @@ std::string words_of(const PrepareOptions& options) {
 }
 
 }  // namespace
+
+EngineBase::EngineBase(const Target& target, PrepareLog log)
+    : target_(target), log_(std::move(log)), makers_(std::max(kLeastMakers, usable_cores())) {}
 
 // Found again is what was asked for with the same words: that is how often prepare is called that has nothing to do.
 Result<std::shared_ptr<Kernel>> EngineBase::prepare(std::string_view spec, const PrepareOptions& options) {
@@ -74,16 +82,12 @@ Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, con
     log_.log(wanted.error(), spec);
     return wanted.error();
   }
-  auto outcome = making_.get(
-      wanted->identity(),
-      [&]() -> Result<std::shared_ptr<Kernel>> {
-        if (!may_make) return may_make.error();
-        auto kernel = make_chosen(*wanted, options, bounds);
-        log_.log(kernel, spec);
-        return kernel;
-      },
-      bounds);
-  if (!outcome.value) return std::move(outcome.value);
+  auto outcome = may_make ? find_or_make(*wanted, options, bounds)
+                          : making_.get(wanted->identity(), [&] { return may_make.error(); }, bounds);
+  if (!outcome.value) {
+    if (is_callers_own(outcome.value.error().kind)) log_.log(outcome.value, spec);
+    return std::move(outcome.value);
+  }
   prepared_.add(spec, words_of(options), *outcome.value);
   if (outcome.how == SingleFlight<Kernel>::How::Made) return std::move(outcome.value);
   if (outcome.how == SingleFlight<Kernel>::How::Memory) memory_hits_.add();
@@ -91,6 +95,31 @@ Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, con
   // A bundle is asked for it in these words.
   [[maybe_unused]] const auto recorded = log_.record_text(wanted->request.text, wanted->asked);
   return std::move(outcome.value);
+}
+
+// What is bounded is made on another thread, as nothing stops LLVM: the caller leaves in time, and the kernel is there for
+// the next. NVRTC ends before its next phase where nobody waits any more. What the caller owns, its `cancel` above all,
+// stays here.
+SingleFlight<Kernel>::Outcome EngineBase::find_or_make(const Wanted& wanted, const PrepareOptions& options,
+                                                       const CompileBounds& bounds) {
+  const auto make = [this](const Wanted& what, const PrepareOptions& how) {
+    auto kernel = make_chosen(what, how, CompileBounds(how.timeout, how.cancel));
+    if (kernel || !is_callers_own(kernel.error().kind)) log_.log(kernel, what.written);
+    return kernel;
+  };
+  if (!bounds.any()) return making_.get(wanted.identity(), [&] { return make(wanted, options); });
+  const auto make_alone = [make, wanted, options](const std::atomic<bool>& unwanted) {
+    return with_stack("prepare", [&] {
+      PrepareOptions own = options;
+      own.timeout = own.timeout.zero();
+      own.cancel = &unwanted;
+      return make(wanted, own);
+    });
+  };
+  const auto start = [this](std::function<void()> job) {
+    makers_.add([job = std::move(job)](const std::atomic<bool>&) { job(); });
+  };
+  return making_.get_within(bounds, wanted.identity(), make_alone, start);
 }
 
 // What there is to make, after the measuring that may be asked for.

@@ -13,6 +13,7 @@
 #include "flashjit/flashjit.hpp"
 #include "runtime/compile/compile_bounds.h"
 #include "runtime/compile/request.h"
+#include "runtime/engine/background.h"
 #include "runtime/engine/counters.h"
 #include "runtime/engine/environment.h"
 #include "runtime/engine/kernel_table.h"
@@ -37,7 +38,7 @@ struct Wanted {
 
 class EngineBase : public Engine {
  public:
-  EngineBase(const Target& target, PrepareLog log) : target_(target), log_(std::move(log)) {}
+  EngineBase(const Target& target, PrepareLog log);
   std::string target() const override { return std::string(target_.name); }
 
   // Tuning records decide where nothing is pinned. Before the engine is handed out.
@@ -61,10 +62,14 @@ class EngineBase : public Engine {
 
   const Target target_;  // with the device's number of SMs
   const PrepareLog log_;
+  // Of prepares that have a time limit or can be called off. `make` runs there: who derives from this ends it first.
+  Background makers_;
 
  private:
   Result<std::shared_ptr<Kernel>> make_once(std::string_view spec, const PrepareOptions& options,
                                             const Result<void>& may_make);
+  SingleFlight<Kernel>::Outcome find_or_make(const Wanted& wanted, const PrepareOptions& options,
+                                             const CompileBounds& bounds);
   Result<Wanted> decide(std::string_view spec, const PrepareOptions& options, bool may_tune,
                         const CompileBounds& bounds);
   Result<std::shared_ptr<Kernel>> make_chosen(Wanted wanted, const PrepareOptions& options,

@@ -35,6 +35,7 @@ class GpuEngine : public EngineBase {
     compile_.store = &store_;
     compile_.bundles = &bundles_;
   }
+  ~GpuEngine() override { makers_.end(); }
 
  protected:
   Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions& options,
@@ -190,7 +191,7 @@ class GpuEngine : public EngineBase {
   std::mutex counters_mutex_;
   std::shared_ptr<WorkCounters> counters_;
   std::atomic<std::int64_t> bundle_hits_ = 0, quick_ = 0, promoted_ = 0;
-  Background background_;  // last: it ends before what its jobs use
+  Background background_{1};  // each compile takes some 100 MB. Last: it ends before what its jobs use
 };
 
 // With the number of SMs that the device has.

@@ -23,6 +23,7 @@ class HostEngine : public EngineBase {
         library_(library),
         store_(store),
         pool_(std::make_shared<ThreadPool>(threads)) {}
+  ~HostEngine() override { makers_.end(); }
 
  protected:
   Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions&,

@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
-#include <mutex>
 
 #include "runtime/compile/compiler_pass.h"
 #include "runtime/driver/dynamic_library.h"
+#include "runtime/engine/fork_safe_mutex.h"
 
 namespace flashjit {
 namespace {
@@ -47,7 +47,7 @@ std::string why_foreign(const DynamicLibrary& library) {
 }  // namespace
 
 Result<const HostLibrary*> host_library() {
-  static std::mutex mutex;
+  static ForkSafeMutex mutex;
   static const HostLibrary* opened = nullptr;  // never freed: a thread may compile while static objects are destroyed
   const std::lock_guard lock(mutex);
   if (opened) return opened;

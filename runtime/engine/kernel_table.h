@@ -5,12 +5,12 @@
 #include <array>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
 #include "flashjit/flashjit.hpp"
+#include "runtime/engine/fork_safe_mutex.h"
 
 namespace flashjit {
 
@@ -36,7 +36,7 @@ class KernelTable {
   struct Entry;
 
   std::array<std::atomic<const Entry*>, kBuckets> buckets_ = {};
-  std::mutex adding_;
+  ForkSafeMutex adding_;
   std::unordered_map<const Kernel*, std::unique_ptr<const Owners>> owners_;
   std::size_t others_ = 0, other_bytes_ = 0;
 };

@@ -48,11 +48,13 @@ std::optional<EvictionOutcome> evict(const StoreDirectory& directory, const Evic
 }
 
 std::int64_t StoreCap::published(const StoreDirectory& directory, const std::string& digest, std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  unseen_bytes_ += bytes;
-  if (--unseen_ >= 0 && unseen_bytes_ <= max_bytes_ / 10 / kWriters) return 0;
-  unseen_bytes_ = 0;
-  unseen_ = kPublishesPerLook;
+  {
+    const std::lock_guard lock(mutex_);
+    unseen_bytes_ += bytes;
+    if (--unseen_ >= 0 && unseen_bytes_ <= max_bytes_ / 10 / kWriters) return 0;
+    unseen_bytes_ = 0;
+    unseen_ = kPublishesPerLook;
+  }
   const EvictionGoal goal{
       .max_bytes = max_bytes_, .remaining_bytes = max_bytes_ / 10 * 9, .unused_since_ns = 0, .spared = digest};
   const auto outcome = evict(directory, goal, kTurnWait);

@@ -5,10 +5,10 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
-#include <mutex>
 #include <optional>
 #include <string>
 
+#include "runtime/engine/fork_safe_mutex.h"
 #include "runtime/store/directory.h"
 
 namespace flashjit {
@@ -41,7 +41,7 @@ class StoreCap {
 
  private:
   const std::uint64_t max_bytes_;
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::uint64_t unseen_bytes_ = 0;  // published since the last look
   int unseen_ = 0;                  // publishes until the next one
 };

@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "compiler/result.h"
 #include "runtime/compile/compile_bounds.h"
+#include "runtime/engine/fork_safe_mutex.h"
 
 namespace flashjit {
 
@@ -43,57 +45,98 @@ class SingleFlight {
     if (!is_enough(***found->second->result)) slots_.erase(found);
   }
 
+  using Make = std::function<Result<std::shared_ptr<T>>()>;
   // `bounds` are those of this caller: of its waiting here; `make` has to heed them itself.
-  Outcome get(const std::string& key, const std::function<Result<std::shared_ptr<T>>()>& make,
-              const CompileBounds& bounds = {}) {
-    std::shared_ptr<Slot> slot;
-    for (std::unique_lock lock(mutex_);;) {
-      const auto found = slots_.find(key);
-      // In a child that was forked while a thread made the value, that thread is not there: nobody would end the wait.
-      if (found == slots_.end() || (!found->second->result && found->second->maker != getpid())) {
-        slot = std::make_shared<Slot>();
-        slots_.insert_or_assign(key, slot);
-        break;
-      }
-      slot = found->second;
-      if (slot->result) return {*slot->result, How::Memory};
-      if (!bounds.wait(*slot->done, lock, [&] { return slot->result.has_value(); }))
-        return {bounds.error(), How::Waited};
-      if (*slot->result || !is_callers_own(slot->result->error().kind)) return {*slot->result, How::Waited};
-    }
-    Finisher finisher{*this, key, *slot};
+  Outcome get(const std::string& key, const Make& make, const CompileBounds& bounds = {}) {
+    Finisher finisher(*this, key);
+    if (auto outcome = find_or_claim(key, bounds, finisher.slot)) return std::move(*outcome);
     finisher.result = make();
     return {*finisher.result, How::Made};
+  }
+
+  // For a caller whose `bounds` may be over before the value is made: `start` has a thread call what it is given, and the
+  // caller waits for that as others do. The value is kept, whoever still waits. `make` owns all that it uses; it sees in
+  // its argument that nobody waits any more, and may give up then.
+  using MakeAlone = std::function<Result<std::shared_ptr<T>>(const std::atomic<bool>& unwanted)>;
+  using Start = std::function<void(std::function<void()>)>;
+  Outcome get_within(const CompileBounds& bounds, const std::string& key, MakeAlone make, const Start& start) {
+    auto finisher = std::make_shared<Finisher>(*this, key);
+    if (auto outcome = find_or_claim(key, bounds, finisher->slot)) return std::move(*outcome);
+    const std::shared_ptr<Slot> slot = finisher->slot;
+    start([finisher, make = std::move(make)] {
+      finisher->result = make(finisher->slot->unwanted);
+      finisher->finish();
+    });
+    finisher.reset();  // a job that is dropped is finished, too
+    std::unique_lock lock(mutex_);
+    if (!wait(*slot, lock, bounds)) return {bounds.error(), How::Made};
+    return {*slot->result, How::Made};
   }
 
  private:
   struct Slot {
     std::optional<Result<std::shared_ptr<T>>> result;
+    int waiting = 1;                     // with who has it made
+    std::atomic<bool> unwanted = false;  // they have all left
     // In a forked child, to destroy what the parent's threads wait for would be to wait for them.
     ~Slot() {
       if (maker != getpid()) static_cast<void>(done.release());
     }
-    std::unique_ptr<std::condition_variable> done = std::make_unique<std::condition_variable>();
+    std::unique_ptr<std::condition_variable_any> done = std::make_unique<std::condition_variable_any>();
     const pid_t maker = getpid();
   };
 
   // Wakes the waiters in any case: an exception of the maker must not leave them waiting for ever.
   struct Finisher {
-    ~Finisher() {
+    Finisher(SingleFlight& flight, const std::string& key) : flight(flight), key(key) {}
+    Finisher(const Finisher&) = delete;
+    Finisher& operator=(const Finisher&) = delete;
+    ~Finisher() { finish(); }
+    void finish() {
+      if (!slot) return;
       const std::lock_guard lock(flight.mutex_);
+      if (slot->result) return;
       if (!result || !*result) flight.slots_.erase(key);
       // Neither a copy nor a longer message: there may be no memory for them, and a destructor has nobody to tell.
       if (!result) result = Error{ErrorKind::Internal, "interrupted", {}};
-      slot.result = std::move(*result);
-      slot.done->notify_all();
+      slot->result = std::move(*result);
+      slot->done->notify_all();
     }
     SingleFlight& flight;
-    const std::string& key;
-    Slot& slot;
+    const std::string key;
+    std::shared_ptr<Slot> slot;  // null: the value is another's
     std::optional<Result<std::shared_ptr<T>>> result;
   };
 
-  std::mutex mutex_;
+  // What is there or was waited for; nothing: `claimed` is the caller's to finish.
+  std::optional<Outcome> find_or_claim(const std::string& key, const CompileBounds& bounds,
+                                       std::shared_ptr<Slot>& claimed) {
+    for (std::unique_lock lock(mutex_);;) {
+      const auto found = slots_.find(key);
+      // In a child that was forked while a thread made the value, that thread is not there: nobody would end the wait.
+      if (found == slots_.end() || (!found->second->result && found->second->maker != getpid())) {
+        auto made = std::make_shared<Slot>();
+        slots_.insert_or_assign(key, made);
+        claimed = std::move(made);
+        return std::nullopt;
+      }
+      const std::shared_ptr<Slot> slot = found->second;
+      if (slot->result) return Outcome{*slot->result, How::Memory};
+      ++slot->waiting;
+      slot->unwanted = false;
+      if (!wait(*slot, lock, bounds)) return Outcome{bounds.error(), How::Waited};
+      if (*slot->result || !is_callers_own(slot->result->error().kind)) return Outcome{*slot->result, How::Waited};
+    }
+  }
+
+  // False: `bounds` are over.
+  bool wait(Slot& slot, std::unique_lock<ForkSafeMutex>& lock, const CompileBounds& bounds) {
+    const bool done = bounds.wait(*slot.done, lock, [&] { return slot.result.has_value(); });
+    if (--slot.waiting == 0) slot.unwanted = true;
+    return done;
+  }
+
+  ForkSafeMutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<Slot>> slots_;
 };
 

@@ -6,13 +6,13 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/compile/compile_bounds.h"
 #include "runtime/engine/counters.h"
+#include "runtime/engine/fork_safe_mutex.h"
 #include "runtime/store/key.h"
 #include "runtime/store/single_flight.h"
 #include "runtime/store/directory.h"
@@ -80,7 +80,7 @@ class KernelStore {
                             compile_failures_ = 0, waits_ = 0, private_compiles_ = 0, bad_entries_ = 0,
                             not_persisted_ = 0, evictions_ = 0, bytes_read_ = 0, bytes_written_ = 0;
   TimeCounter lookup_us_, compile_us_;
-  mutable std::mutex notes_mutex_;
+  mutable ForkSafeMutex notes_mutex_;
   std::vector<std::string> notes_;
 };
 

@@ -2,7 +2,6 @@
 // is hinted at; and the tuning that a prepare may ask for.
 #pragma once
 
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include "flashjit/flashjit.hpp"
 #include "runtime/compile/request.h"
 #include "runtime/engine/environment.h"
+#include "runtime/engine/fork_safe_mutex.h"
 #include "runtime/tuned/records.h"
 
 namespace flashjit {
@@ -41,7 +41,7 @@ class TunedSchedules {
   const std::string store_path_;
   const EngineOptions options_;  // what the engine was created with
   const EnvironmentSettings settings_;
-  std::mutex mutex_;
+  ForkSafeMutex mutex_;
   std::optional<std::string> lines_;  // of all records; none: not read yet
 };
 

@@ -103,6 +103,41 @@ TEST_F(HostProcess, ForksWhileOthersRun) {
   EXPECT_EQ(wrong, 0);
 }
 
+// Each spec in words that nobody has used: found by its meaning, so that the short locks of a prepare are what it does.
+TEST_F(HostProcess, ForksWhileOthersPrepare) {
+  const auto tuned = Engine::create({.device = Device::Host, .cache_dir = store_path(), .threads = 2});
+  ASSERT_TRUE(tuned);
+  ASSERT_TRUE((*tuned)->prepare(kSpec));
+  const auto in_new_words = [](int n) {
+    return kSpec + std::string(" numerics=fast") + std::string(static_cast<std::size_t>(n), ' ');
+  };
+  std::atomic<bool> stop = false;
+  std::vector<std::jthread> others;
+  for (int thread = 0; thread < 3; ++thread) {
+    others.emplace_back([&, thread] {
+      for (int i = 0; !stop; ++i) {
+        // One of them compiles and stores.
+        const auto made =
+            thread ? (*tuned)->prepare(in_new_words(i % 1000))
+                   : (*tuned)->prepare("fwd fp32 d=16 heads=4 mask=\"window(" + std::to_string(i) + ", 0)\"");
+        EXPECT_TRUE(made);
+      }
+    });
+  }
+  int wrong = 0;
+  for (int i = 0; i < (is_long() ? 3000 : 100); ++i) {
+    wrong += in_child([&] {
+               alarm(10);
+               if (!(*tuned)->prepare(in_new_words(1000 + i))) return 1;
+               if (i % 25 == 0 && !(*tuned)->prepare("fwd fp32 d=16 heads=2 mask=\"causal\"")) return 2;
+               return 0;
+             }) != 0;
+  }
+  stop = true;
+  others.clear();
+  EXPECT_EQ(wrong, 0);
+}
+
 // Blocked after the engine was made: none of its threads may take it, and die of it.
 TEST_F(HostProcess, SignalsAreForTheProgram) {
   EXPECT_EQ(in_child([&] {

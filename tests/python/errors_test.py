@@ -89,6 +89,17 @@ def test_numbers_that_would_be_cut():
     refused(invalid, "zero byte", flashjit.explain, "fwd fp32 d=16\0", "sm_90a")
 
 
+def test_a_time_limit_on_processors():
+    """The answer comes in time, LLVM goes on, and the next prepare finds the kernel."""
+    flashjit, = load()
+    engine = flashjit.Engine("host", disk_cache=False)
+    mask = "|".join(f"t[k+{i},q+{i}]>{i}" for i in range(1, 51))
+    spec = f'fwd fp32 d=16 heads=4 mask="{mask}" params="t: i32[2]"'
+    refused(flashjit.FlashJitError, "timeout: the kernel was not ready after 100 ms", engine.prepare, spec, timeout=0.1)
+    assert engine.counters()["compiles"] == 0, "the answer came only with the kernel"
+    assert engine.prepare(spec).run and engine.counters()["compiles"] == 1
+
+
 def test_types_and_versions():
     flashjit, = load()
     assert flashjit.__version__ == flashjit.version() and flashjit.__version__.count(".") >= 2

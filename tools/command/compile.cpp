@@ -346,7 +346,8 @@ void add_compile(CLI::App& app, int& exit_code) {
       sub->add_option("--override", args->override_dir,
                       "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote");
   override_dir->type_name("DIR");
-  sub->add_option("--timeout", args->timeout_ms, "Give up a kernel after this many milliseconds")
+  sub->add_option("--timeout", args->timeout_ms,
+                  "Give up a kernel after this many milliseconds; on processors only before LLVM begins")
       ->type_name("MS")
       ->check(CLI::Range(1, 86'400'000));
   sub->add_flag("--isolate", args->isolate,

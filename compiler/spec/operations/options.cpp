@@ -8,21 +8,23 @@ namespace flashjit {
 namespace {
 
 struct Option {
-  std::string_view name;
+  std::string_view name;   // by which families list it
+  std::string_view words;  // how a spec asks for it: users know no names
   bool (*is_asked)(const AttentionSpec& spec);
 };
 
 // Besides the flags. A new field that changes what is computed, or where it is read or written, has a row here.
 constexpr std::array kOptions = {
-    Option{"lse", [](const AttentionSpec& s) { return s.lse != Lse::none; }},
-    Option{"packed", is_packed},
-    Option{"paged", is_paged},
-    Option{"narrow_q", has_scaled_queries},
-    Option{"narrow_kv", [](const AttentionSpec& s) { return has_scaled_keys(s) && !has_scaled_queries(s); }},
-    Option{"scales", [](const AttentionSpec& s) { return s.scale_block > 0; }},
-    Option{"rope", [](const AttentionSpec& s) { return s.rope != Rope::none; }},
-    Option{"dropout", drops},
-    Option{"grads", [](const AttentionSpec& s) { return !s.grads.empty(); }},
+    Option{"lse", "lse=", [](const AttentionSpec& s) { return s.lse != Lse::none; }},
+    Option{"packed", "layout=packed", is_packed},
+    Option{"paged", "layout=paged", is_paged},
+    Option{"narrow_q", "Q of 8 bits (e4m3, e5m2)", has_scaled_queries},
+    Option{"narrow_kv", "K and V of 8 bits (kv=)",
+           [](const AttentionSpec& s) { return has_scaled_keys(s) && !has_scaled_queries(s); }},
+    Option{"scales", "scales=block", [](const AttentionSpec& s) { return s.scale_block > 0; }},
+    Option{"rope", "rope=", [](const AttentionSpec& s) { return s.rope != Rope::none; }},
+    Option{"dropout", "dropout=", drops},
+    Option{"grads", "grads=", [](const AttentionSpec& s) { return !s.grads.empty(); }},
 };
 
 }  // namespace
@@ -42,7 +44,7 @@ std::string_view first_unhonoured(const AttentionSpec& spec, std::span<const std
     if (spec.*flag.of_spec && !is_listed(flag.name)) return flag.name;
   }
   for (const Option& option : kOptions) {
-    if (option.is_asked(spec) && !is_listed(option.name)) return option.name;
+    if (option.is_asked(spec) && !is_listed(option.name)) return option.words;
   }
   return {};
 }

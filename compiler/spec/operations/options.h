@@ -15,8 +15,8 @@ namespace flashjit {
 // All names, flags first.
 std::vector<std::string_view> spec_options(std::span<const SpecFlag> flags = kSpecFlags);
 
-// The first thing that the spec asks for and `honoured` does not list; empty: everything is listed. A spec with compute=
-// is computed in parts (compiler/narrowing.h), and each of them is asked, not the whole.
+// The first thing that the spec asks for and `honoured` does not list, in words that specs have; empty: everything is
+// listed. A spec with compute= is computed in parts (compiler/narrowing.h), and each of them is asked, not the whole.
 std::string_view first_unhonoured(const AttentionSpec& spec, std::span<const std::string_view> honoured,
                                   std::span<const SpecFlag> flags = kSpecFlags);
 

@@ -7,11 +7,11 @@
 #include <atomic>
 #include <charconv>
 #include <filesystem>
-#include <mutex>
 
 #include "runtime/compile/compiler_pass.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/driver/dynamic_library.h"
+#include "runtime/engine/fork_safe_mutex.h"
 
 namespace flashjit {
 
@@ -207,7 +207,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const
                                                  const CompileBounds& bounds) {
   using Opened = std::vector<std::pair<std::string, std::shared_ptr<const Nvrtc>>>;
   // Leaked on purpose: a thread may still compile while static objects are destroyed.
-  static auto* const mutex = new std::mutex;
+  static auto* const mutex = new ForkSafeMutex;
   static auto* const opened = new Opened;
   const auto find = [&]() -> std::shared_ptr<const Nvrtc> {
     for (const auto& [place, library] : *opened) {

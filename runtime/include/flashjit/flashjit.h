@@ -109,8 +109,8 @@ typedef struct flashjit_prepare_options {
   const char* schedule;   /* pins, as text; null: the cost model chooses */
   void* capturing_stream; /* null, or a stream that may be capturing a graph: what is not prepared yet is then refused
                              with CAPTURE, and the capture stays sound */
-  int64_t timeout_ms; /* for what is not prepared yet; then TIMEOUT, up to some 300 ms late without isolate_compiler; 0:
-                         none */
+  int64_t timeout_ms; /* for what is not prepared yet; then TIMEOUT, some 20 ms late at most. On a processor a thread
+                         goes on until LLVM is done, and the next prepare finds the kernel; 0: none */
   int64_t budget_ms; /* GPU, numerics=fast: where the best code is not there by then, quickly compiled code answers, and
                         the best one takes its place between two launches when it is there; captured graphs keep theirs;
                         0: none */
@@ -173,7 +173,8 @@ typedef struct flashjit_arguments {
  * DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine,
                                                       flashjit_error** error);
-/* Prepared kernels stay usable. Null is allowed. */
+/* Prepared kernels stay usable. Waits for what is still being made after a timeout or a cancel: of a processor for what
+ * LLVM has begun, mostly less than a second, on a GPU at most 300 ms. Null is allowed. */
 FLASHJIT_C_API void flashjit_engine_destroy(flashjit_engine* engine);
 /* "sm_90a"; lives as long as the engine. Of null: "". */
 FLASHJIT_C_API const char* flashjit_engine_target(const flashjit_engine* engine);

@@ -151,8 +151,9 @@ struct PrepareOptions {
   void* capturing_stream = nullptr;  // a stream that may be capturing a graph: what is not prepared yet is then refused
                                      // with ErrorKind::Capture, and the capture stays sound
   std::chrono::milliseconds timeout{
-      0};  // for what is not prepared yet; then ErrorKind::Timeout. 0: none. NVRTC can be stopped
-           // only between its phases, up to some 300 ms late; isolate_compiler stops it at once
+      0};  // for what is not prepared yet; then ErrorKind::Timeout, some 20 ms late at most. 0: none. On a
+           // processor nothing stops LLVM: a thread of the engine goes on, and the next prepare finds the
+           // kernel. NVRTC ends after at most 300 ms more, and with isolate_compiler sooner
   const std::atomic<bool>* cancel =
       nullptr;  // set to true by any thread: ErrorKind::Cancelled, as soon as a timeout would.
                 // Others who wait for the same kernel are not hurt: one of them goes on
@@ -212,6 +213,8 @@ struct Counters {
 
 class FLASHJIT_API Engine {
  public:
+  // Waits for what is still being made after a timeout or a cancel: of a processor, for the few kernels that LLVM has
+  // begun, each mostly less than a second; on a GPU at most 300 ms. What has not begun is dropped.
   virtual ~Engine();
   // GPU: opens the driver and, unless there are bundles, NVRTC. Host: opens the host backend. Each GPU, and each
   // target, wants an engine of its own. FLASHJIT_JIT=off: opens no compiler; NotFound where the bundles have nothing

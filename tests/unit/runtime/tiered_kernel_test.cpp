@@ -142,7 +142,7 @@ TEST(Background, JobsInOrderAndAnEndThatDoesNotWaitForThem) {
   std::vector<int> order;
   std::promise<void> all;
   {
-    Background background;
+    Background background(1);
     for (int i = 0; i < 5; ++i) {
       background.add([&, i](const std::atomic<bool>&) {
         order.push_back(i);
@@ -155,7 +155,7 @@ TEST(Background, JobsInOrderAndAnEndThatDoesNotWaitForThem) {
   bool dropped = true;
   std::promise<void> begun;
   {
-    Background background;
+    Background background(1);
     background.add([&](const std::atomic<bool>& stop) {
       begun.set_value();
       while (!stop) std::this_thread::sleep_for(1ms);

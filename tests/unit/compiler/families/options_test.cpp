@@ -61,6 +61,25 @@ TEST(Options, AFamilyNamesWhatItDoesNotList) {
   EXPECT_GT(refused, 20);
 }
 
+TEST(Options, RefusalsAreInWordsOfSpecs) {
+  struct Row {
+    const char *family, *spec, *words;
+  };
+  for (const Row& row : {
+           Row{"mla", "fwd e4m3 d=576/512 heads=16/1 v_in_k", "Q of 8 bits (e4m3, e5m2)"},
+           Row{"mla", "fwd bf16 d=64 heads=4/1 kv=e4m3", "K and V of 8 bits (kv=)"},
+           Row{"naive", "fwd e4m3 d=64 scales=block(64)", "scales=block"},
+           Row{"decode", "fwd bf16 d=64 q_len=1 dropout=0.1", "dropout="},
+           Row{"merge", "merge bf16 d=64 heads=4 lse=ln", ""},
+       }) {
+    const auto spec = parse_spec(row.spec);
+    ASSERT_TRUE(spec) << row.spec << ": " << spec.error().message;
+    const auto family = std::ranges::find(families(), std::string_view(row.family), [](Family f) { return f->name; });
+    ASSERT_NE(family, families().end()) << row.family;
+    EXPECT_EQ(first_unhonoured(*spec, (*family)->options), row.words) << row.family << ": " << row.spec;
+  }
+}
+
 TEST(Options, ASpecThatNoFamilyHonoursIsRefusedByName) {
   for (const char* target : {"sm_80", "sm_90a", "sm_120a"}) {
     for (const char* text : {"fwd bf16 d=64 heads=2", "bwd bf16 d=64 heads=2", "fwd e4m3 d=64 heads=2 q_len=1"}) {

@@ -1,5 +1,6 @@
 // Masks and scores near the limits of the language: none takes long to plan.
-#include <chrono>
+#include <time.h>
+
 #include <string>
 #include <vector>
 
@@ -10,11 +11,18 @@
 namespace flashjit {
 namespace {
 
+// Of the processor: other programs do not count.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::chrono::seconds kLongest{10};
+constexpr double kMostSeconds = 10;
 #else
-constexpr std::chrono::seconds kLongest{2};
+constexpr double kMostSeconds = 0.5;
 #endif
+
+double seconds_of_thread() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
 
 // f(i, text) written around `text`, n times.
 template <class Function>
@@ -53,7 +61,18 @@ std::vector<std::string> adversaries() {
                     return "max(min(" + x + ",q-3*" + i + "),where(h<" + i + ",q+" + i + ",k_len-" + i + "))";
                   }) +
            "<q"),
+      mask("k<64|k>" + nested("q", 10, [](Text i, Text x) { return "abs(" + x + "-" + i + "00)"; })),
+      mask("(k<64|k>" + nested("q", 7, [](Text i, Text x) { return "abs(" + x + "-" + i + "00)"; }) + ")&" +
+           joined(50, "+", [](Text i) { return "k*q%1" + i; }) + ">9"),
       mask(nested("k-q", 28, [](Text i, Text x) { return "min(abs(" + x + "-" + i + "),max(q-" + i + ",k))"; }) + "<9"),
+      mask(nested("k-q", 24,
+                  [](Text i, Text x) {
+                    return "min(abs(" + x + "-" + i + "),max(q-" + i + "*" + i + ",k-7*" + i + "))";
+                  }) +
+           "<q"),
+      mask("(k<64|abs(k-q)<64|k/512==q/512)&" + joined(48, "+", [](Text i) { return "abs(k*q-" + i + ")%1" + i; }) +
+           ">9"),
+      mask("(k<64|abs(k-q)<64|k/512==q/512)&" + joined(100, "+", [](Text i) { return "k%1" + i; }) + ">9"),
       mask(nested("k", 54, [](Text i, Text x) { return "where(k>" + i + "," + x + ",q*" + i + "+k)"; }) + "<q"),
       mask(nested("k<q", 45, [](Text i, Text x) { return "where(k>q+" + i + ",k<q*" + i + "," + x + ")"; })),
       mask(joined(70, "+", [](Text i) { return "abs(k-q-" + i + ")"; }) + "<900"),
@@ -71,10 +90,11 @@ TEST(PlanningTime, ExpressionsNearTheLimits) {
       const std::string text = std::string(operation) + " bf16 d=64 heads=4 " + adversary;
       const Result<AttentionSpec> spec = parse_spec(text);
       ASSERT_TRUE(spec) << text << ": " << spec.error().message;
-      for (const char* target : {"sm_80", "sm_90a"}) {
-        const auto start = std::chrono::steady_clock::now();
+      for (const char* target : {"sm_80", "sm_90a", "x86-64-v4"}) {
+        const double start = seconds_of_thread();
         (void)make_plan(*spec, **find_target(target));  // refusing it in time is as good
-        EXPECT_LT(std::chrono::steady_clock::now() - start, kLongest) << text << " on " << target;
+
+        EXPECT_LT(seconds_of_thread() - start, kMostSeconds) << text << " on " << target;
       }
     }
   }

@@ -1,0 +1,21 @@
+// Locks that a forked child finds free. A child has only the thread that forked, so what another thread held at that
+// moment would be held for ever. fork() waits until nobody is within such a lock, and meanwhile nobody comes in.
+#pragma once
+
+#include <mutex>
+
+namespace flashjit {
+
+// A mutex for what takes microseconds, or is done once in a process: fork() waits for it. A thread that has one may take
+// others. What waits on a condition for longer does so with std::condition_variable_any.
+class ForkSafeMutex {
+ public:
+  constexpr ForkSafeMutex() = default;
+  void lock();
+  void unlock();
+
+ private:
+  std::mutex mutex_;
+};
+
+}  // namespace flashjit
