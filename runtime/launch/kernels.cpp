@@ -194,15 +194,26 @@ Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, int blocks, 
   return gpu_.driver->check(gpu_.driver->api.launch(&config, entry.function, arguments, nullptr), "cuLaunchKernelEx");
 }
 
+namespace {
+
+// Waking threads takes longer than so many products of a forward call, or their gradients.
+constexpr double kFewProducts = 1 << 17;
+
+}  // namespace
+
 HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel> kernel,
                        std::shared_ptr<ThreadPool> pool)
     : RunnableKernel(plan, std::move(facts), 0),
       kernel_(std::move(kernel)),
       writes_without_queries_(is_backward(plan.spec) || quantizes(plan.spec)),
       writes_always_(!plan.spec.grads.empty()),
+      products_(static_cast<double>(plan.spec.heads_q) * (plan.spec.d_qk + plan.spec.d_v)),
       pool_(std::move(pool)) {
   parallel_.workers = pool_->workers();
   parallel_.run = [pool = pool_.get()](std::int64_t items, const ThreadPool::Body& body) { pool->run(items, body); };
+  alone_.run = [](std::int64_t items, const ThreadPool::Body& body) {
+    for (std::int64_t item = 0; item < items; ++item) body(item, 0);
+  };
 }
 
 Result<void> HostRunner::launch(const CallArguments& call, void*) {
@@ -211,7 +222,9 @@ Result<void> HostRunner::launch(const CallArguments& call, void*) {
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
   if (!writes_always_ && (sizes.batch == 0 || (sizes.q_len == 0 && !writes_without_queries_))) return {};
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
-  return kernel_->run(params, parallel_);
+  const double pairs = static_cast<double>(sizes.batch) * static_cast<double>(std::max<std::int64_t>(sizes.q_len, 1)) *
+                       static_cast<double>(std::max<std::int64_t>(sizes.k_len, 1));
+  return kernel_->run(params, pairs * products_ < kFewProducts ? alone_ : parallel_);
 }
 
 }  // namespace flashjit

@@ -79,8 +79,9 @@ class HostRunner : public RunnableKernel {
   std::unique_ptr<HostKernel> kernel_;
   bool writes_without_queries_;  // gradients of keys, which are 0, and scales
   bool writes_always_;           // without sequences, too: gradients of parameters
+  double products_;              // of a query and a key, in all heads
   std::shared_ptr<ThreadPool> pool_;
-  ParallelFor parallel_;
+  ParallelFor parallel_, alone_;
 };
 
 }  // namespace flashjit

@@ -78,6 +78,9 @@ int affinity_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+// Set of Crew::inside while no job may be joined.
+constexpr std::uint32_t kClosed = std::uint32_t{1} << 31;
+
 void alone(std::int64_t items, const ThreadPool::Body& body) {
   for (std::int64_t item = 0; item < items; ++item) body(item, 0);
 }
@@ -90,21 +93,23 @@ int usable_cores() {
   return quota < cores ? std::max(1, static_cast<int>(std::ceil(quota))) : cores;
 }
 
-// The threads, and all that they share with who calls run().
+// The threads, and all that they share with who calls run(). A job waits for those who joined it, and not for others to
+// wake up: a small one is done before they do.
 struct ThreadPool::Crew {
   Crew() = default;
   Crew(const Crew&) = delete;
   ~Crew();
   void work(int worker);
   void take_items(int worker);
+  void join(int worker);
   void run(std::int64_t items, const Body& body);
 
   std::mutex turn;  // one job at a time
 
   std::mutex mutex;
   std::condition_variable start, finished;
-  std::atomic<std::uint64_t> job = 0;  // counts jobs; a change starts the threads
-  std::atomic<int> busy = 0;           // threads that are not done with the job
+  std::atomic<std::uint64_t> job = 0;           // counts jobs; a change starts the threads
+  std::atomic<std::uint32_t> inside = kClosed;  // how many threads may be in the job, or look whether it is open
   std::atomic<bool> stopped = false;
   const Body* body = nullptr;
   std::int64_t items = 0;
@@ -131,6 +136,14 @@ void ThreadPool::Crew::take_items(int worker) {
   }
 }
 
+void ThreadPool::Crew::join(int worker) {
+  if (!(inside.fetch_add(1, std::memory_order_acq_rel) & kClosed)) take_items(worker);
+  if (inside.fetch_sub(1, std::memory_order_acq_rel) == (kClosed | 1)) {
+    const std::lock_guard lock(mutex);
+    finished.notify_one();
+  }
+}
+
 void ThreadPool::Crew::work(int worker) {
   std::uint64_t seen = 0;
   const auto awaited = [&] { return job.load(std::memory_order_acquire) != seen || stopped; };
@@ -141,11 +154,7 @@ void ThreadPool::Crew::work(int worker) {
     }
     if (stopped) return;
     seen = job.load(std::memory_order_acquire);
-    take_items(worker);
-    if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      const std::lock_guard lock(mutex);
-      finished.notify_one();
-    }
+    join(worker);
   }
 }
 
@@ -154,15 +163,16 @@ void ThreadPool::Crew::run(std::int64_t count, const Body& what) {
   body = &what;
   items = count;
   next.store(0, std::memory_order_relaxed);
-  busy.store(static_cast<int>(threads.size()), std::memory_order_relaxed);
+  inside.fetch_and(~kClosed, std::memory_order_acq_rel);
   {
     const std::lock_guard lock(mutex);
     job.fetch_add(1, std::memory_order_release);
   }
   start.notify_all();
   take_items(0);
+  inside.fetch_or(kClosed, std::memory_order_acq_rel);
   // The body and what it refers to belong to the caller: nobody may be in it when this returns, in whatever way.
-  const auto done = [&] { return busy.load(std::memory_order_acquire) == 0; };
+  const auto done = [&] { return inside.load(std::memory_order_acquire) == kClosed; };
   if (!look_out_for(done)) {
     std::unique_lock lock(mutex);
     finished.wait(lock, done);

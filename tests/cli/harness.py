@@ -107,6 +107,21 @@ def source(*path):
     return os.path.join(ARGS.source, *path)
 
 
+def fetched():
+    """The folder of Python packages that tools/check fetched."""
+    return os.path.join(ARGS.build, "python")
+
+
+def find(name):
+    """A module of this Python, or, where it has none of its own, what tools/check fetched."""
+    if fetched() not in sys.path:
+        sys.path.append(fetched())
+    try:
+        return __import__(name)
+    except ImportError as error:
+        raise Skip(f"no {name} ({error})") from None
+
+
 def main(tests):
     global ARGS
     parser = argparse.ArgumentParser()

@@ -7,7 +7,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 import harness
-from harness import Skip, source
+from harness import Skip, find, source
 
 LAYERS, HEADS, KV_HEADS, D, WIDTH, WORDS, BATCH = 2, 4, 2, 64, 256, 64, 4
 
@@ -16,10 +16,7 @@ class Setting:
     """Where it runs, and how much of it."""
 
     def __init__(self):
-        try:
-            import torch
-        except ImportError as error:
-            raise Skip(f"no PyTorch ({error})") from None
+        torch = find("torch")
         sys.path.insert(0, source("runtime", "python"))
         from flashjit import Engine, FlashJitError
         from flashjit.calls import dropped_share
@@ -27,6 +24,7 @@ class Setting:
         self.dropped_share, self.torch, self.on_gpu = dropped_share, torch, torch.cuda.is_available()
         self.device = "cuda" if self.on_gpu else "cpu"
         self.tokens, self.steps = (256, 100) if self.on_gpu else (64, 12)
+        torch.set_num_threads(1)  # of tensors as small as these, threads wait for each other most of the time
         torch.zeros(1, device=self.device)  # the primary context exists from here on
         try:  # with sanitizers this Python cannot load it
             library = Library(os.path.join(harness.ARGS.build, "lib", "libflashjit.so"))
@@ -125,7 +123,7 @@ class Masked:
 
 
 def transformer(setting, attend):
-    """Weights in fp32, products in bf16."""
+    """Weights are fp32, and attention is of bf16. So are the other products on a GPU; processors without instructions for them take a minute."""
     nn = setting.torch.nn
 
     class Layer(nn.Module):
@@ -137,9 +135,9 @@ def transformer(setting, attend):
             self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
         def forward(self, x):
-            rows = self.qkv(self.before(x)).unflatten(-1, (-1, D))
+            rows = self.qkv(self.before(x)).to(setting.torch.bfloat16).unflatten(-1, (-1, D))
             o = attend(*rows.split((HEADS, KV_HEADS, KV_HEADS), dim=2))
-            x = x + self.out(o.flatten(2))
+            x = x + self.out(o.flatten(2).to(x.dtype))
             return x + self.mlp(self.between(x))
 
     setting.torch.manual_seed(2)
@@ -164,7 +162,7 @@ def losses(setting, attend):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found = []
     for _ in range(setting.steps):
-        with torch.autocast(setting.device, dtype=torch.bfloat16):
+        with torch.autocast(setting.device, dtype=torch.bfloat16, enabled=setting.on_gpu):
             logits = model(text[:, :-1])
         loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), text[:, 1:].flatten())
         optimizer.zero_grad()

@@ -156,6 +156,9 @@ def masks(torch, t):
         "sequences": of_sequences(causal),
         "sequences_window": of_sequences(lambda b, h, q, k: (q - k).abs() <= 4),
         "span_in_steps": of_span,
+        "next_start": lambda b, h, q, k: k < t.starts[t.sequence[q] + 1],
+        "next_start_of_64_bits": lambda b, h, q, k: (k < t.starts[t.sequence.long()[q] + 1]) & (k >= t.starts[t.sequence.long()[q]]),
+        "from_the_end_by_tensor": lambda b, h, q, k: k < t.starts[t.sequence[q] - 3],
     }
 
 
@@ -272,6 +275,9 @@ def scores(torch, t):
         "index_by_head_and_modulo": lambda s, b, h, q, k: s + t.head_pairs[h, q % 8, k % 5],
         "index_by_kv_head": lambda s, b, h, q, k: s + t.by_head[h // 2],
         "index_by_bytes": lambda s, b, h, q, k: s + t.by_head[t.documents[k]],
+        "from_the_end_by_tensor": lambda s, b, h, q, k: s + t.by_k[t.signed[k]] - t.pairs[t.signed.long()[k] * 2 - 1, t.signed[q]],
+        "distance_in_sequence": lambda s, b, h, q, k: s + t.by_k[q - t.starts.long()[t.sequence.long()[q]]],
+        "learned_from_the_end_by_tensor": lambda s, b, h, q, k: s + learned.by_k[t.signed.long()[k] + t.signed.long()[q]],
         "nested_captures": lambda s, b, h, q, k: s + t.by_k[t.starts[t.sequence[k]]],
         "scaled_by_bool": lambda s, b, h, q, k: s * (q >= k),
         "bool_plus": lambda s, b, h, q, k: s + (q >= k) * 0.3,

@@ -1,5 +1,6 @@
 """FlexAttention's functions as texts, and refusals where there is no counterpart."""
 
+import functools
 import math
 
 from support import harness, refused
@@ -48,9 +49,28 @@ def test_reads_in_an_index():
     setting = Setting()
     torch = setting.torch
     documents, starts, rows = torch.zeros(9, dtype=torch.int32), torch.zeros(4, dtype=torch.int32), torch.zeros(4, 2)
+    place = "max(min(tensor0[{0}] % 4, min(tensor0[{0}], -1) + 4), tensor0[{0}])"  # PyTorch counts negative ones from the end
     text = setting.ours.trace(lambda b, h, q, k: k >= starts[documents[q]], lambda s, b, h, q, k: s + rows[documents[k]][1])
-    assert (text["mask"], text["score"]) == ("k >= tensor1[tensor0[q]]", "s + tensor2[tensor0[k], 1]"), text
+    assert (text["mask"], text["score"]) == (f"k >= tensor1[{place.format('q')}]", f"s + tensor2[{place.format('k')}, 1]"), text
     assert [text[f"tensor{at}"] is tensor for at, tensor in enumerate((documents, starts, rows))] == [True] * 3
+
+
+def test_indices_outside_of_a_table():
+    """What PyTorch refuses is not taken from elsewhere: not what lies before the first counted from the end, nor what 64 bits wrap around to."""
+    setting = Setting()
+    torch = setting.torch
+    if setting.gpu:
+        return  # where the kernel cuts an index
+    q, k, v = setting.tensors(*[(1, 2, 9, 8)] * 3)
+    table = torch.zeros(9)
+    for low, high, offset in ((-9, 8, 0), (-10, 8, 0), (-9, 9, 0), (2**62, 2**62, -2**62), (2**63 - 1, 2**63 - 1, 1)):
+        places = torch.linspace(-1, 1, 9).long()
+        places[0], places[1] = low, high
+        call = lambda: setting.ours.flex_attention(q, k, v, lambda s, b, h, q, k: s + table[places[k] + offset])
+        if (low, high) == (-9, 8):
+            call()
+        else:
+            refused(setting.flashjit.InvalidError, "runs from", call)
 
 
 def test_masks_of_masks():
@@ -94,8 +114,61 @@ def test_what_is_refused():
             ("requires_grad", lambda s, *at: s if s.requires_grad else -s), ("is_leaf", lambda s, *at: s if s.is_leaf else -s), ("item", lambda s, *at: s.item()), ("out=", lambda s, *at: torch.add(s, 1, out=s)),
             ("mul_", lambda s, b, h, q, k: s + q.mul_(0.5)), ("add_", lambda s, b, h, q, k: table.add_(q)), ("float16", lambda s, *at: s.to(torch.float16)), ("softmax", lambda s, *at: s.softmax(-1)),
             ("true", branches), ("dimensions", lambda s, b, h, q, k: s + table), ("outside", lambda s, b, h, q, k: s + torch.zeros(2, 9)[q][99]), ("subtracts no bools", lambda s, b, h, q, k: s + ((q > k) - (k > 3))),
-            ("negates no bools", lambda s, b, h, q, k: s + -(q > k)), ("must be a bool", lambda s, b, h, q, k: torch.where(q, s, -s)), ("NoneType", lambda s, *at: None), ("64 bits", lambda s, b, h, q, k: s + documents[q] * documents[k])):
+            ("negates no bools", lambda s, b, h, q, k: s + -(q > k)), ("must be a bool", lambda s, b, h, q, k: torch.where(q, s, -s)), ("NoneType", lambda s, *at: None), ("64 bits", lambda s, b, h, q, k: s + documents[q] * documents[k]),
+            ("a mask to PyTorch", lambda s, b, h, q, k: s + table[documents.byte()[q]])):
         refused(unsupported, [says, "flex_trace_test.py"] if says != "NoneType" else says, trace, None, score)
+
+
+def negated_unless(asks):
+    """Functions that take the other branch where a stand-in is no tensor."""
+    return lambda s, *at: s * 2 if asks(s) else -s
+
+
+def test_what_asks_whether_stand_ins_are_tensors():
+    """It is refused with the line where the question is asked, and under torch.compile, too, where nobody notices. Questions about others
+    are answered."""
+    setting = Setting()
+    torch, flex, unsupported = setting.torch, setting.ours.flex_attention, setting.flashjit.UnsupportedError
+    q, k, v = setting.tensors(*[(1, 2, 9, 8)] * 3)
+
+    def matched(s, *at):
+        match s:
+            case torch.Tensor():
+                return s * 2
+        return -s
+
+    class Module:
+        def __call__(self, s, *at):
+            return -s if type(s) is not torch.Tensor else s * 2
+
+        def method(self, s, *at):
+            return s * 2 if isinstance(s, torch.Tensor) else -s
+
+    questions = {"isinstance": negated_unless(lambda s: isinstance(s, torch.Tensor)), "is_tensor": negated_unless(torch.is_tensor),
+                 "is_tensor ": lambda s, *at: s * 2 if torch.is_tensor(s) else -s, "type": negated_unless(lambda s: type(s) is torch.Tensor), "match": matched,
+                 "class": negated_unless(lambda s: s.__class__ is torch.Tensor), "FloatTensor": negated_unless(lambda s: isinstance(s, torch.FloatTensor)),
+                 "object": Module(), "method": Module().method, "partial": functools.partial(Module().method)}
+    for name, score in questions.items():
+        refused(unsupported, ["no tensor", "flex_trace_test.py"], flex, q, k, v, score)
+        torch._dynamo.reset()
+        refused(unsupported, ["no tensor", "flex_trace_test.py"], torch.compile(lambda q: flex(q, k, v, score), backend="eager"), q)
+        torch._dynamo.reset()
+        refused(torch._dynamo.exc.Unsupported, "isinstance, type or torch.is_tensor", torch.compile(lambda q: flex(q, k, v, score), backend="eager", fullgraph=True), q)
+
+    def made_in_a_graph(q):
+        doubled = q[0, 0, 0, :1] * 2
+        return flex(q, k, v, lambda s, *at: s if isinstance(s, torch.Tensor) else s + doubled[0])
+
+    torch._dynamo.reset()
+    refused(torch._dynamo.exc.Unsupported, "isinstance, type or torch.is_tensor", torch.compile(made_in_a_graph, backend="eager", fullgraph=True), q)
+
+    def of_others(s, b, h, q, k):
+        return (s * 2 if isinstance(b, (int, torch.nn.Parameter)) else s) if False else s + (1 if isinstance(3, int) else 2)
+
+    wanted = flex(q, k, v, lambda s, *at: s + 1)
+    torch._dynamo.reset()
+    for call in (flex, torch.compile(flex, backend="eager")):
+        setting.close(call(q, k, v, of_others), wanted)
 
 
 def test_detach_where_there_are_no_gradients():

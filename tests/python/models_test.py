@@ -72,6 +72,10 @@ OF_IMAGES = (
     ("Dinov2Model", "Dinov2Config", IMAGE),
     ("SiglipVisionModel", "SiglipVisionConfig", IMAGE),
 )
+SPEECH = dict(vocab_size=VOCABULARY, num_mel_bins=8, d_model=64, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4,
+              encoder_ffn_dim=96, decoder_ffn_dim=96, max_source_positions=16, max_target_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=None,
+              decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None)
+CLIP = dict(text_config={**ENCODER, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": TOKENS}, vision_config=IMAGE, projection_dim=32)
 # Their code never asks for the attention that is registered, or their flags say that they take none.
 WITH_THEIR_OWN = (
     ("BloomForCausalLM", "BloomConfig", dict(vocab_size=VOCABULARY, hidden_size=64, n_layer=2, n_head=4)),
@@ -128,11 +132,16 @@ class Models(Setting):
         error = (got - wanted).abs().max().item() / max(1e-3, wanted.abs().max().item())
         assert error < limit, f"{what}: {error}"
 
-    def compare(self, models, inputs, seen, what):
-        """A forward, and a step of training with it, in fp32 and under autocast."""
+    def compare_exact(self, models, inputs, seen, what):
+        """A forward, and a step of training with it, in fp32."""
         steps = [step(self.torch, model, inputs, seen) for model in models]
         for name in steps[0]:
             self.near(steps[1][name], steps[0][name], f"{what}: {name}", 2e-4 if name not in ("values", "loss") else 3e-5)
+        return steps
+
+    def compare(self, models, inputs, seen, what):
+        """The same, and then under autocast."""
+        steps = self.compare_exact(models, inputs, seen, what)
         with self.torch.autocast(self.device, self.torch.bfloat16):
             narrow = [step(self.torch, model, inputs, seen) for model in models]
         for name in narrow[0]:
@@ -157,7 +166,7 @@ def step(torch, model, inputs, seen):
     """The values where a token is seen, the loss, and the gradients."""
     model.zero_grad(set_to_none=True)
     output = model(**inputs)
-    values = output[0] if "loss" not in output else output.logits
+    values = output[0] if "loss" not in output else output.get("logits", output.get("logits_per_image"))
     loss = output["loss"] if "loss" in output else (values * torch.linspace(-1, 1, values.numel(), device=values.device).view(values.shape)).sum()
     loss.backward()
     values = values if seen is None else values[seen.bool()]
@@ -225,6 +234,40 @@ def test_images():
     models = Models()
     pixels = models.torch.randn(2, 3, 24, 24, device=models.device)
     run(models, OF_IMAGES, lambda pair, name: models.compare(pair, {"pixel_values": pixels}, None, name))
+
+
+def test_speech():
+    """Whisper: sounds to tokens, with a cache of both kinds of keys."""
+    models = Models()
+    sounds = models.torch.randn(2, 8, 32, device=models.device)
+
+    def check(pair, name):
+        models.compare(pair, {"input_features": sounds, "labels": models.tokens(2, 7)}, None, name)
+        models.generate(pair, {"input_features": sounds}, name)
+
+    run(models, (("WhisperForConditionalGeneration", "WhisperConfig", SPEECH),), check)
+
+
+def test_images_and_texts():
+    """CLIP: each of its parts, and both, in fp32 alone, as the loss multiplies what rounding leaves by 14."""
+    models = Models()
+    pixels = models.torch.randn(2, 3, 24, 24, device=models.device)
+
+    def texts(side):
+        inputs = inputs_of(models, side)
+        inputs["input_ids"][:, -1] = 2  # the features of the text are those of this token
+        return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+    def check_texts(pair, name):
+        models.compare(pair, texts("right"), None, name)  # where each row sees a key, as the loss is of all
+
+    def check(pair, name):
+        for side in ("left", "right"):
+            models.compare_exact(pair, {**texts(side), "pixel_values": pixels, "return_loss": True}, None, f"{name}, padding {side}")
+
+    run(models, (("CLIPTextModel", "CLIPTextConfig", CLIP["text_config"]),), check_texts)
+    run(models, (("CLIPVisionModel", "CLIPVisionConfig", IMAGE),), lambda pair, name: models.compare(pair, {"pixel_values": pixels}, None, name))
+    run(models, (("CLIPModel", "CLIPConfig", CLIP),), check)
 
 
 def test_models_with_their_own_attention_are_refused():

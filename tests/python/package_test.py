@@ -14,7 +14,7 @@ PACKAGE = os.path.join("runtime", "python")
 
 
 def python(*arguments, expect=0, **environment):
-    paths = [source(PACKAGE)] + ([] if importlib.util.find_spec("mypy") else [support.FETCHED.format(harness.ARGS.build)])
+    paths = [source(PACKAGE)] + ([] if importlib.util.find_spec("mypy") else [harness.fetched()])
     done = subprocess.run([sys.executable, "-B", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240,
                           check=False, cwd=harness.ARGS.scratch, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "FLASHJIT_CACHE_DIR": support.scratch("store"),
                                **environment})

@@ -73,6 +73,24 @@ def test_batches_and_heads():
     same_as_pytorchs(setting, [q, k.expand(3, 4, 7, 16), v.expand(3, 4, 7, 16)], "an expanded batch", ["key: its batch or its heads are broadcast"])
 
 
+def test_calls_that_follow_others():
+    """What fits is known again, and what does not is never taken for it."""
+    setting = Setting()
+    torch, sdpa = setting.torch, setting.ours.scaled_dot_product_attention
+    theirs = lambda *x, **options: torch.nn.functional.scaled_dot_product_attention(*[t.double() for t in x], **options)
+    q, k, v = setting.tensors((2, 4, 9, 16), (2, 4, 9, 16), (2, 4, 9, 16))
+    turned = q.transpose(2, 3).contiguous().transpose(2, 3)
+    nested = torch.nested.nested_tensor(list(q.unbind()))
+    for _ in range(3):
+        for x in (q, q, q, turned, q[:, :, :5], q.detach().requires_grad_()):
+            for options in ({}, {"is_causal": True}, {"scale": 0.3}):
+                setting.close(sdpa(x, k, v, **options), theirs(x, k, v, **options), f"{x.shape} {options}")
+        for _ in range(3):
+            setting.close(sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), theirs(q, k[:, :2], v[:, :2], enable_gqa=True))
+        refused(setting.flashjit.InvalidError, "enable_gqa", sdpa, q, k[:, :2], v[:, :2])
+        refused(setting.flashjit.InvalidError, "nested", sdpa, nested, nested, nested)
+
+
 def test_float64():
     setting = Setting()
     torch = setting.torch

@@ -5,21 +5,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "cli"))
 import harness
-from harness import Skip, scratch, source
-
-FETCHED = "{}/python"
-
-
-def find(name):
-    """A module of this Python, or, where it has none of its own, what tools/check fetched."""
-    fetched = FETCHED.format(harness.ARGS.build)
-    if fetched not in sys.path:
-        sys.path.append(fetched)
-    try:
-        return __import__(name)
-    except ImportError as error:
-        raise Skip(f"no {name} ({error})") from None
-
+from harness import Skip, find, scratch, source
 
 def load(*modules, device="host"):
     """The package on the library of this build, with a store of its own, and these modules; for this device."""

@@ -14,7 +14,8 @@ from flashjit import flex_rows
 from flashjit.capi import UnsupportedError
 from flashjit.flex_functions import ARGUMENTS, FUNCTIONS, RENAMED, device_of
 from flashjit.flex_table import METHODS, NUMBERS, ROWS
-from flashjit.flex_values import LONGEST, StandIn, Value, Writer, at_line, flat, is_of_user, leave_graph, refuse
+from flashjit.flex_types import asked, asks
+from flashjit.flex_values import ASKED, LONGEST, StandIn, Value, Writer, at_line, flat, is_of_user, leave_graph, refuse
 
 __all__ = ["leave_graph", "trace"]
 _UNKNOWN = "the spec's language has no counterpart (compiler/SPEC.md, masks and scores)"
@@ -115,6 +116,15 @@ def trace(mask_mod: Callable[..., Any] | None = None, score_mod: Callable[..., A
     >>> flashjit.torch.trace(mask_mod=lambda b, h, q, k: (q >= k) & (q - k < 128))
     {'mask': 'q >= k & q - k < 128', 'score': None}
     """
+    if asks(mask_mod) or asks(score_mod):
+        leave_graph("the function asks what something is, by isinstance, type or torch.is_tensor, and here stand-ins would be no tensors; leave "
+                    "the question out")
+        found: dict[str, Any] = _traced_by_python(mask_mod, score_mod, device, lengths)
+        return found
+    return _traced(mask_mod, score_mod, device, lengths)
+
+
+def _traced(mask_mod: Callable[..., Any] | None, score_mod: Callable[..., Any] | None, device: Any, lengths: Sequence[int] | None) -> dict[str, Any]:
     traced = _Trace(torch.device(device) if device is not None else None, lengths)
     mask = score = None
     with traced:
@@ -125,3 +135,16 @@ def trace(mask_mod: Callable[..., Any] | None = None, score_mod: Callable[..., A
             score = traced.real(traced.result(score_mod, s, *traced.positions())).text
     texts = f"{mask} {score}"
     return {"mask": mask, "score": score, **{name: tensor for name, tensor in traced.tensors.items() if f"{name}[" in texts}}
+
+
+def _traced_where_asked(mask_mod: Callable[..., Any] | None, score_mod: Callable[..., Any] | None, device: Any,
+                        lengths: Sequence[int] | None) -> dict[str, Any]:
+    """Refuses what stand-ins do not notice. They notice the other questions, and only where it is they who are asked about."""
+    for function in (mask_mod, score_mod):
+        if "type" in (found := asked(function)):
+            raise at_line(ASKED.format("type"), *found["type"])
+    return _traced(mask_mod, score_mod, device, lengths)
+
+
+_compiler: Any = torch.compiler
+_traced_by_python: Any = _compiler.disable(_traced_where_asked)

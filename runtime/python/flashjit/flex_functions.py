@@ -102,7 +102,7 @@ known(NUMBERS, "contiguous")(lambda w, a: w.lift(a))
 @known(NUMBERS, "clone")
 def clone(w: Writer, a: Any) -> Value:
     a = w.lift(a)
-    return Value(w, a.dtype, a.text, a.level, a.range, a.depth, False, a.moves, a.reads, a.bits)
+    return Value(w, a.dtype, a.text).become(a)
 
 
 for _name, _dtype in (("float", torch.float32), ("int", torch.int32), ("long", torch.int64), ("bool", torch.bool), ("short", torch.int16),

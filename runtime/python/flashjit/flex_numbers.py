@@ -23,8 +23,23 @@ def _arithmetic(w: Writer, operator: str, a: Any, b: Any) -> Value:
     if a.constant is not None and b.constant is not None:
         return w.wrapped(w.convert(w.lift(ends[0]), torch.int64), dtype) if a.weak and b.weak else w.strong(ends[0], dtype)
     if min(ends) < INTS[torch.int64][0] or max(ends) > INTS[torch.int64][1]:
-        return w.convert(_in_halves(w, operator, a, b), dtype)
+        result = w.convert(_in_halves(w, operator, a, b), dtype)
+        result.bounded = _bounded(w, operator, a, b, level)
+        return result
     return w.wrapped(w.binary(a, operator, b, level, torch.int64, (min(ends), max(ends))), dtype)
+
+
+def _bounded(w: Writer, operator: str, a: Value, b: Value, level: int) -> Value | None:
+    """What an index is written as. The limits differ, so that two numbers beyond them do not make one that looks right."""
+    if operator == "*" and a.constant is not None:
+        a, b = b, a
+    if operator == "*" and not b.constant:
+        return None
+    limit = (1 << 62) // (abs(b.constant or 1) if operator == "*" else 2)
+    sides = [value if -most <= value.range[0] and value.range[1] <= most else
+             w.function("min", (w.function("max", (value, w.lift(-most)), value.dtype), w.lift(most)), value.dtype, (-most, most))
+             for value, most in ((a.inside, limit), (b.inside, limit // 2 if operator != "*" else 1 << 62))]
+    return w.binary(sides[0], operator, sides[1], level, torch.int64, (-(1 << 62), 1 << 62))
 
 
 def _in_halves(w: Writer, operator: str, a: Value, b: Value) -> Value:

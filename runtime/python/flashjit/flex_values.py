@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from flashjit.capi import UnsupportedError
+from flashjit.flex_types import names_in
 
 _OURS = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
+_LIBRARY = os.path.dirname(os.__file__)
 LIMIT = 4096  # The spec's language takes so many bytes of a mask or score ...
 DEPTH = 60  # ... and 64 levels of nesting; these leave a few for what encloses a text.
 TENSORS = 8  # A mask and a score may read so many run-time parameters.
@@ -46,6 +48,14 @@ def is_of_user(path: str) -> bool:
     return not path.startswith(_OURS)
 
 
+# PyTorch's code in C would read the memory of a stand-in that says it is a tensor.
+ASKED = "{}: what stands in for a number here is no tensor, and cannot say that it is; leave the question out"
+
+
+def is_of_python(path: str) -> bool:
+    return path.startswith(_LIBRARY) and "-packages" not in path
+
+
 def refuse(why: str) -> UnsupportedError:
     """An exception that names the line of the user's function."""
     leave_graph(why)
@@ -53,6 +63,9 @@ def refuse(why: str) -> UnsupportedError:
     while frame and not is_of_user(frame.f_code.co_filename):
         frame = frame.f_back
     return UnsupportedError(why) if frame is None else at_line(why, frame.f_code.co_filename, frame.f_lineno)
+
+
+_IS_TENSOR = torch.is_tensor.__code__
 
 
 class StandIn:
@@ -67,6 +80,15 @@ class StandIn:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return writer_of(args, kwargs or {}).call(function, args, kwargs or {})
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """isinstance looks this up where the type is none of those it asks for, and so does PyTorch where it would take a number."""
+        code = sys._getframe(1).f_code
+        path = code.co_filename
+        if code is _IS_TENSOR or is_of_user(path) and not is_of_python(path) and "isinstance" in names_in(code):
+            raise refuse(ASKED.format("isinstance"))
+        return type(self)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -117,7 +139,8 @@ for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "invert", "pos",
 
 class Value(StandIn):
     """A stand-in for a tensor of one number. `range`: what an int may be. `weak`: it is a number of Python, which takes the dtype of
-    what it meets. `moves`: it has a gradient. `reads`: it reads a tensor. `bits`: where its bits come from, if bits of others were put together."""
+    what it meets. `moves`: it has a gradient. `reads`: it reads a tensor. `bits`: where its bits come from, if bits of others were put together.
+    `bounded`: where an int may leave 64 bits and wraps around, the same number in a text that does not, if all it is made of is below 2^60."""
 
     def __init__(self, writer: Any, dtype: torch.dtype, text: str, level: int = WHOLE, range: Any = None,
                  depth: int = 0, weak: bool = False, moves: bool = False, reads: bool = False, bits: Any = None) -> None:
@@ -125,6 +148,7 @@ class Value(StandIn):
         self.dtype, self.text, self.level, self.depth = dtype, text, level, depth
         self.range: Any = range  # the least and the largest; of ints alone
         self.weak, self.moves, self.reads, self.bits = weak, moves, reads, bits
+        self.bounded: Value | None = None
 
     @property
     def kind(self) -> str:
@@ -143,10 +167,15 @@ class Value(StandIn):
         """The int that it is, where it is known."""
         return self.range[0] if self.range and self.range[0] == self.range[1] else None
 
+    @property
+    def inside(self) -> Value:
+        """What an index is written as."""
+        return self if self.bounded is None else self.bounded
+
     def become(self, other: Value) -> Value:
         """Takes the place of what it was, for all who have it."""
         self.dtype, self.text, self.level, self.range, self.depth = other.dtype, other.text, other.level, other.range, other.depth
-        self.weak, self.moves, self.reads, self.bits = False, other.moves, other.reads, other.bits
+        self.weak, self.moves, self.reads, self.bits, self.bounded = False, other.moves, other.reads, other.bits, other.bounded
         return self
 
 
@@ -185,13 +214,19 @@ class Writer:
         self.gradients = torch.is_grad_enabled()
         self.tensors: dict[str, Tensor] = {}  # by the names that they have in the texts
         self.read: list[Tensor] = []  # what the functions read as these, in the same order
-        self.twice: list[tuple[Tensor, int, Tensor]] = []  # tensors that stand beside themselves along a dimension
         self.made: list[tuple[Tensor, Any]] = []  # tensors of one number that the functions made of one of Python
 
     def compose(self, dtype: torch.dtype, level: int, pieces: Sequence[Any], range: tuple[int, int] | None = None,
                 bits: Any = None) -> Value:
-        """A text of texts and values, each of which stands beside the least level that needs no parentheses there. Its length is
-        known before it is made, so that a loop cannot fill the memory."""
+        """A text of texts and values, each of which stands beside the least level that needs no parentheses there."""
+        value = self._composed(dtype, level, pieces, range, bits)
+        if any([not isinstance(piece, str) and piece[0].bounded is not None for piece in pieces]):
+            bounded = [piece if isinstance(piece, str) else (piece[0].inside, piece[1]) for piece in pieces]
+            value.bounded = self._composed(dtype, level, bounded, range, bits)
+        return value
+
+    def _composed(self, dtype: torch.dtype, level: int, pieces: Sequence[Any], range: tuple[int, int] | None, bits: Any) -> Value:
+        """The length of the text is known before it is made, so that a loop cannot fill the memory."""
         size, depth, moves, reads = 0, 0, False, False
         for piece in pieces:
             if isinstance(piece, str):
@@ -265,33 +300,33 @@ class Writer:
         self.tensors[name] = known
         return name
 
-    def beside_itself(self, tensor: Tensor, dimension: int) -> Tensor:
-        for known, along, result in self.twice:
-            if known is tensor and along == dimension:
-                return result
-        self.twice.append((tensor, dimension, torch.cat((tensor, tensor), dimension)))
-        return self.twice[-1][2]
+    def index(self, place: Any, count: int) -> Value:
+        """A place along a dimension of `count`. PyTorch counts negative ones from the end."""
+        given = self.lift(place)
+        if given.kind != "int":
+            raise refuse(f"an index must be an int, and this is of {given.dtype}")
+        if given.dtype == torch.uint8:
+            raise refuse("an index of uint8 is a mask to PyTorch; convert it to int32")
+        value: Value = given.inside
+        if value.range[0] >= 0 or not (value.reads or self.lengths) or not count:
+            return value
+        # What lies outside stays outside, where a call is refused; and where nothing is negative, the language sees the range as it is.
+        from_start = self.binary(value, "%", self.lift(count), PRODUCT, torch.int64)
+        from_end = self.binary(self.function("min", (value, self.lift(-1)), torch.int64), "+", self.lift(count), SUM, torch.int64)
+        return self.function("max", (self.function("min", (from_start, from_end), torch.int64), value), torch.int64)
 
     def element(self, tensor: Tensor, index: Sequence[Any]) -> Value:
         """`index`: a number for each dimension."""
         pieces: list[Any] = []
-        for at, i in enumerate(index):
-            value = self.lift(i)
-            if value.kind != "int":
-                raise refuse(f"an index must be an int, and this is of {value.dtype}")
-            if self.lengths and value.range and value.range[0] < 0 and not value.reads:
-                # PyTorch counts these from the end: as from the front of the tensor beside itself.
-                count = tensor.shape[at]
-                value = self.binary(value, "+", self.lift(count), SUM, torch.int64, (value.range[0] + count, value.range[1] + count))
-                tensor = self.beside_itself(tensor, at)
-            pieces += [", ", (value, OR)] if at else [(value, OR)]
+        for i, count in zip(index, tensor.shape or (1,)):
+            pieces += [", ", (self.index(i, count), OR)] if pieces else [(self.index(i, count), OR)]
         name = self.name_of(tensor)
         if tensor.dtype == torch.bool:
-            value = self.compose(torch.bool, COMPARISON, (f"{name}[", *pieces, "] != 0"))
+            value = self._composed(torch.bool, COMPARISON, (f"{name}[", *pieces, "] != 0"), None, None)
         elif tensor.dtype in INTS:
-            value = self.compose(tensor.dtype, WHOLE, (f"{name}[", *pieces, "]"), INTS[tensor.dtype])
+            value = self._composed(tensor.dtype, WHOLE, (f"{name}[", *pieces, "]"), INTS[tensor.dtype], None)
         else:
-            value = self.compose(torch.float32, WHOLE, (f"{name}[", *pieces, "]"))
+            value = self._composed(torch.float32, WHOLE, (f"{name}[", *pieces, "]"), None, None)
         value.moves, value.reads = tensor.requires_grad, True
         return value
 
@@ -326,7 +361,9 @@ class Writer:
         low, high = INTS[dtype]
         inside = low <= value.range[0] and value.range[1] <= high
         if inside or dtype == torch.int64:  # The language refuses what leaves 64 bits.
-            return Value(self, dtype, value.text, value.level, value.range, value.depth, value.weak, False, value.reads, value.bits)
+            same = Value(self, dtype, value.text, value.level, value.range, value.depth, value.weak, False, value.reads, value.bits)
+            same.bounded = value.bounded
+            return same
         if value.constant is not None:
             constant = (value.constant - low) % (high - low + 1) + low
             return Value(self, dtype, str(constant), WHOLE if constant >= 0 else SIGN, (constant, constant))

@@ -14,7 +14,7 @@ from flashjit.calls import attention, plan_of
 from flashjit.capi import InvalidError, UnsupportedError
 from flashjit.command import Text
 from flashjit.flex import leave_graph, trace
-from flashjit.torch_fit import Fitted, fit
+from flashjit.torch_fit import Fitted, fit, fit_as_before
 
 __all__ = ["explain", "flex_attention", "register_with_transformers", "scaled_dot_product_attention", "trace"]
 
@@ -37,6 +37,9 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     >>> bool(torch.allclose(ours, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), atol=1e-5))
     True
     """
+    if attn_mask is None and not dropout_p and fit_as_before(query, key, value, enable_gqa):
+        mask, align = ("causal", "top_left") if is_causal else (None, None)
+        return attention(query, key, value, mask, layout="bhsd", scale=scale, align=align)
     fitted, words = _fitted(query, key, value, attn_mask, is_causal, scale, enable_gqa)
     return fitted.result(attention(fitted.query, fitted.key, fitted.value, layout="bhsd", scale=fitted.scale, **words,
                                    **_dropped(dropout_p, query)))

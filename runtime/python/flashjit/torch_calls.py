@@ -27,7 +27,7 @@ def _raw_stream(index: int) -> int:
 _of_dynamo: Any = getattr(torch._C._dynamo, "guards", None)
 current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
-_checks: Any = getattr(_of_dynamo, "TensorGuards", None)
+guards: Any = getattr(_of_dynamo, "TensorGuards", None)
 
 
 def _empty_on(device: str) -> Any:
@@ -108,16 +108,22 @@ class _Same:
 
     def __init__(self, pool: Pool, gradients: Any) -> None:
         self.pool, self.gradients, self.alignment = pool, gradients, 0
-        self.like: Callable[..., bool] = _unlike
+        self.like: Callable[..., bool] = unlike
 
     def learn(self, alignment: int, *given: Tensor) -> None:
         self.alignment = alignment
-        self.like = _checks(*given, dynamic_dims_sizes=[list(t.shape) for t in given],
-                            dynamic_dims_strides=[list(t.stride()) for t in given]).check
+        self.like = guard_of(*given)
 
 
-def _unlike(*given: Tensor) -> bool:
+def unlike(*given: Tensor) -> bool:
     return False
+
+
+def guard_of(*given: Tensor) -> Callable[..., bool]:
+    """A function that says whether tensors are like these in all but where they lie."""
+    like: Callable[..., bool] = guards(*given, dynamic_dims_sizes=[list(t.shape) for t in given],
+                                       dynamic_dims_strides=[list(t.stride()) for t in given]).check
+    return like
 
 
 # By options. `like` sees which tensors require gradients, and not whether gradients are enabled: there is a table for calls without
@@ -127,13 +133,13 @@ same_calls: tuple[dict[Any, _Same], dict[Any, _Same], dict[Any, _Same]] = {}, {}
 
 def remember(options: Any, pool: Pool, gradients: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Keeps that a call with nothing but these tensors took this pool, and has these gradients."""
-    if not _checks:
+    if not guards:
         return
     table = same_calls[_is_grad_enabled() and 1 + q.requires_grad]
     same = table.get(options)
     if same is None or same.pool is not pool:
         table[options] = _Same(pool, gradients)
-    elif same.like is _unlike:
+    elif same.like is unlike:
         same.learn((q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, q, k, v)
 
 

@@ -4,14 +4,16 @@ copies, which explain() lists."""
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
 
 from flashjit import tensors
 from flashjit.capi import InvalidError, UnsupportedError
+from flashjit.torch_calls import guard_of, guards, unlike
 
+_is_compiling = torch.compiler.is_dynamo_compiling
 _broadcast: Any = torch.broadcast_shapes
 _VECTOR = 8  # head dims of kernels are multiples of it
 
@@ -52,10 +54,38 @@ class _Notes:
         return made
 
 
+class _Plain:
+    """What q, k and v were like that kernels take as they are. `like` takes a tenth of the time of looking at their sizes."""
+
+    def __init__(self) -> None:
+        self.like: tuple[Callable[..., bool], bool] = unlike, False  # and whether heads may have groups, in one step for other threads
+        self.seen = torch.Size()
+
+    def learn(self, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
+        """At the second call of one size, so that sizes which take turns cost no more than before."""
+        if _is_compiling() or not guards:
+            return
+        if query.shape == self.seen:
+            self.like = guard_of(query, key, value), enable_gqa
+        self.seen = query.shape
+
+
+_plain = _Plain()
+
+
+def fit_as_before(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
+    """Whether these are like those that needed no copy. It ends the process on nested ones to ask the guard."""
+    if type(query) is not Tensor or type(key) is not Tensor or type(value) is not Tensor or _is_compiling():
+        return False
+    like, in_groups = _plain.like
+    return (enable_gqa or not in_groups) and not (query.is_nested or key.is_nested or value.is_nested) and like(query, key, value)
+
+
 def fit(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, scale: float | None, enable_gqa: bool,
         lines: list[str] | None = None) -> Fitted:
     """`lines` takes what was copied, and why."""
     if _fits(query, key, value, attn_mask, enable_gqa):
+        _plain.learn(query, key, value, enable_gqa)
         return Fitted(query, key, value, attn_mask, scale, (*query.shape[:-1], value.shape[-1]), False)
     notes = _Notes(lines)
     for name, tensor in (("query", query), ("key", key), ("value", value)):
