@@ -8,6 +8,7 @@
 
 #include "codegen/cuda/expr.h"
 #include "codegen/cuda/embedded_templates.h"
+#include "codegen/cuda/loop.h"
 #include "codegen/cuda/matrix.h"
 #include "compiler/analysis/gradient_reads.h"
 #include "compiler/analysis/score_inputs.h"
@@ -419,6 +420,8 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   if (const std::string products = emit_matrix(plan.program); !products.empty()) {
     source.generated.push_back({"matrix.gen.cuh", short_header("The matrix products of this kernel.") + products});
   }
+  FLASHJIT_ASSIGN(loop, emit_loop(plan.program, family.vocabulary));
+  if (!loop.empty()) source.generated.push_back({"loop.gen.cuh", short_header("The loop of this kernel.") + loop});
   std::string entry = short_header(family.summary);
   entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", family.loop_file);
   for (const auto* launches : {&plan.before, &plan.launches})

@@ -23,16 +23,21 @@ constexpr AttributeRow kRows[] = {
     {"tile", "pipeline_copies",
      "which tile of the loop, counted from the current one, before the loop from the first; there is nothing to do behind the last"},
     {"barrier", "pipeline_copies", "what is awaited of a slot: full or empty"},
+    {"count", "pipeline_copies", "how many do the same"},
     {"pending", "pipeline_copies", "groups that may still be under way"},
     {"redo", "choose_softmax",
      "reference with which a tile is done again when its row sums show that the one taken was too far off"},
+    {"piece", "add_up_tiles", "columns of a product: so many pieces before it"},
+    {"on_top", "add_up_tiles", "is a product added to what is in its registers? true, false, or what is so called"},
     {"registers", "budget_registers", "per thread: estimated need / what the budget leaves"},
 };
 
-constexpr std::array<std::string_view, 24> kKindNames = {
-    "load",    "commit",    "wait",     "barrier", "producer", "transposer", "consumer", "await",
-    "release", "transpose", "fragment", "fill",    "loop",     "mma",        "score",    "mask",
-    "softmax", "gradient",  "rescale",  "convert", "reduce",   "finalize",   "stage",    "store"};
+constexpr std::string_view kKindNames[] = {
+    "load",      "commit",    "wait",   "barrier",  "producer", "transposer", "consumer",   "await",    "release",
+    "transpose", "fragment",  "fill",   "loop",     "mma",      "score",      "mask",       "softmax",  "gradient",
+    "rescale",   "convert",   "reduce", "finalize", "stage",    "store",      "body",       "call",     "items",
+    "when",      "otherwise", "return", "let",      "fence",    "keep",       "begin_turn", "end_turn", "take_in",
+    "mark",      "draw",      "drop",   "look",     "lower",    "advance"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
 
@@ -53,13 +58,10 @@ std::string names_of(const Program& program, const std::vector<int>& buffers) {
 
 void dump_statements(const Program& program, const std::vector<Statement>& body, int depth, std::string& out) {
   for (const Statement& s : body) {
-    out += std::string(depth * 2, ' ');
-    out += name(s.kind);
-    if (s.along) out += fmt::format(" {}", names_of(*s.along).axis);
-    if (!s.writes.empty()) out += " " + names_of(program, s.writes);
-    if (!s.reads.empty()) out += " <- " + names_of(program, s.reads);
+    out += std::string(depth * 2, ' ') + describe(program, s);
     if (s.product.columns > 0) out += fmt::format(" ({})", print(s.product));
     out += print_attributes(s.attributes) + "\n";
+    dump_statements(program, s.inside, depth + 1, out);
     dump_statements(program, s.body, depth + 1, out);
   }
 }
@@ -145,6 +147,15 @@ const Product* find_product(const std::vector<Statement>& body, std::string_view
 
 const Product* find_product(const Program& program, std::string_view target) {
   return find_product(program.body, target);
+}
+
+std::string describe(const Program& program, const Statement& s) {
+  std::string out(name(s.kind));
+  if (!s.label.empty()) out += fmt::format(" {}", s.label);
+  if (s.along) out += fmt::format(" {}", names_of(*s.along).axis);
+  if (!s.writes.empty()) out += " " + names_of(program, s.writes);
+  if (!s.reads.empty()) out += " <- " + names_of(program, s.reads);
+  return out;
 }
 
 std::string dump(const Program& program) {

@@ -58,6 +58,9 @@ struct Buffer {
   std::int64_t offset = -1;  // shared: bytes from the start of the block's memory
   std::int64_t bytes = 0;    // shared: of one stage
   bool own_rows = false;     // each warp touches its own rows only
+  // Of programs that are printed: what registers are called, or the barriers of a slot, and the ring that counts slots.
+  std::string_view code = {}, ring = {};
+  int behind = 0;  // slots that its reader is behind the ring
 };
 
 // ---- statements ----
@@ -69,7 +72,7 @@ enum class Kind {
   Barrier,     // all warps of the block
   Producer,    // what the warp that copies does for an item, beside the consumers
   Transposer,  // what warps between both do for it, where an operand is to be transposed
-  Consumer,    // what each of the warpgroups that compute does for it
+  Consumer,    // what each of the warpgroups that compute does for it, or its bodies
   Await,       // until the next slot of a buffer's ring is full (for who reads it) or empty (for who fills it)
   Release,     // this reader is done with a slot: empty once all of them are
   Transpose,   // shared -> shared, by a transposer
@@ -87,6 +90,25 @@ enum class Kind {
   Finalize,    // divide by the sum, LSE, sink
   Stage,       // registers -> shared, for wide stores
   Store,       // to global memory
+  // Of programs that are printed (operations.h):
+  Body,       // a function of a role; `label` is its name
+  Call,       // of a body, or of what templates do
+  Items,      // what a block is given, one after the other: calls the bodies
+  When,       // what is in it happens where `label` is true
+  Otherwise,  // and this where it is not
+  Return,     // from the body
+  Let,        // a name for what is asked or kept
+  Fence,      // what other instructions have written of registers is there for products
+  Keep,       // accesses of registers stay on their side of this
+  BeginTurn,  // this warpgroup's products come next
+  EndTurn,    // the next one's do
+  TakeIn,     // sums take in what products have made
+  Mark,       // something is true from here on
+  Draw,       // which weights are dropped
+  Drop,       // they become 0
+  Look,       // was something too large?
+  Lower,      // references rise, and what is large becomes small
+  Advance,    // to the next slot of a ring
 };
 std::string_view name(Kind kind);
 
@@ -94,9 +116,12 @@ struct Statement {
   Kind kind = Kind::Load;
   std::vector<int> writes, reads;  // indices of buffers
   Attributes attributes;
-  std::vector<Statement> body;  // Loop, Producer, Transposer, Consumer
-  std::optional<Axis> along;    // Loop: of which tiles
-  Product product;              // Mma, once warps are assigned
+  std::vector<Statement> body;    // of loops, roles, Body, When and Otherwise; of Softmax what is done halfway
+  std::vector<Statement> inside;  // what the function does that it is a call of, as far as others must know
+  std::optional<Axis> along;      // Loop: of which tiles
+  Product product;                // Mma, once warps are assigned
+  std::string_view label;         // Body, Call, When, Let, Mark: which
+  std::string_view form;          // which of the kind's operations it is
 };
 Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 
@@ -128,6 +153,8 @@ struct Program {
 // The matrix product into this buffer; null: there is none.
 const Product* find_product(const Program& program, std::string_view target);
 
+// A statement without its attributes: "mma S <- Qs, Ks".
+std::string describe(const Program& program, const Statement& statement);
 // One statement a line, loops indented, attributes in brackets.
 std::string dump(const Program& program);
 

@@ -1,10 +1,18 @@
+// Runs the roles of a program against each other, on the rings of shared memory, the turns of warpgroups and the registers of
+// products. What is found is a wrong program, for some number of tiles and some order of events.
 #include "compiler/program/ir_verify_roles.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include "compiler/program/roles.h"
 
 namespace flashjit {
 
@@ -12,43 +20,26 @@ namespace {
 
 constexpr std::int64_t kSwizzleRepeats = 1024;  // bytes: where every swizzle begins anew, so tiles must too
 
-bool touches(const Statement& s, int buffer) {
-  return std::ranges::count(s.reads, buffer) + std::ranges::count(s.writes, buffer) > 0;
-}
-
-// A statement as one role executes it: for which item, and which tile of its loop.
-struct Step {
-  const Statement* statement;
-  std::int64_t item = 0, tile = -1;
-};
-
 std::int64_t integer(const Statement& s, std::string_view key, std::int64_t absent) {
   const Attribute* a = s.attributes.find(key);
   const auto* value = a ? std::get_if<std::int64_t>(&a->value) : nullptr;
   return value ? *value : absent;
 }
-
-// Statements of a tile behind the last are not executed.
-void unroll(const std::vector<Statement>& body, std::int64_t item, std::int64_t tiles, std::int64_t now, bool in_loop,
-            std::vector<Step>& out) {
-  for (const Statement& s : body) {
-    if (s.kind == Kind::Loop) {
-      for (std::int64_t tile = 0; tile < tiles; ++tile) unroll(s.body, item, tiles, tile, true, out);
-      continue;
-    }
-    const bool of_a_tile = in_loop || s.attributes.find("tile");
-    const std::int64_t tile = of_a_tile ? now + integer(s, "tile", 0) : -1;
-    if (tile < tiles) out.push_back({&s, item, tile});
-  }
+bool awaits_empty(const Statement& s) {
+  const Attribute* barrier = s.attributes.find("barrier");
+  return barrier && std::get<std::string>(barrier->value) == "empty";
 }
 
-// The slots of one shared buffer, used in turn. Slots are counted from the start of the program and never wrap.
+// The slots of one shared buffer, used in turn. Slots are counted from the start and never wrap.
 struct Ring {
-  std::int64_t granted = 0;  // known to the producer to be empty
-  std::int64_t filled = 0;
-  std::int64_t arrived = 0;         // known to the consumer to be full
-  std::int64_t released = 0;        // the consumer reads this one
-  std::vector<Step> contents = {};  // what filled each slot
+  std::int64_t granted = 0;                                        // known to who fills it to be empty
+  std::vector<std::pair<std::int64_t, std::int64_t>> filled = {};  // the item and the tile of each
+};
+
+// Who reads a ring: how many slots it has released, and which it knows to be full.
+struct Reader {
+  std::int64_t released = 0;
+  std::set<std::int64_t> full = {};
 };
 
 struct Product {
@@ -56,162 +47,258 @@ struct Product {
   std::int64_t group;
 };
 
-// A role, and how far it has come.
-struct Role {
-  Kind kind;
-  std::vector<Step> steps = {};
+// A role, how far it has come, and what it has under way.
+struct Actor {
+  RoleTrace trace;
   std::size_t next = 0;
+  std::int64_t count = 0, groups = 0;       // slots of K that it is past; groups of products that it has committed
+  std::map<int, Reader> reads = {};         // by buffer
+  std::vector<Product> products = {};       // under way
+  std::set<int> written = {};               // registers since the last fence
+  std::map<int, std::int64_t> unkept = {};  // that products have written, of which group
+  bool is_done() const { return next == trace.steps.size(); }
+  bool is_consumer() const { return trace.role->kind == Kind::Consumer; }
 };
 
-struct Roles {
+struct Block {
   const Program& p;
-  std::array<Role, 3> roles = {Role{Kind::Producer}, Role{Kind::Transposer}, Role{Kind::Consumer}};
-  std::vector<Ring> rings = {};        // by buffer
-  std::vector<Product> products = {};  // under way
-  std::int64_t groups = 0;             // of products, committed
+  const std::function<void(const RoleTrace&, const Step&)>& on_step;
+  std::vector<Actor> actors = {};
+  std::vector<Ring> rings = {};  // by buffer
+  std::vector<int> turns = {};   // given to each consumer, and not taken
 
-  std::string describe(const Step& step) const {
-    const Statement& s = *step.statement;
-    const std::string about = s.writes.empty() ? "" : " " + p.buffers[s.writes[0]].name;
+  const Buffer& buffer(int b) const { return p.buffers[static_cast<std::size_t>(b)]; }
+  Ring& ring(int b) { return rings[static_cast<std::size_t>(b)]; }
+  bool is_shared(int b) const { return buffer(b).space == Space::Shared; }
+
+  std::string at(const Step& step) const {
     const std::string tile = step.tile < 0 ? "" : fmt::format(", tile {}", step.tile);
-    return fmt::format("{}{} (item {}{})", name(s.kind), about, step.item, tile);
+    return fmt::format("{} (item {}{})", describe(p, *step.statement), step.item, tile);
   }
   Result<void> wrong(const Step& step, std::string_view what) const {
-    return internal(fmt::format("{}: {}", describe(step), what));
+    return internal(fmt::format("{}: {}", at(step), what));
   }
 
-  // Whether the wait is over.
-  bool await(const Step& step) {
-    const int buffer = step.statement->writes[0];
-    Ring& ring = rings[buffer];
-    const Attribute* barrier = step.statement->attributes.find("barrier");
-    const bool empty = barrier && std::get<std::string>(barrier->value) == "empty";
-    if (empty ? ring.granted - ring.released >= p.buffers[buffer].stages : ring.arrived >= ring.filled) return false;
-    ++(empty ? ring.granted : ring.arrived);
+  // Which slot a reader's statement is about.
+  std::int64_t slot_of(const Actor& actor, const Step& step, int b) const {
+    if (!actor.is_consumer()) return actor.reads.at(b).released;
+    if (buffer(b).ring == "q_ring") return step.item;
+    if (buffer(b).ring.empty()) return actor.reads.at(b).released;
+    return actor.count - buffer(b).behind;
+  }
+  // The slots that all who read it have released.
+  std::int64_t released(int b) const {
+    std::int64_t least = -1;
+    for (const Actor& actor : actors) {
+      const auto reader = actor.reads.find(b);
+      if (reader == actor.reads.end()) continue;
+      least = least < 0 ? reader->second.released : std::min(least, reader->second.released);
+    }
+    return std::max<std::int64_t>(least, 0);
+  }
+
+  // Whether a wait is over.
+  bool await(Actor& actor, const Step& step) {
+    const int b = step.statement->writes[0];
+    if (awaits_empty(*step.statement)) {
+      if (ring(b).granted - released(b) >= buffer(b).stages) return false;
+      ++ring(b).granted;
+      return true;
+    }
+    const std::int64_t slot = slot_of(actor, step, b);
+    if (slot >= static_cast<std::int64_t>(ring(b).filled.size())) return false;
+    actor.reads[b].full.insert(slot);
     return true;
   }
 
-  Result<void> produce(const Step& step) {
-    if (step.statement->kind != Kind::Load) return wrong(step, "the producer copies and does nothing else");
-    return fill(step);
-  }
-
-  Result<void> transpose(const Step& step) {
-    if (step.statement->kind == Kind::Release) return release(step);
-    if (step.statement->kind != Kind::Transpose) return wrong(step, "the transposer transposes and does nothing else");
-    FLASHJIT_TRY(read(step, step.statement->reads[0]));
-    return fill(step);
-  }
-
   Result<void> fill(const Step& step) {
-    Ring& ring = rings[step.statement->writes[0]];
-    if (ring.filled >= ring.granted) return wrong(step, "overwrites a slot before it has awaited that it is empty");
-    ++ring.filled;
-    ring.contents.push_back(step);
+    const int b = step.statement->writes[0];
+    if (static_cast<std::int64_t>(ring(b).filled.size()) >= ring(b).granted)
+      return wrong(step, "overwrites a slot before it has awaited that it is empty");
+    ring(b).filled.emplace_back(step.item, step.tile);
     return {};
   }
 
-  Result<void> read(const Step& step, int buffer) {
-    const Ring& ring = rings[buffer];
-    const std::string& tile = p.buffers[buffer].name;
-    if (ring.released >= ring.arrived)
-      return wrong(step, fmt::format("reads {} before it has awaited that it is full", tile));
-    const Step& there = ring.contents[ring.released];
-    if (there.item != step.item || (there.tile >= 0 && there.tile != step.tile)) {
-      return wrong(step, fmt::format("reads {}, but item {}, tile {} is there", tile, there.item, there.tile));
-    }
+  // `item`, `tile`: what it is to find there. Products that nobody looks at may read anything.
+  Result<void> read(Actor& actor, const Step& step, int b, std::int64_t item, std::int64_t tile) {
+    if (item < 0) return {};
+    const std::int64_t slot = slot_of(actor, step, b);
+    if (!actor.reads[b].full.contains(slot))
+      return wrong(step, fmt::format("reads {} before it has awaited that it is full", buffer(b).name));
+    const auto [there, of] = ring(b).filled[static_cast<std::size_t>(slot)];
+    if (there != item || (of >= 0 && of != tile))
+      return wrong(step, fmt::format("reads {}, but item {}, tile {} is there", buffer(b).name, there, of));
     return {};
   }
 
-  Result<void> release(const Step& step) {
-    const int buffer = step.statement->writes[0];
-    Ring& ring = rings[buffer];
-    if (ring.released >= ring.arrived) return wrong(step, "releases a slot that it has not awaited");
-    const bool read =
-        std::ranges::any_of(products, [&](const Product& product) { return touches(*product.statement, buffer); });
-    if (read) return wrong(step, "releases a slot that a product under way reads: a wait is missing");
-    ++ring.released;
+  Result<void> release(Actor& actor, const Step& step) {
+    const int b = step.statement->writes[0];
+    Reader& reader = actor.reads[b];
+    const std::int64_t slot = slot_of(actor, step, b);
+    if (slot != reader.released)
+      return wrong(step, fmt::format("releases slot {}, but {} is the next to be released", slot, reader.released));
+    if (!reader.full.contains(slot)) return wrong(step, "releases a slot that it has not awaited");
+    const auto reads_it = [&](const Product& product) { return std::ranges::count(product.statement->reads, b) > 0; };
+    if (std::ranges::any_of(actor.products, reads_it))
+      return wrong(step, "releases a slot that a product under way reads: a wait is missing");
+    ++reader.released;
     return {};
   }
 
   // Registers of a product belong to it until it has been waited for; another product may queue behind it.
-  Result<void> check_registers(const Step& step) {
-    for (const Product& product : products) {
-      for (const int buffer : product.statement->writes) {
-        if (touches(*step.statement, buffer) && step.statement->kind != Kind::Mma)
-          return wrong(step,
-                       fmt::format("uses {} while a product writes it: a wait is missing", p.buffers[buffer].name));
-      }
-      for (const int buffer : product.statement->reads) {
-        if (std::ranges::count(step.statement->writes, buffer))
-          return wrong(step,
-                       fmt::format("changes {} while a product reads it: a wait is missing", p.buffers[buffer].name));
-      }
-    }
-    return {};
-  }
-
-  Result<void> consume(const Step& step) {
+  Result<void> check_registers(Actor& actor, const Step& step) {
     const Statement& s = *step.statement;
-    if (s.kind == Kind::Release) return release(step);
-    if (s.kind == Kind::Load) return wrong(step, "consumers do not copy");
-    FLASHJIT_TRY(check_registers(step));
-    for (const int buffer : s.reads) {
-      if (p.buffers[buffer].space == Space::Shared) FLASHJIT_TRY(read(step, buffer));
+    const auto touches = [&](int b) { return std::ranges::count(s.reads, b) + std::ranges::count(s.writes, b) > 0; };
+    for (const Product& product : actor.products) {
+      for (const int b : product.statement->writes) {
+        if (touches(b) && s.kind != Kind::Mma && s.kind != Kind::Keep)
+          return wrong(step, fmt::format("uses {} while a product writes it: a wait is missing", buffer(b).name));
+      }
+      for (const int b : product.statement->reads) {
+        if (std::ranges::count(s.writes, b) > 0 && s.kind != Kind::Keep)
+          return wrong(step, fmt::format("changes {} while a product reads it: a wait is missing", buffer(b).name));
+      }
     }
-    if (s.kind == Kind::Mma) products.push_back({&s, groups});
-    if (s.kind == Kind::Commit) ++groups;
-    if (s.kind == Kind::Wait) {
-      const std::int64_t done = groups - integer(s, "pending", 0);
-      std::erase_if(products, [&](const Product& product) { return product.group < done; });
+    if (s.kind == Kind::Keep) {
+      // What a group has written stays together.
+      const auto kept = actor.unkept.find(s.writes[0]);
+      if (kept == actor.unkept.end()) return {};
+      const std::int64_t group = kept->second;
+      std::erase_if(actor.unkept, [&](const auto& other) { return other.second == group; });
+      return {};
+    }
+    // What is overwritten needs no keeping: ptxas does not move that over the wait.
+    for (const auto& [b, group] : actor.unkept) {
+      if (std::ranges::count(s.reads, b) > 0 && s.kind != Kind::Mma)
+        return wrong(
+            step, fmt::format("uses {} behind a wait, and nothing keeps it there: a keep is missing", buffer(b).name));
+    }
+    if (s.kind == Kind::Fence) return actor.written.clear(), Result<void>();
+    if (s.kind == Kind::Mma) {
+      for (const int b : actor.written) {
+        if (touches(b)) return wrong(step, fmt::format("takes {} as it was: a fence is missing", buffer(b).name));
+      }
+      return {};
+    }
+    for (const int b : s.writes) {
+      if (buffer(b).space == Space::Register) actor.written.insert(b);
     }
     return {};
   }
 
-  Result<void> execute(Kind role, const Step& step) {
-    return role == Kind::Producer ? produce(step) : role == Kind::Transposer ? transpose(step) : consume(step);
+  Result<void> consume(Actor& actor, const Step& step) {
+    const Statement& s = *step.statement;
+    if (s.kind == Kind::Load) return wrong(step, "consumers do not copy");
+    FLASHJIT_TRY(check_registers(actor, step));
+    for (const int b : s.reads) {
+      if (!is_shared(b)) continue;
+      const bool before = buffer(b).behind > 0;
+      FLASHJIT_TRY(read(actor, step, b,
+                        before          ? step.item_before
+                        : step.tile < 0 ? -1
+                                        : step.item,
+                        before ? step.tile_before : step.tile));
+    }
+    if (s.kind == Kind::Mma) actor.products.push_back({&s, actor.groups});
+    if (s.kind == Kind::Commit) ++actor.groups;
+    if (s.kind == Kind::Wait) {
+      const std::int64_t done = actor.groups - integer(s, "pending", 0);
+      std::erase_if(actor.products, [&](const Product& product) {
+        if (product.group < done) actor.unkept[product.statement->writes[0]] = product.group;
+        return product.group < done;
+      });
+    }
+    if (s.kind == Kind::Advance) ++actor.count;
+    if (s.kind == Kind::EndTurn) {
+      int& turn = turns[static_cast<std::size_t>((actor.trace.number + 1) % static_cast<int>(turns.size()))];
+      if (++turn > 1) return wrong(step, "gives a turn that was given and not taken");
+    }
+    return {};
+  }
+
+  Result<void> execute(Actor& actor, const Step& step) {
+    const Statement& s = *step.statement;
+    if (actor.is_consumer() && on_step) on_step(actor.trace, step);
+    if (s.kind == Kind::Release && actor.reads.contains(s.writes[0])) return release(actor, step);
+    if (actor.is_consumer()) return consume(actor, step);
+    const bool transposes = s.kind == Kind::Transpose && actor.trace.role->kind == Kind::Transposer;
+    if (transposes) FLASHJIT_TRY(read(actor, step, s.reads[0], step.item, step.tile));
+    if (!transposes && (s.kind != Kind::Load || actor.trace.role->kind != Kind::Producer))
+      return wrong(step, fmt::format("the {} does not do that", name(actor.trace.role->kind)));
+    return fill(step);
+  }
+
+  // False: it waits.
+  bool may_go_on(Actor& actor, const Step& step) {
+    if (step.statement->kind == Kind::Await) return await(actor, step);
+    if (step.statement->kind != Kind::BeginTurn) return true;
+    int& turn = turns[static_cast<std::size_t>(actor.trace.number)];
+    return turn > 0 ? --turn, true : false;
   }
 
   // Lets a role go on until it waits or is done. Says whether it has come further.
-  Result<bool> advance(Role& role) {
-    const std::size_t before = role.next;
-    for (; role.next < role.steps.size(); ++role.next) {
-      const Step& step = role.steps[role.next];
-      if (step.statement->kind == Kind::Await) {
-        if (!await(step)) break;
-      } else {
-        FLASHJIT_TRY(execute(role.kind, step));
-      }
+  Result<bool> advance(Actor& actor) {
+    const std::size_t before = actor.next;
+    for (; !actor.is_done(); ++actor.next) {
+      const Step& step = actor.trace.steps[actor.next];
+      if (!may_go_on(actor, step)) break;
+      if (step.statement->kind != Kind::Await && step.statement->kind != Kind::BeginTurn)
+        FLASHJIT_TRY(execute(actor, step));
     }
-    return role.next > before;
+    return actor.next > before;
   }
 
-  Result<void> run() {
+  // Who reads which ring: what it releases anywhere.
+  void set_up() {
     rings.resize(p.buffers.size());
-    const auto is_done = [](const Role& role) { return role.next == role.steps.size(); };
-    while (!std::ranges::all_of(roles, is_done)) {
+    turns.resize(static_cast<std::size_t>(std::max<std::int64_t>(consumers_of(p), 1)));
+    const bool transposed = p.buffer("Vc") >= 0;
+    for (Actor& actor : actors) {
+      for (std::size_t b = 0; b < p.buffers.size(); ++b) {
+        if (!is_shared(static_cast<int>(b))) continue;
+        const bool is_copied_v = p.buffers[b].name == "Vc";
+        const bool reads =
+            actor.is_consumer() ? !is_copied_v : is_copied_v && actor.trace.role->kind == Kind::Transposer;
+        if (reads && (transposed || !is_copied_v)) actor.reads[static_cast<int>(b)] = {};
+      }
+    }
+  }
+
+  Result<void> check_end() {
+    for (std::size_t b = 0; b < rings.size(); ++b) {
+      // The end, which is announced as an item is, nobody gives back.
+      const auto filled = static_cast<std::int64_t>(rings[b].filled.size()) - (p.buffers[b].ring == "q_ring" ? 1 : 0);
+      if (rings[b].granted != static_cast<std::int64_t>(rings[b].filled.size()) ||
+          (filled > 0 && released(static_cast<int>(b)) != filled)) {
+        return internal(fmt::format("{}: {} slots awaited empty, {} filled, {} released", p.buffers[b].name,
+                                    rings[b].granted, filled, released(static_cast<int>(b))));
+      }
+    }
+    for (const Actor& actor : actors) {
+      if (!actor.products.empty()) return internal("a product is never waited for");
+    }
+    if (std::ranges::any_of(turns, [](int turn) { return turn > 0; })) return internal("a turn is never taken");
+    return {};
+  }
+
+  // `first`: of the roles, in each round.
+  Result<void> run(std::size_t first) {
+    set_up();
+    while (!std::ranges::all_of(actors, &Actor::is_done)) {
       bool any = false;
-      for (Role& role : roles) {
-        FLASHJIT_ASSIGN(further, advance(role));
+      for (std::size_t i = 0; i < actors.size(); ++i) {
+        FLASHJIT_ASSIGN(further, advance(actors[(first + i) % actors.size()]));
         any |= further;
       }
       if (any) continue;
       std::vector<std::string> where;
-      for (const Role& role : roles) {
-        if (!role.steps.empty())
-          where.push_back(fmt::format("the {} {} {}", name(role.kind), where.empty() ? "is at" : "at",
-                                      is_done(role) ? "its end" : describe(role.steps[role.next])));
+      for (const Actor& actor : actors) {
+        where.push_back(fmt::format("{} waits at {}", name(actor.trace.role->kind),
+                                    actor.is_done() ? "its end" : at(actor.trace.steps[actor.next])));
       }
       return internal(fmt::format("deadlock: {}", fmt::join(where, ", ")));
     }
-    for (std::size_t b = 0; b < rings.size(); ++b) {
-      if (rings[b].filled != rings[b].released || rings[b].granted != rings[b].filled) {
-        return internal(fmt::format("{}: {} slots awaited empty, {} filled, {} released", p.buffers[b].name,
-                                    rings[b].granted, rings[b].filled, rings[b].released));
-      }
-    }
-    if (!products.empty()) return internal("a product is never waited for");
-    return {};
+    return check_end();
   }
 };
 
@@ -236,25 +323,24 @@ bool is_role(const Statement& s) {
 
 }  // namespace
 
+Result<void> run_roles(const Program& p, const Scenario& scenario,
+                       const std::function<void(const RoleTrace&, const Step&)>& on_step) {
+  FLASHJIT_ASSIGN(traces, trace_roles(p, scenario));
+  Block block{p, on_step};
+  for (RoleTrace& trace : traces) block.actors.push_back({std::move(trace)});
+  return block.run(scenario.seed);
+}
+
 bool has_roles(const Program& p) { return std::ranges::any_of(p.body, is_role); }
 
-Result<void> check_roles(const Program& p) {
+Result<void> check_roles(const Program& p, std::uint64_t seed) {
   FLASHJIT_TRY(check_tiles_apart(p));
   std::int64_t stages = 1;
   for (const Buffer& b : p.buffers) stages = std::max<std::int64_t>(stages, b.stages);
   // None, one, fewer tiles than stages, and enough for every slot to be used twice; enough items for Q's slots too.
   for (const std::int64_t tiles : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, 2 * stages + 1}) {
-    Roles roles{p};
-    std::int64_t item = 0;
-    for (const std::int64_t length : {tiles, std::int64_t{0}, tiles, tiles}) {
-      for (const Statement& s : p.body) {
-        const auto role = std::ranges::find(roles.roles, s.kind, &Role::kind);
-        if (role == roles.roles.end()) return internal(fmt::format("{} is outside of a role", name(s.kind)));
-        unroll(s.body, item, length, 0, false, role->steps);
-      }
-      ++item;
-    }
-    if (auto done = roles.run(); !done) {
+    const Scenario scenario = {{{tiles, 1}, {0, 0}, {tiles, 2}, {tiles, 1}}, seed};
+    if (auto done = run_roles(p, scenario, {}); !done) {
       Error error = done.error();
       error.message += fmt::format(" (loop of {} tiles)", tiles);
       return error;

@@ -1,7 +1,7 @@
 // What a warpgroup writes: O from registers, LSE and maximum.
 #pragma once
 
-#include "templates/hopper/order.cuh"
+#include "templates/hopper/softmax.cuh"
 
 namespace flashjit {
 
@@ -101,7 +101,7 @@ __device__ inline float output_float(const Output& o, int i, u32 kept) {
 
 // Where the warp's rows of O may lie: where this Q was, or in a place of their own, which those before have left.
 __device__ inline u32 output_place(const SharedMemory& shared, u32 stage_of_q) {
-  if constexpr (kReplacesQueries) return shared.q(stage_of_q);
+  if constexpr (output_replaces_queries(config)) return shared.q(stage_of_q);
   wait_stores_read();
   __syncwarp();
   return shared.output();

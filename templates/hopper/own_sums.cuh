@@ -15,37 +15,27 @@ __device__ inline void multiply_ones(float (&sums)[4], const u32 (&p)[4], u32 on
       : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "r"(ones), "r"(accumulate), "n"(kDescriptorHigh));
 }
 
+// Of a tile: beside the last piece of P V, which commits it.
+__device__ inline void multiply_ones(float (&sums)[4], const Probabilities& p, u32 ones, bool on_top) {
+#pragma unroll
+  for (int i = 0; i < kTilesOfP; ++i) multiply_ones(sums, p[i], descriptor(ones), i > 0 || on_top);
+}
+__device__ inline void take_in_sums(RowStates& rows, const float (&sums)[4]) {
+  rows.sum[0] += sums[0];
+  rows.sum[1] += sums[2];
+}
+// Those that are taken in fall when O does.
+__device__ inline void rescale_sums(RowStates& rows, const float (&factor)[2]) {
+  rows.sum[0] *= factor[0];
+  rows.sum[1] *= factor[1];
+}
+
+// Where there are none there is no such member: one that nobody reads changes which registers ptxas takes.
 template <bool apart>
 struct OwnSums {
   float of_tiles[4];  // that are multiplied; those of a row are alike
-
-  // Beside the last piece of P V, which commits it.
-  __device__ void issue_sums(const Probabilities& p, u32 ones, bool on_top) {
-    pin_registers(of_tiles);
-    begin_products();
-#pragma unroll
-    for (int i = 0; i < kTilesOfP; ++i) multiply_ones(of_tiles, p[i], descriptor(ones), i > 0 || on_top);
-  }
-  __device__ void take_in_sums(RowStates& rows) {
-    pin_registers(of_tiles);
-    rows.sum[0] += of_tiles[0];
-    rows.sum[1] += of_tiles[2];
-  }
-  __device__ void clear_sums() { clear(of_tiles); }
-  __device__ void rescale_sums(const float (&factor)[2]) { rescale(of_tiles, factor); }
-  // Those that are taken in fall when O does.
-  __device__ static void rescale_taken(RowStates& rows, const float (&factor)[2]) {
-    rows.sum[0] *= factor[0];
-    rows.sum[1] *= factor[1];
-  }
 };
 template <>
-struct OwnSums<false> {
-  __device__ static void issue_sums(const Probabilities&, u32, bool) {}
-  __device__ static void take_in_sums(RowStates&) {}
-  __device__ static void clear_sums() {}
-  __device__ static void rescale_sums(const float (&)[2]) {}
-  __device__ static void rescale_taken(RowStates&, const float (&)[2]) {}
-};
+struct OwnSums<false> {};
 
 }  // namespace flashjit

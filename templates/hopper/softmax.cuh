@@ -169,9 +169,8 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
 // The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
 // exponentiated. If `exact` that is right for every input. If not, references may be older where sums are looked at
 // later (kLooksBack), once all rows of the warp have one.
-template <class Halfway>
 __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact,
-                                       float (&factor)[2], const Halfway& halfway) {
+                                       float (&factor)[2]) {
   const bool rises = !kLooksBack || exact ||
                      __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   factor[0] = factor[1] = 1.0f;
@@ -200,7 +199,8 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
     offset[0] = offset[1] = offset_here(0);
   }
   exponentiate(
-      s, rows, columns, rises, [&](int i, float x) { return weight(x * kExponentScale - offset[i / 2 % 2]); }, halfway);
+      s, rows, columns, rises, [&](int i, float x) { return weight(x * kExponentScale - offset[i / 2 % 2]); },
+      [](float) {});
 }
 
 // Logits and their exponentials in one pass.
@@ -244,6 +244,16 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, con
     exponentiate_logits(s, rows, seen, offset, tile, FullRange(), halfway);
   }
 }
+
+template <class Seen>
+__device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, const Seen& seen) {
+  quick_softmax(s, rows, tile, seen, [](float) {});
+}
+
+// Of a tile of which every row sees every key.
+struct AllKeys {
+  __device__ float operator()(int, float x) const { return x; }
+};
 
 // Beyond this a row stays as it is, its sum is above kLargestSum, and the item is done again.
 constexpr float kLargestToLower = kLargestSum * kLowered;

@@ -181,10 +181,11 @@ std::string describe(const KernelConfig& c) {
   return text;
 }
 
-constexpr std::array<std::string_view, 13> kHonoured = {
+constexpr std::array<std::string_view, 16> kHonoured = {
     "fn",         "when=mixed", "holes",     "row",        "direction=last_to_first",
     "smem_bytes", "registers",  "copy=tma",  "copy_bytes", "tile",
-    "pending",    "barrier",    "redo=tile",
+    "pending",    "barrier",    "redo=tile", "piece",      "on_top",
+    "count",
 };
 
 constexpr std::array<std::string_view, 16> kOptions = {
@@ -215,6 +216,7 @@ const FamilyRow kHopper = {
     .name = "hopper",
     .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
     .loop_file = "templates/hopper/forward.cuh",
+    .vocabulary = "templates/hopper/consumer.cuh",
     .fields =
         "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose keys order",
     .compiles_quickly = false,

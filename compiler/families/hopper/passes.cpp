@@ -4,15 +4,15 @@
 
 #include <fmt/format.h>
 
+#include "compiler/families/hopper/consumer.h"
 #include "compiler/families/hopper/hopper.h"
 #include "compiler/families/pass_parts.h"
+#include "compiler/program/edit.h"
 #include "compiler/spec/config_words.h"
 
 namespace flashjit {
 
 namespace {
-
-using Body = std::vector<Statement>;
 
 Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int offset, int stages, int bytes) {
   Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.columns)};
@@ -23,35 +23,10 @@ Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int
   return b;
 }
 
-void append(Body& to, Body from) {
-  for (Statement& s : from) to.push_back(std::move(s));
-}
-
-// The parts of the textbook loop.
-struct Parts {
-  Statement scores, output;  // the products
-  Body softmax;              // score function, mask, softmax
-  Statement rescale, convert;
-};
-
-Parts parts_of(const Program& p, const Body& loop) {
-  Parts parts;
-  for (const Statement& s : loop) {
-    if (s.kind == Kind::Mma) (s.writes[0] == p.buffer("S") ? parts.scores : parts.output) = s;
-    if (s.kind == Kind::Score || s.kind == Kind::Mask || s.kind == Kind::Softmax) parts.softmax.push_back(s);
-    if (s.kind == Kind::Rescale) parts.rescale = s;
-    if (s.kind == Kind::Convert) parts.convert = s;
-  }
-  // Softmax moves the reference, and O follows when its own product is done: that is later than the scores' here.
-  parts.rescale.writes = {p.buffer("O")};
-  parts.rescale.reads = {p.buffer("O"), p.buffer("rows")};
-  return parts;
-}
-
 struct Splitter {
   static constexpr std::string_view kPass = "pipeline_copies";
   Program& p;
-  bool overlap, replaces_queries, inputs, transposes;
+  bool inputs, transposes;
   Result<void> failed = {};
 
   template <class Value>
@@ -68,8 +43,6 @@ struct Splitter {
     return with(make_statement(Kind::Await, {p.buffer(buffer)}), "barrier", std::string(state));
   }
   Statement release(std::string_view buffer) { return make_statement(Kind::Release, {p.buffer(buffer)}); }
-  Statement wait(std::int64_t pending) { return with(make_statement(Kind::Wait), "pending", pending); }
-
   Body fetch(std::string_view tile, std::string_view global) {
     return {await(tile, "empty"),
             with(make_statement(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string("tma"))};
@@ -99,72 +72,6 @@ struct Splitter {
                           make_statement(Kind::Transpose, {p.buffer("Vs")}, {p.buffer("Vc")}), release("Vc")},
                          0));
     role.body.push_back(std::move(loop));
-    return role;
-  }
-
-  // The scores of a tile, issued; to be waited for.
-  Body scores(const Parts& parts) { return {await("Ks", "full"), parts.scores, make_statement(Kind::Commit)}; }
-  Body output(const Parts& parts) { return {await("Vs", "full"), parts.output, make_statement(Kind::Commit)}; }
-
-  // The score function, which reads inputs that were copied, the mask and softmax.
-  Body softmax(const Parts& parts) {
-    if (!inputs) return parts.softmax;
-    Body body;
-    for (Statement s : parts.softmax) {
-      if (s.kind != Kind::Score) {
-        body.push_back(std::move(s));
-        continue;
-      }
-      s.reads.push_back(p.buffer("Is"));
-      append(body, {await("Is", "full"), std::move(s), release("Is")});
-    }
-    return body;
-  }
-
-  Body first_probabilities(const Parts& parts) {
-    Body body = scores(parts);
-    append(body, {wait(0), release("Ks")});
-    append(body, softmax(parts));
-    body.push_back(parts.convert);
-    return body;
-  }
-
-  // The next tile's scores are under way together with this tile's product; its softmax runs beside that.
-  Body overlapped(const Parts& parts) {
-    Body body = at(scores(parts), 1);
-    append(body, at(output(parts), 0));
-    append(body, {wait(1), at(release("Ks"), 1)});
-    append(body, at(softmax(parts), 1));
-    append(body, {wait(0), at(release("Vs"), 0), at(parts.rescale, 1), at(parts.convert, 1)});
-    return body;
-  }
-
-  Body one_by_one(const Parts& parts) {
-    Body body = scores(parts);
-    append(body, {wait(0), release("Ks")});
-    append(body, softmax(parts));
-    append(body, {parts.rescale, parts.convert});
-    append(body, output(parts));
-    append(body, {wait(0), release("Vs")});
-    return body;
-  }
-
-  Statement consumer(Body body) {
-    Statement role = make_statement(Kind::Consumer);
-    for (Statement& s : body) {
-      if (s.kind == Kind::Load) continue;
-      if (s.kind != Kind::Loop) {
-        role.body.push_back(std::move(s));
-        continue;
-      }
-      const Parts parts = parts_of(p, s.body);
-      role.body.push_back(await("Qs", "full"));
-      if (overlap) append(role.body, at(first_probabilities(parts), 0));
-      s.body = overlap ? overlapped(parts) : one_by_one(parts);
-      role.body.push_back(std::move(s));
-      if (!replaces_queries) role.body.push_back(release("Qs"));
-    }
-    if (replaces_queries) role.body.push_back(release("Qs"));
     return role;
   }
 };
@@ -213,32 +120,14 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 // Splits the program into a producer and consumers that hand each other the slots of rings.
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
-  const bool stages_output = flashjit::stages_output(c);
-  Splitter splitter{p, c.overlap == Overlap::qk_pv, output_replaces_queries(c), inputs_bytes(c) > 0,
-                    transposes_values(c)};
+  Splitter splitter{p, inputs_bytes(c) > 0, transposes_values(c)};
   const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
   if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no loop");
   Body roles = {splitter.producer(*loop)};
   if (transposes_values(c)) roles.push_back(splitter.transposer(*loop));
-  roles.push_back(splitter.consumer(std::move(p.body)));
   p.body = std::move(roles);
   if (!splitter.failed) return splitter.failed.error();
-  // O goes from registers to memory, or passes through the place that Q has left, which is then free later.
-  for (Statement& statement : p.body.back().body) {
-    if (statement.kind != Kind::Store || statement.writes[0] != p.buffer("o")) continue;
-    FLASHJIT_TRY(statement.attributes.set("copy_bytes", std::int64_t{c.copy_bytes}, Splitter::kPass));
-    if (stages_output) FLASHJIT_TRY(statement.attributes.set("copy", std::string("tma"), Splitter::kPass));
-  }
-  return p;
-}
-
-// An old reference is right to the same rounding unless scores rise far above it; the row sums show that at the end.
-Result<Program> choose_softmax(Program p, const PassContext& context) {
-  if (context.config.reference == Reference::tile) return p;
-  FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
-    if (s.kind != Kind::Finalize) return {};
-    return s.attributes.set("redo", std::string(word(Reference::tile)), "choose_softmax");
-  }));
+  FLASHJIT_TRY(add_consumer(p, context));
   return p;
 }
 
@@ -250,9 +139,17 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
 
 // Warps need tiles, shared memory needs warps' layouts, copies need places; softmax and the budget read all of it.
 constexpr std::array kPasses = {
-    Pass{"choose_tiling", choose_tiling},   Pass{"assign_warps", assign_warps},
-    Pass{"place_buffers", place_buffers},   Pass{"pipeline_copies", pipeline_copies},
-    Pass{"choose_softmax", choose_softmax}, Pass{"budget_registers", budget_registers},
+    Pass{"choose_tiling", choose_tiling},
+    Pass{"assign_warps", assign_warps},
+    Pass{"place_buffers", place_buffers},
+    Pass{"pipeline_copies", pipeline_copies},
+    Pass{"choose_softmax", choose_softmax},
+    Pass{"sum_rows", sum_rows},
+    Pass{"add_up_tiles", add_up_tiles},
+    Pass{"place_waits", place_waits},
+    Pass{"take_turns", take_turns},
+    Pass{"drop_weights", drop_weights},
+    Pass{"budget_registers", budget_registers},
 };
 
 }  // namespace

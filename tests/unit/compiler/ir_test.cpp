@@ -9,6 +9,7 @@
 #include "compiler/program/passes.h"
 #include "compiler/families/family.h"
 #include "compiler/plan.h"
+#include "compiler/program/edit.h"
 #include "tests/unit/compiler/asked.h"
 
 namespace flashjit {
@@ -188,7 +189,7 @@ std::vector<Statement>& loop_in(std::vector<Statement>& body) {
   return std::find_if(body.begin(), body.end(), [](const Statement& s) { return s.kind == Kind::Loop; })->body;
 }
 std::vector<Statement>& produced(Program& p) { return loop_in(role(p, Kind::Producer)); }
-std::vector<Statement>& consumed(Program& p) { return loop_in(role(p, Kind::Consumer)); }
+std::vector<Statement>& consumed(Program& p) { return find_body(p, "main_step")->body; }
 
 TEST(VerifyRoles, BothLoopsAreSoundWithAnyNumberOfStages) {
   for (const char* overlap : {"overlap=none", "overlap=qk_pv"}) {
@@ -206,12 +207,6 @@ TEST(VerifyRoles, BothLoopsAreSoundWithAnyNumberOfStages) {
   sound(kOneByOne);
 }
 
-TEST(VerifyRoles, MaskMissingBeforeTheLoop) {
-  Program p = sound(kOverlapped);
-  remove(role(p, Kind::Consumer), Kind::Mask, 0);
-  expect_broken(p, "a mixed phase needs a mask statement for each softmax, there are 1 for 2");
-}
-
 TEST(VerifyRoles, ReadBeforeItsBarrier) {
   Program keys = sound(kOverlapped);
   remove(consumed(keys), Kind::Await, 0);
@@ -220,38 +215,37 @@ TEST(VerifyRoles, ReadBeforeItsBarrier) {
   remove(consumed(values), Kind::Await, 1);
   expect_broken(values, "reads Vs before it has awaited that it is full");
   Program queries = sound(kOneByOne);
-  remove(role(queries, Kind::Consumer), Kind::Await, 0);
+  find_place(queries, find_body(queries, "careful_step")->body, Kind::Call, "look_up").statement().inside.clear();
   expect_broken(queries, "release Qs (item 0): releases a slot that it has not awaited");
 }
 
 TEST(VerifyRoles, SlotOverwrittenBeforeItIsEmpty) {
   Program p = sound(kOverlapped);
   remove(produced(p), Kind::Await, 1);
-  expect_broken(p, "load Vs (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
+  expect_broken(p, "load Vs <- v (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
 }
 
 TEST(VerifyRoles, ReleaseWhileAProductReads) {
   Program keys = sound(kOneByOne);
-  remove(consumed(keys), Kind::Wait, 0);
-  expect_broken(keys, "release Ks (item 0, tile 0): releases a slot that a product under way reads");
+  remove(consumed(keys), Kind::Wait, 1);
+  expect_broken(keys, "release Ks (item 0, tile 1): releases a slot that a product under way reads");
   Program values = sound(kOverlapped);
   remove(consumed(values), Kind::Wait, 1);
-  expect_broken(values, "release Vs (item 0, tile 0): releases a slot that a product under way reads");
+  expect_broken(values, "release Vs (item 0, tile 1): releases a slot that a product under way reads");
   Program uncommitted = sound(kOneByOne);
   remove(consumed(uncommitted), Kind::Commit, 0);
   expect_broken(uncommitted, "releases a slot that a product under way reads");
 }
 
 TEST(VerifyRoles, MissingRelease) {
-  Program keys = sound(kOverlapped);
-  remove(consumed(keys), Kind::Release, 0);
-  expect_broken(keys, "reads Ks, but item 0, tile 1 is there");
-  Program values = sound(kOneByOne);
-  remove(consumed(values), Kind::Release, 1);
-  expect_broken(values, "deadlock: the producer is at await Vs (item 2, tile 0), the consumer at await Vs");
+  for (const int n : {0, 1}) {
+    Program p = sound(kOneByOne);
+    remove(consumed(p), Kind::Release, n);
+    expect_broken(p, "deadlock: producer waits at await");
+  }
   Program queries = sound(kOverlapped);
-  remove(role(queries, Kind::Consumer), Kind::Release, 1);
-  expect_broken(queries, "Qs");
+  find_place(queries, find_body(queries, "run")->body, Kind::Items).statement().inside.clear();
+  expect_broken(queries, "await Qs");
 }
 
 TEST(VerifyRoles, NothingIsLoaded) {
@@ -262,9 +256,27 @@ TEST(VerifyRoles, NothingIsLoaded) {
 
 TEST(VerifyRoles, ReleasedTwice) {
   Program p = sound(kOneByOne);
-  consumed(p).push_back(consumed(p).back());
-  ASSERT_EQ(consumed(p).back().kind, Kind::Release);
-  expect_broken(p, "releases a slot that it has not awaited");
+  const Place release = find_place(p, consumed(p), Kind::Release);
+  release.insert_after({release.statement()});
+  expect_broken(p, "is the next to be released");
+}
+
+TEST(VerifyRoles, TurnsAreGivenAndTaken) {
+  const std::string turns = "family=hopper,tile_q=128,warpgroups=2,exclusive=issue";
+  for (const Kind kind : {Kind::BeginTurn, Kind::EndTurn}) {
+    Program p = make_plan(*parse_spec(kWide), **find_target("sm_90a"), *parse_schedule(turns))->program;
+    find_place(p, consumed(p), kind).take(1);
+    EXPECT_FALSE(verify(p));
+  }
+}
+
+TEST(VerifyRoles, FencesAndWhatIsKept) {
+  Program p = sound(kOverlapped);
+  remove(consumed(p), Kind::Fence, 0);
+  expect_broken(p, "takes S as it was: a fence is missing");
+  Program read = sound(kOverlapped);
+  find_place(read, consumed(read), Kind::Keep, "S").take(1);
+  expect_broken(read, "uses S behind a wait, and nothing keeps it there");
 }
 
 TEST(VerifyRoles, RegistersOfAProductUnderWay) {
@@ -278,7 +290,7 @@ TEST(VerifyRoles, RegistersOfAProductUnderWay) {
   const auto second_wait =
       std::find_if(body.rbegin(), body.rend(), [](const Statement& s) { return s.kind == Kind::Wait; });
   body.insert(second_wait.base() - 1, moved);
-  expect_broken(p, "convert P (item 0, tile 1): changes P while a product reads it");
+  expect_broken(p, "convert P <- S (item 0, tile 1): changes P while a product reads it");
 
   Program early = sound(kOverlapped);
   remove(consumed(early), Kind::Wait, 0);
@@ -290,16 +302,16 @@ TEST(VerifyRoles, ValuesAreTransposedInStep) {
   const auto transposed = [](Program& p) -> std::vector<Statement>& { return loop_in(role(p, Kind::Transposer)); };
   Program early = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(early), Kind::Await, 0);
-  expect_broken(early, "transpose Vs (item 0, tile 0): reads Vc before it has awaited that it is full");
+  expect_broken(early, "transpose Vs <- Vc (item 0, tile 0): reads Vc before it has awaited that it is full");
   Program over = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(over), Kind::Await, 1);
-  expect_broken(over, "transpose Vs (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
+  expect_broken(over, "transpose Vs <- Vc (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
   Program kept = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(kept), Kind::Release, 0);
   expect_broken(kept, "Vc, but item 0, tile 0 is there");
   Program idle = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(idle), Kind::Transpose, 0);
-  expect_broken(idle, "reads Vs before anything is in it");
+  expect_broken(idle, "deadlock");
 }
 
 TEST(VerifyRoles, LoadsInTheWrongOrder) {
@@ -324,10 +336,10 @@ TEST(VerifyRoles, RolesKeepToTheirWork) {
   release.kind = Kind::Release;
   release.writes = {p.buffer("Qs")};
   role(p, Kind::Producer).push_back(release);
-  expect_broken(p, "the producer copies and does nothing else");
+  expect_broken(p, "the producer does not do that");
   Program outside = sound(kOverlapped);
   outside.body.push_back(role(outside, Kind::Consumer).back());
-  expect_broken(outside, "release is outside of a role");
+  expect_broken(outside, "body is outside of a role");
 }
 
 TEST(Attributes, OneWriterEach) {

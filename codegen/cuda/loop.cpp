@@ -1,0 +1,112 @@
+#include "codegen/cuda/loop.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "compiler/program/operations.h"
+
+namespace flashjit {
+namespace {
+
+constexpr std::size_t kRemarkColumn = 84;
+
+// What stands in a line for an attribute, or for a statement that has none of it.
+std::string value_of(const Statement& s, std::string_view key, std::string_view absent = {}) {
+  const Attribute* a = s.attributes.find(key);
+  return a ? print(a->value) : std::string(absent);
+}
+
+// Is it a line by itself?
+bool is_one_line(const Statement& s) {
+  const Operation* operation = find_operation(s);
+  return operation && operation->close.empty();
+}
+
+struct Printer {
+  const Program& p;
+  std::string text = {};
+
+  const Buffer* buffer(int b) const { return &p.buffers[static_cast<std::size_t>(b)]; }
+  // What a statement writes first, and what it reads first beside what it writes.
+  const Buffer* target(const Statement& s) const { return s.writes.empty() ? nullptr : buffer(s.writes.front()); }
+  const Buffer* source(const Statement& s) const {
+    const auto from = std::ranges::find_if(s.reads, [&](int b) { return std::ranges::count(s.writes, b) == 0; });
+    return from == s.reads.end() ? nullptr : buffer(*from);
+  }
+
+  Result<std::string> line_of(const Statement& s, std::string_view line) const {
+    const Buffer *to = target(s), *from = source(s);
+    return fmt::format(fmt::runtime(line), fmt::arg("to", to ? to->code : ""), fmt::arg("from", from ? from->code : ""),
+                       fmt::arg("slot", to ? to->code : ""), fmt::arg("ring", to ? to->ring : ""),
+                       fmt::arg("barrier", value_of(s, "barrier")), fmt::arg("pending", value_of(s, "pending")),
+                       fmt::arg("piece", value_of(s, "piece", "0")), fmt::arg("on_top", value_of(s, "on_top", "false")),
+                       fmt::arg("if", condition(s.label)));
+  }
+
+  void add(std::string_view lines, int depth) {
+    while (!lines.empty()) {
+      const std::size_t end = std::min(lines.find('\n'), lines.size());
+      const bool is_directive = lines.starts_with('#');
+      text += std::string(is_directive ? 0 : static_cast<std::size_t>(depth) * 2, ' ');
+      text += lines.substr(0, end);
+      text += "\n";
+      lines.remove_prefix(std::min(end + 1, lines.size()));
+    }
+  }
+  // The statement as dumps have it stands behind its line, where that names buffers.
+  void add_with_remark(std::string line, const Statement& s, int depth) {
+    if (!s.writes.empty() || !s.reads.empty()) {
+      const std::size_t width = line.size() + static_cast<std::size_t>(depth) * 2;
+      line += std::string(width < kRemarkColumn ? kRemarkColumn - width : 2, ' ') + "// " + describe(p, s);
+    }
+    add(line, depth);
+  }
+
+  Result<void> print_statement(const Statement& s, int depth) {
+    const Operation* operation = find_operation(s);
+    if (!operation) return internal(fmt::format("{} {}: no operation prints it", name(s.kind), s.form));
+    if (s.kind == Kind::When && condition(s.label).empty())
+      return internal(fmt::format("when {}: there is no such condition", s.label));
+    FLASHJIT_ASSIGN(line, line_of(s, operation->line));
+    if (s.kind == Kind::When && s.body.size() == 1 && is_one_line(s.body.front())) {
+      FLASHJIT_ASSIGN(then, line_of(s.body.front(), find_operation(s.body.front())->line));
+      add_with_remark(line.substr(0, line.size() - 1) + then, s.body.front(), depth);
+      return {};
+    }
+    add_with_remark(std::move(line), s, depth);
+    for (const Statement& inside : s.body) FLASHJIT_TRY(print_statement(inside, depth + 1));
+    if (!operation->close.empty()) add(fmt::format(fmt::runtime(operation->close)), depth);
+    return {};
+  }
+
+  Result<void> print_body(const Statement& s) {
+    const Operation* operation = find_operation(s);
+    if (!operation) return internal(fmt::format("body {}: nothing says how it is called", s.label));
+    text += "\n";
+    for (std::string_view remark = operation->remark; !remark.empty();) {
+      const std::size_t end = std::min(remark.find('\n'), remark.size());
+      add(fmt::format("// {}", remark.substr(0, end)), 1);
+      remark.remove_prefix(std::min(end + 1, remark.size()));
+    }
+    add(fmt::format("__device__ {} {{", operation->line), 1);
+    for (const Statement& inside : s.body) FLASHJIT_TRY(print_statement(inside, 2));
+    add("}", 1);
+    return {};
+  }
+};
+
+}  // namespace
+
+Result<std::string> emit_loop(const Program& program, std::string_view vocabulary) {
+  const auto role = std::ranges::find(program.body, Kind::Consumer, &Statement::kind);
+  if (role == program.body.end() || role->body.empty() || role->body.front().kind != Kind::Body) return std::string();
+  Printer printer{program};
+  printer.text = fmt::format(
+      "#pragma once\n\n#include \"{}\"\n\nnamespace flashjit {{\n\nstruct Consumer : ConsumerState {{", vocabulary);
+  for (const Statement& body : role->body) FLASHJIT_TRY(printer.print_body(body));
+  return printer.text + "};\n\n}  // namespace flashjit\n";
+}
+
+}  // namespace flashjit

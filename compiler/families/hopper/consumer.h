@@ -1,0 +1,19 @@
+// The consumer of the hopper loop as bodies of statements, and the passes that change them.
+#pragma once
+
+#include "compiler/program/passes.h"
+
+namespace flashjit {
+
+// Adds the consumer in its textbook order: references are the maxima of all tiles so far, O takes in what is multiplied.
+Result<void> add_consumer(Program& program, const PassContext& context);
+
+// Each moves statements or exchanges them for others; what they are for stands with them.
+Result<Program> choose_softmax(Program program, const PassContext& context);
+Result<Program> sum_rows(Program program, const PassContext& context);
+Result<Program> add_up_tiles(Program program, const PassContext& context);
+Result<Program> place_waits(Program program, const PassContext& context);
+Result<Program> take_turns(Program program, const PassContext& context);
+Result<Program> drop_weights(Program program, const PassContext& context);
+
+}  // namespace flashjit

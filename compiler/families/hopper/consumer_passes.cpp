@@ -1,0 +1,395 @@
+// What the consumer does otherwise than in its textbook order, one choice a pass.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "compiler/families/hopper/consumer.h"
+#include "compiler/families/hopper/hopper.h"
+#include "compiler/language/expr.h"
+#include "compiler/program/edit.h"
+
+namespace flashjit {
+
+namespace {
+
+// The bodies of a program that take a step.
+struct Steps {
+  Program& p;
+  Body& main = find_body(p, "main_step")->body;
+  Body& careful = find_body(p, "careful_step")->body;
+
+  Place in(Body& body, Kind kind, std::string_view what = {}) const { return find_place(p, body, kind, what); }
+  Place in_main(Kind kind, std::string_view what = {}) const { return in(main, kind, what); }
+  Place in_careful(Kind kind, std::string_view what = {}) const { return in(careful, kind, what); }
+};
+
+// Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
+bool is_scale_folded(const KernelConfig& c) { return !c.has_score && c.scale > 0 && !is_scaled(c); }
+bool computes_logits_in_pass(const KernelConfig& c) { return !is_scale_folded(c) && c.reference == Reference::first; }
+bool is_narrow(const KernelConfig& c) { return c.element == Element::f8; }
+// References of earlier tiles may turn out too low for a later one; then they rise, and what a row has summed up falls.
+// fp16 ends at 2^16, which wide logits reach in every layer: whether a tile has probabilities beyond its range is asked
+// after every step. bf16 has the range of fp32: sums are looked at after every few.
+bool rises(const KernelConfig& c) { return c.reference == Reference::first; }
+bool looks_at_tile(const KernelConfig& c) { return rises(c) && c.element != Element::bf16; }
+bool looks_back(const KernelConfig& c) { return rises(c) && c.element == Element::bf16; }
+bool overlaps(const KernelConfig& c) { return c.overlap == Overlap::qk_pv; }
+bool takes_turns(const KernelConfig& c) { return c.warpgroups > 1 && c.exclusive == Exclusive::issue; }
+bool sums_in_matrix(const KernelConfig& c) { return c.row_sum == RowSum::matrix; }
+
+// Beside P V of a tile in registers of its own, what a score reads of tensors is read when O has taken that in, and has these
+// registers. So 128 keys leave room for it (bias, d=128: 0.75 of the time of 64 keys; H200, 2026-11-25).
+bool reads_inputs_late(const KernelConfig& c) {
+  return adds_tiles(c) && overlaps(c) && inputs_bytes(c) > 0 && computes_logits_in_pass(c);
+}
+// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
+// H200, 2026-11-21).
+bool waits_first(const KernelConfig& c) {
+  return reads_inputs_late(c) || (overlaps(c) && c.score_has_tanh && computes_logits_in_pass(c));
+}
+// P V of a tile has registers of its own, and O takes it in a step later, while the next scores are multiplied.
+bool takes_in_later(const KernelConfig& c) {
+  return adds_tiles(c) && overlaps(c) && !waits_first(c) && c.reference != Reference::tile;
+}
+// The tiles that a window begins in take the main step as well: rows have references by then. (Window of 1024, d=128: 1.03,
+// linear_exp 1.08; of 16 bits 0.975; H200, 2026-11-28.)
+bool masks_in_step(const PassContext& context) {
+  const KernelConfig& c = context.config;
+  return is_narrow(c) && c.mask_is_range && !c.mask_has_holes && rises(c) &&
+         !same(context.problem.tiles.full_begin, Expr::integer(0));
+}
+
+// The main step takes references of earlier tiles: nothing waits for a maximum, and nothing is rescaled.
+void take_old_references(const Steps& steps, const Maker& maker, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  const Statement score = steps.in_main(Kind::Score).take(1).front();
+  steps.in_main(Kind::Let, "factor").take(1);
+  steps.in_main(Kind::When, "rose").take(1);
+  const Place softmax = steps.in_main(Kind::Softmax);
+  softmax.statement() = maker.make(Kind::Softmax, {"S", "rows"}, {"S", "rows"}, "quick");
+  if (masks_in_step(context)) {
+    Body quick = softmax.take(1),
+         cut = {maker.make(Kind::Softmax, {"S", "rows"}, {"S", "rows"}, "quick_cut"), maker.make(Kind::Keep, {"S"})};
+    softmax.insert_before({maker.when("cut", std::move(cut)), maker.otherwise(std::move(quick))});
+  }
+  steps.in_careful(Kind::Softmax).statement().form = "first";
+  if (is_scale_folded(c)) return;
+  // Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no
+  // registers to keep them from one tile to the next.
+  const bool kept = c.warpgroups < 3 && c.inputs_32 == 0;
+  Statement read = maker.make(Kind::Fragment, {}, {}, kept ? "kept_queries" : "queries");
+  if (inputs_bytes(c) > 0) {
+    // Read ahead from here on, until the last are exponentiated.
+    read.inside = {score.inside.front()};
+    Statement& reader = steps.in_main(Kind::Softmax, "quick").statement();
+    reader.reads.push_back(maker.p.buffer("Is"));
+    reader.inside = {score.inside.back()};
+  }
+  const Place place = steps.in_main(Kind::Let, has_tile_scales(c) ? "keys_scale" : "here");
+  place.insert_after({std::move(read)});
+}
+
+// A few loops of main steps, and when something is looked at between them.
+Body look_between(const Maker& maker, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  const Statement step = maker.call("main_step"),
+                  first = maker.let(masks_in_step(context) ? "first_of_all" : "first_full");
+  const auto lower_when = [&](std::string_view large) { return maker.when(large, {maker.call("lower")}); };
+  // Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs nothing, and
+  // one loop less around all registers of a tile compiles in 0.965 of the time (d=128; NVRTC 13.0, 2026-11-25).
+  if (looks_back(c) && sums_in_matrix(c) && !takes_turns(c))
+    return {first, maker.loop("looks_inside", {step, lower_when("large_sum_now")})};
+  if (!rises(c)) return {first, maker.loop("all", {step})};
+  return {first,
+          maker.loop("looks_between", {maker.let(looks_back(c) ? "few_tiles" : "this_tile"), maker.loop("part", {step}),
+                                       lower_when(looks_back(c) ? "large_sum" : "large")})};
+}
+
+// Every row must have a reference of a tile before.
+Body ask_for_references(const Maker& maker, bool masks) {
+  const Statement no = maker.make(Kind::Return, {}, {}, "no"), yes = maker.make(Kind::Return, {}, {}, "yes");
+  return {maker.when(masks ? "behind_full" : "not_full", {no}), maker.when("exact", {no}),
+          maker.when(masks ? "all_begun_in_full" : "all_begun", {yes}), maker.when("was_full", {yes}),
+          maker.make(Kind::Return, {}, {}, "if_all_have_references")};
+}
+
+Body lower(const Maker& maker, const KernelConfig& c) {
+  Body body;
+  if (is_narrow(c) && !interpolates(c)) body.push_back(maker.when("none_large", {maker.make(Kind::Return)}));
+  body.push_back(maker.let("factor"));
+  if (interpolates(c))
+    body.push_back(maker.make(Kind::Lower, {"P", "S", "rows", "factor"}, {"S", "rows"}, "exponents"));
+  else if (looks_back(c)) body.push_back(maker.make(Kind::Lower, {"P", "rows", "factor"}, {"P", "rows", "O"}, "sums"));
+  else body.push_back(maker.make(Kind::Lower, {"P", "S", "rows", "factor"}, {"S", "rows"}, "probabilities"));
+  body.push_back(maker.make(Kind::Rescale, {"O"}, {"O", "factor"}));
+  return body;
+}
+
+}  // namespace
+
+Result<Program> choose_softmax(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  Maker maker{p, "choose_softmax"};
+  find_body(p, "main_steps")->body = look_between(maker, context);
+  if (!rises(c)) return p;
+  p.body.back().body.push_back(maker.body("lower", lower(maker, c)));
+  find_body(p, "takes_main_step")->body = ask_for_references(maker, masks_in_step(context));
+  const Steps steps{p};
+  take_old_references(steps, maker, context);
+  // An old reference is right to the same rounding unless scores rise far above it; the row sums show that at the end.
+  Body& finish = find_body(p, "finish_item")->body;
+  const Place finalize = find_place(p, finish, Kind::Finalize);
+  Statement& checked = finalize.statement();
+  checked = maker.with(std::move(checked), "redo", std::string("tile"));
+  finalize.insert_after({maker.when("failed", {maker.call("note_failure")})});
+  if (stages_output(c)) {
+    // Of the same rows, which this thread has stored before.
+    find_place(p, finish, Kind::Store, "sent").insert_before({maker.when("exact", {maker.call("await_stores")})});
+  }
+  if (looks_at_tile(c) && sums_in_matrix(c) && !interpolates(c))
+    steps.main.push_back(maker.make(Kind::Look, {"rows"}, {"P"}));
+  if (interpolates(c)) steps.in_main(Kind::Convert).statement().form = "linear";
+  if (!maker.failed) return maker.failed.error();
+  return p;
+}
+
+// Row sums by the matrix unit: columns of ones beside V, or a product of its own.
+Result<Program> sum_rows(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  if (!sums_in_matrix(c)) return p;
+  const Maker maker{p, "sum_rows"};
+  Body& finish = find_body(p, "finish_item")->body;
+  Statement& reduce = find_place(p, finish, Kind::Reduce).statement();
+  reduce = sums_apart(c) ? maker.make(Kind::Reduce, {"rows"}, {"rows"}, "products")
+                         : maker.make(Kind::Reduce, {"rows"}, {"O"}, "columns");
+  return p;
+}
+
+namespace {
+
+// Products of 8 bits: a tile's have registers of their own, T, and O takes them in by additions of fp32.
+struct TileSums {
+  Maker maker;
+  const KernelConfig& c;
+  Steps steps{maker.p};
+  bool later = takes_in_later(c), units = has_tile_scales(c), apart = sums_apart(c);
+  // Between two items O takes in what is left of one at once: its last product is added to the tiles before. (Not where
+  // their V has other scales.)
+  bool joins = later && !units;
+  int last_piece = product_pieces(c) - 1;
+
+  Statement keep(std::string_view registers) const { return maker.make(Kind::Keep, {registers}); }
+  // `unit`: what of V it is in, where there are units, has still to be found.
+  Body find(std::string_view unit) const {
+    if (units && !unit.empty()) return {maker.let(unit), keep("T")};
+    return {keep("T")};
+  }
+  Statement take_in(int piece) {
+    return maker.with(maker.make(Kind::TakeIn, {"O"}, {"O", "T"}, units ? "unit" : ""), "piece", std::int64_t{piece});
+  }
+  Body take_in_tile() {
+    Body body;
+    if (apart) body = {keep("R"), maker.make(Kind::TakeIn, {"rows"}, {"R", "rows"}, "sums")};
+    body.push_back(take_in(last_piece));
+    return body;
+  }
+  // O takes in the tile where there is one.
+  Body when_output(bool always, Body body) {
+    if (always) return body;
+    return {maker.when("output", std::move(body))};
+  }
+
+  Body multiply_piece(const Statement& output, int piece, std::string_view on_top) {
+    Body body;
+    if (apart && piece == last_piece) {
+      Statement ones = maker.make(Kind::Mma, {"R"}, {"P"}, "ones");
+      body = {keep("R"), maker.make(Kind::Fence), maker.with(std::move(ones), "on_top", std::string(on_top))};
+    }
+    Statement product = maker.make(Kind::Mma, {"T"}, {"P", "Vs"}, overlaps(c) ? "tile" : "piece");
+    product.product = output.product;
+    product.attributes = output.attributes;
+    if (overlaps(c)) product = maker.with(std::move(product), "on_top", std::string(on_top));
+    else product = maker.with(std::move(product), "piece", std::int64_t{piece});
+    append(body, {keep("T"), maker.make(Kind::Fence), std::move(product), maker.make(Kind::Commit)});
+    return body;
+  }
+
+  // In place of keep O, fence, mma, mark and commit. Of several pieces all but the last are done at once.
+  void multiply(Body& body, bool always, std::string_view on_top) {
+    const Place product = steps.in(body, Kind::Mma, "output");
+    const Statement output = product.statement();
+    const Statement wait = find_place(maker.p, body, Kind::Wait).statement();  // where there are pieces: for everything
+    const Place first{product.body, product.at - 2};
+    first.take(5);
+    Body pieces;
+    for (int piece = 0; piece <= last_piece; ++piece) {
+      if (piece > 0) {
+        pieces.push_back(wait);
+        append(pieces, find("unit"));
+        append(pieces, when_output(always, {take_in(piece - 1)}));
+      }
+      append(pieces, multiply_piece(output, piece, on_top));
+    }
+    first.insert_before(std::move(pieces));
+  }
+
+  void take_in_main() {
+    Body& main = steps.main;
+    if (tiles_of_sum(c) > 1) {
+      find_place(maker.p, main, Kind::Await, "Vs").insert_before({maker.let("on_top")});
+    }
+    multiply(main, true, tiles_of_sum(c) > 1 ? "on_top" : "false");
+    steps.in_main(Kind::Keep, "O").statement() = keep("T");
+    Body taken = find(later ? "" : "unit");
+    append(taken, take_in_tile());
+    if (!later) {
+      steps.in_main(Kind::Release, "Vs").insert_after(std::move(taken));
+      return;
+    }
+    if (tiles_of_sum(c) > 1) taken = {maker.when("adds_anew", std::move(taken))};
+    steps.in_main(Kind::Await, "Vs").insert_before(std::move(taken));
+    if (units) Place{&main, steps.in_main(Kind::Mma, "tile").at + 1}.insert_after({maker.let("unit")});
+  }
+
+  void take_in_careful() {
+    Body& careful = steps.careful;
+    multiply(careful, false, joins ? "true" : "false");
+    if (later && !joins) {
+      Body taken = find("");
+      append(taken, take_in_tile());
+      steps.in_careful(Kind::When, "output").insert_after(std::move(taken));
+    }
+    if (units) steps.in_careful(Kind::When, "output").insert_before({maker.let("multiplied")});
+    const Place kept = steps.in_careful(Kind::Keep, "O");
+    kept.take(1);
+    Body taken = find("unit_before");
+    append(taken, when_output(false, take_in_tile()));
+    if (overlaps(c)) {
+      if (later) {
+        taken.push_back(maker.make(Kind::Fill, {"T"}));
+        if (apart) taken.push_back(maker.make(Kind::Fill, {"R"}));
+        if (units) taken.push_back(maker.let("no_unit"));
+      }
+      kept.insert_before(std::move(taken));
+    } else {
+      // Where no scores are under way, the product has their place, and O takes it in before they come.
+      steps.in_careful(Kind::When, "changes").insert_before(std::move(taken));
+    }
+    steps.in_careful(Kind::Fill, "rows").insert_after({maker.make(Kind::Fill, {"O"})});
+  }
+
+  void rescale() {
+    const auto more = [&](Body& body, bool all) {
+      const Place o = steps.in(body, Kind::Rescale, "O");
+      if (!o) return;
+      Body rescaled;
+      if (apart) rescaled.push_back(maker.make(Kind::Rescale, {"rows"}, {"rows", "factor"}, "sums"));
+      if (all) rescaled.push_back(maker.make(Kind::Rescale, {"T"}, {"T", "factor"}));
+      if (all && apart) rescaled.push_back(maker.make(Kind::Rescale, {"R"}, {"R", "factor"}));
+      o.insert_after(std::move(rescaled));
+    };
+    more(steps.main, later);
+    more(steps.careful, false);
+    if (Statement* lower = find_body(maker.p, "lower")) more(lower->body, later);
+  }
+};
+
+}  // namespace
+
+Result<Program> add_up_tiles(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  if (!adds_tiles(c)) return p;
+  const std::string rows = std::to_string(c.tile_q);
+  p.buffers.push_back({"T", Space::Register, Dtype::F32, rows, std::to_string(product_columns(c)), "fragment"});
+  p.buffers.back().code = overlaps(c) ? "t" : "piece()";
+  if (sums_apart(c)) {
+    p.buffers.push_back({"R", Space::Register, Dtype::F32, rows, std::to_string(kSumColumns), "fragment"});
+    p.buffers.back().code = "of_tiles";
+  }
+  TileSums sums{{p, "add_up_tiles"}, c};
+  sums.take_in_main();
+  sums.take_in_careful();
+  sums.rescale();
+  if (!sums.maker.failed) return sums.maker.failed.error();
+  return p;
+}
+
+// P is an operand until the product of the tile before is done, which is waited for behind the exponentials. Not where they
+// need its pipes or its registers: then before. Where O takes in the product later it is waited for when half of the scores
+// are exponentiated, so that the others are converted as they come; but beside products with ones not (d=64 1.07; H200,
+// 2026-11-28): there ptxas puts exponentials behind the wait wherever that stands, and where it stands between them and their
+// conversion, merges no halves of a word as they are converted (d=64, 128: 255, 387 instructions a step for 243, 371; NVRTC
+// 13.0).
+Result<Program> place_waits(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  const bool halfway = takes_in_later(c) && !sums_in_matrix(c),
+             first = waits_first(c) || (takes_in_later(c) && sums_in_matrix(c));
+  if (!overlaps(c) || (!halfway && !first)) return p;
+  const Maker maker{p, "place_waits"};
+  const Steps steps{p};
+  // Behind the exponentials: keep S, wait for all, and what follows up to the step to the next slot.
+  Place kept = steps.in_main(Kind::Release, "Vs");
+  const Place advance = steps.in_main(Kind::Advance);
+  while (kept.statement().kind != Kind::Wait) --kept.at;
+  --kept.at;
+  Body complete = kept.take(advance.at - kept.at);
+  complete.erase(complete.begin());
+  if (first) {
+    Place softmax = steps.in_main(Kind::Softmax);
+    if (const Place cut = steps.in_main(Kind::When, "cut")) softmax = cut;
+    if (reads_inputs_late(c)) {
+      append(complete, steps.in_main(Kind::Fragment).take(1));
+      --softmax.at;
+    }
+    softmax.insert_before(std::move(complete));
+    return p;
+  }
+  if (const Place cut = steps.in_main(Kind::When, "cut")) append(cut.statement().body, complete);
+  Statement& softmax = steps.in_main(Kind::Softmax, "quick").statement();
+  softmax.form = "quick_halfway";
+  Statement behind = steps.in_main(Kind::Await, "Vs").statement();
+  behind.form = "behind_sum";
+  softmax.body = {std::move(behind)};
+  append(softmax.body, std::move(complete));
+  return p;
+}
+
+// The warpgroups issue their products one after the other, so that one computes softmax under the others' products. The
+// first is given one turn more than it takes.
+Result<Program> take_turns(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  if (!takes_turns(c)) return p;
+  const Maker maker{p, "take_turns"};
+  const Steps steps{p};
+  const Statement begin = maker.make(Kind::BeginTurn), end = maker.make(Kind::EndTurn);
+  const Place product = steps.in_main(overlaps(c) ? Kind::Fence : Kind::Keep);
+  product.insert_before({begin});
+  steps.in_main(Kind::Let, "here").insert_before({end});
+  steps.in_careful(Kind::When, "output").insert_after({begin});
+  Place{&steps.careful, steps.in_careful(Kind::Mma, "scores").at + 1}.insert_after({end});
+  if (Statement* pass_tile = find_body(p, "pass_tile")) {
+    find_place(p, pass_tile->body, Kind::Call).insert_before({end});
+    pass_tile->body.push_back(begin);
+  }
+  find_place(p, find_body(p, "pass_item")->body, Kind::Call).insert_before({begin, end});
+  Body& run = find_body(p, "run")->body;
+  run.insert(run.begin(), maker.when("last_warpgroup", {end}));
+  run.push_back(maker.when("first_warpgroup", {begin}));
+  return p;
+}
+
+// Which weights are kept does not depend on scores: it is drawn while products run.
+Result<Program> drop_weights(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  if (c.dropped == 0) return p;
+  const Maker maker{p, "drop_weights"};
+  const Steps steps{p};
+  const Statement kept = maker.let("kept"), draw = maker.make(Kind::Draw), drop = maker.make(Kind::Drop, {"P"}, {"P"});
+  if (overlaps(c)) steps.in_main(Kind::Await, "Vs").insert_after({kept, draw});
+  else Place{&steps.main, steps.in_main(Kind::Mma, "scores").at + 1}.insert_after({kept, draw});
+  steps.in_main(Kind::Convert).insert_after({drop});
+  steps.in_careful(Kind::Convert).insert_after({kept, draw, drop});
+  return p;
+}
+
+}  // namespace flashjit

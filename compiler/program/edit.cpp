@@ -1,0 +1,86 @@
+#include "compiler/program/edit.h"
+
+#include <iterator>
+#include <utility>
+
+namespace flashjit {
+
+namespace {
+
+Statement labelled(Kind kind, std::string_view label, std::string_view form, Body body = {}) {
+  Statement s;
+  s.kind = kind;
+  s.label = label;
+  s.form = form;
+  s.body = std::move(body);
+  return s;
+}
+
+bool is_called(const Program& p, const Statement& s, std::string_view what) {
+  return what.empty() || s.label == what || s.form == what ||
+         (!s.writes.empty() && p.buffers[s.writes[0]].name == what);
+}
+
+}  // namespace
+
+Statement Maker::make(Kind kind, Names writes, Names reads, std::string_view form) const {
+  Statement s;
+  s.kind = kind;
+  s.form = form;
+  for (const std::string_view name : writes) s.writes.push_back(p.buffer(name));
+  for (const std::string_view name : reads) s.reads.push_back(p.buffer(name));
+  return s;
+}
+Statement Maker::let(std::string_view name) const { return labelled(Kind::Let, name, name); }
+Statement Maker::call(std::string_view name) const { return labelled(Kind::Call, name, name); }
+Statement Maker::mark(std::string_view what) const { return labelled(Kind::Mark, what, what); }
+Statement Maker::when(std::string_view condition, Body body) const {
+  return labelled(Kind::When, condition, {}, std::move(body));
+}
+Statement Maker::otherwise(Body body) const { return labelled(Kind::Otherwise, {}, {}, std::move(body)); }
+Statement Maker::body(std::string_view name, Body body) const {
+  return labelled(Kind::Body, name, name, std::move(body));
+}
+Statement Maker::loop(std::string_view form, Body body) const {
+  Statement s = labelled(Kind::Loop, form, form, std::move(body));
+  s.along = Axis::Keys;
+  return s;
+}
+
+void append(Body& to, Body from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+void Place::insert_before(Body statements) const {
+  body->insert(body->begin() + static_cast<std::ptrdiff_t>(at), std::make_move_iterator(statements.begin()),
+               std::make_move_iterator(statements.end()));
+}
+void Place::insert_after(Body statements) const { Place{body, at + 1}.insert_before(std::move(statements)); }
+void Place::replace(Body statements) const {
+  take(1);
+  insert_before(std::move(statements));
+}
+Body Place::take(std::size_t count) const {
+  const auto first = body->begin() + static_cast<std::ptrdiff_t>(at), last = first + static_cast<std::ptrdiff_t>(count);
+  Body taken(std::make_move_iterator(first), std::make_move_iterator(last));
+  body->erase(first, last);
+  return taken;
+}
+
+Place find_place(const Program& program, Body& body, Kind kind, std::string_view what) {
+  return find_place(body, [&](const Statement& s) { return s.kind == kind && is_called(program, s, what); });
+}
+
+const Statement* find_body(const Program& program, std::string_view name) {
+  for (const Statement& role : program.body) {
+    for (const Statement& s : role.body) {
+      if (s.kind == Kind::Body && s.label == name) return &s;
+    }
+  }
+  return nullptr;
+}
+Statement* find_body(Program& program, std::string_view name) {
+  return const_cast<Statement*>(find_body(std::as_const(program), name));
+}
+
+}  // namespace flashjit

@@ -1,0 +1,65 @@
+// What passes change bodies of statements with.
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "compiler/program/ir.h"
+
+namespace flashjit {
+
+using Body = std::vector<Statement>;
+using Names = std::initializer_list<std::string_view>;
+
+// Statements of a program, on behalf of a pass.
+struct Maker {
+  Program& p;
+  std::string_view pass;
+  Result<void> failed = {};  // the first attribute that could not be set
+
+  Statement make(Kind kind, Names writes = {}, Names reads = {}, std::string_view form = {}) const;
+  Statement let(std::string_view name) const;
+  Statement call(std::string_view name) const;
+  Statement mark(std::string_view what) const;
+  Statement when(std::string_view condition, Body body) const;
+  Statement otherwise(Body body) const;
+  Statement body(std::string_view name, Body body) const;
+  Statement loop(std::string_view form, Body body) const;
+  template <class Value>
+  Statement with(Statement s, std::string_view key, Value value) {
+    if (auto done = s.attributes.set(key, std::move(value), pass); !done && failed) failed = done;
+    return s;
+  }
+};
+
+void append(Body& to, Body from);
+
+// The first statement, in a body or in what it holds, that `is_it` says yes to: where it stands. Null: there is none.
+struct Place {
+  Body* body = nullptr;
+  std::size_t at = 0;
+  explicit operator bool() const { return body != nullptr; }
+  Statement& statement() const { return (*body)[at]; }
+  void insert_before(Body statements) const;
+  void insert_after(Body statements) const;
+  void replace(Body statements) const;
+  // So many statements from this one on.
+  Body take(std::size_t count) const;
+};
+template <class IsIt>
+Place find_place(Body& body, const IsIt& is_it) {
+  for (std::size_t i = 0; i < body.size(); ++i) {
+    if (is_it(body[i])) return {&body, i};
+    if (const Place inside = find_place(body[i].body, is_it)) return inside;
+  }
+  return {};
+}
+// By kind, and by what it writes first, or its label or form; empty: any.
+Place find_place(const Program& program, Body& body, Kind kind, std::string_view what = {});
+
+// A body of a role by its name; null: there is none.
+Statement* find_body(Program& program, std::string_view name);
+const Statement* find_body(const Program& program, std::string_view name);
+
+}  // namespace flashjit

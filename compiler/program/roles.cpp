@@ -1,0 +1,265 @@
+#include "compiler/program/roles.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "compiler/program/edit.h"
+
+namespace flashjit {
+
+namespace {
+
+std::int64_t integer(const Statement& s, std::string_view key, std::int64_t absent) {
+  const Attribute* a = s.attributes.find(key);
+  const auto* value = a ? std::get_if<std::int64_t>(&a->value) : nullptr;
+  return value ? *value : absent;
+}
+
+// Producers and transposers do an item as it stands in their bodies. Statements of a tile behind the last are not executed.
+void unroll(const Body& body, std::int64_t item, std::int64_t tiles, std::int64_t now, bool in_loop,
+            std::vector<Step>& out) {
+  for (const Statement& s : body) {
+    if (s.kind == Kind::Loop) {
+      for (std::int64_t tile = 0; tile < tiles; ++tile) unroll(s.body, item, tiles, tile, true, out);
+      continue;
+    }
+    const bool of_a_tile = in_loop || s.attributes.find("tile");
+    const std::int64_t tile = of_a_tile ? now + integer(s, "tile", 0) : -1;
+    if (tile < tiles) out.push_back({&s, item, tile});
+  }
+}
+
+// Bits that only the seed decides.
+struct Bits {
+  std::uint64_t state;
+  bool next() {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return state >> 63 != 0;
+  }
+};
+
+// A consumer: what take_items of its vocabulary makes of the bodies.
+struct ConsumerTrace {
+  const Program& p;
+  const Scenario& scenario;
+  const Statement& role;
+  int number, of;
+  Bits bits;
+  std::vector<Step> out = {};
+  std::map<std::string_view, bool> known = {};  // conditions that are what they are
+  Step now = {};                                // item and tiles
+  Result<void> failed = {};
+  std::vector<std::pair<std::int64_t, std::int64_t>> visited = {};
+
+  void add(const Statement& s) {
+    Step step = now;
+    step.statement = &s;
+    out.push_back(step);
+  }
+
+  bool holds(const Statement& s) {
+    if (const auto found = known.find(s.label); found != known.end()) return found->second;
+    return bits.next();
+  }
+
+  // False: it has returned.
+  bool execute(const Body& body) {
+    bool before = true;  // of the last When
+    for (const Statement& s : body) {
+      if (s.kind == Kind::When) before = holds(s);
+      if (s.kind == Kind::When ? !before : s.kind == Kind::Otherwise && before) continue;
+      if (!execute(s)) return false;
+    }
+    return true;
+  }
+  bool execute(const Statement& s) {
+    if (s.kind == Kind::Return) return false;
+    if (s.kind != Kind::When && s.kind != Kind::Otherwise) add(s);
+    execute(s.inside);
+    if (!execute(s.body)) return false;
+    const Statement* called = s.kind == Kind::Call ? find_body(p, s.label) : nullptr;
+    if (called) execute(called->body);
+    return true;
+  }
+
+  void run_body(std::string_view name) {
+    const Statement* body = find_body(p, name);
+    if (!body && failed) failed = internal(fmt::format("the consumer has no body {}", name));
+    if (body) execute(body->body);
+  }
+
+  // Main steps are in loops, whose only calls are steps and what is looked at between them.
+  void main_steps(std::int64_t last_of_item) {
+    const Statement* body = find_body(p, "main_steps");
+    if (!body) return;
+    for (bool any = true; any && now.tile <= last_of_item;) any = main_loop(body->body, last_of_item);
+  }
+  bool main_loop(const Body& body, std::int64_t last_of_item) {
+    bool any = false;
+    for (const Statement& s : body) {
+      if (s.kind == Kind::Loop) any = main_loop(s.body, last_of_item) || any;
+      else if (s.kind == Kind::Call && s.label == "main_step" && now.tile <= last_of_item) {
+        known["last"] = now.tile == last_of_item;
+        now.on_top = bits.next();
+        known["adds_anew"] = !now.on_top;
+        run_body("main_step");
+        next_tile();
+        any = true;
+      } else if (s.kind == Kind::When && holds(s)) {
+        execute(s.body);
+      }
+    }
+    return any;
+  }
+  void next_tile() {
+    now.item_before = now.item;
+    now.tile_before = now.tile;
+    ++now.tile;
+  }
+
+  void pass_item(std::int64_t tiles) {
+    for (const Statement& s : find_body(p, "pass_item")->body) {
+      if (s.kind == Kind::Loop) {
+        for (std::int64_t tile = 1; tile < tiles; ++tile) execute(s.body);
+      } else {
+        if (s.kind != Kind::When || holds(s)) execute(s);
+      }
+    }
+  }
+
+  // May this warpgroup leave out a tile of the block's? The last one the first of them, which is visited last; any other the last.
+  struct Own {
+    bool idle = false, passes_first = false, passes_last = false;
+  };
+  Own own_tiles(const RoleItem& item) {
+    Own own;
+    if (item.tiles == 0) return own;
+    const bool is_last = number == of - 1;
+    if (of > 1 && is_last && bits.next() && bits.next()) own.idle = true;
+    else if (find_body(p, "pass_tile") && item.tiles > 1 && bits.next())
+      (is_last ? own.passes_first : own.passes_last) = true;
+    return own;
+  }
+
+  // What the role does, with all items in its midst.
+  Result<void> run_role() {
+    const Statement* all = find_body(p, "run");
+    if (!all) return internal("the consumer has no body run");
+    known = {{"first_warpgroup", number == 0}, {"last_warpgroup", number == of - 1}};
+    for (const Statement& s : all->body) {
+      if (s.kind == Kind::Items) take_items();
+      else if (s.kind != Kind::When || holds(s)) execute(s);
+    }
+    return failed;
+  }
+
+  void take_items() {
+    const std::map<std::string_view, bool> of_role = known;
+    bool values = false, is_item = false, passed_first = false;  // of what is before
+    std::int64_t number_of_item = 0;
+    std::vector<RoleItem> items = scenario.items;
+    items.push_back({0, 0});  // the end
+    for (const RoleItem& item : items) {
+      const Own own = own_tiles(item);
+      const std::int64_t last_of_item = item.tiles - 1 - (own.passes_first ? 1 : 0);
+      now.item = number_of_item;
+      if (!values) now.item_before = now.tile_before = -1;
+      now.tile = item.tiles > 0 ? (own.passes_last ? 1 : 0) : -1;
+      known = {{"output", values},
+               {"holds_values", values},
+               {"holds_no_values", !values},
+               {"scores", item.tiles > 0},
+               {"no_scores", item.tiles == 0},
+               {"changes", true},
+               {"asks", item.tiles > 0},
+               {"item", is_item},
+               {"last", item.tiles > 0 && now.tile == last_of_item},
+               {"passes", passed_first || own.passes_last},
+               {"tiles_left", item.tiles > 1},
+               {"inputs_given", true},
+               {"rose", true}};  // to multiply by 1 does no harm
+      now.on_top = false;
+      if (item.tiles > 0 && !own.idle) visited.emplace_back(now.tile, last_of_item + 1);
+      else visited.emplace_back(0, 0);
+      run_body("careful_step");
+      // O of the item before has left the place of its Q.
+      if (number_of_item > 0 && !releases_queries()) release_queries(number_of_item - 1);
+      values = item.tiles > 0;
+      is_item = true;
+      passed_first = own.passes_first;
+      if (values) {
+        next_tile();
+        if (own.idle) {
+          known["tiles_left"] = item.tiles > 1;
+          pass_item(item.tiles);
+          values = false;
+        } else {
+          const std::int64_t mixed = item.mixed;
+          known["changes"] = known["asks"] = known["passes"] = known["item"] = false;
+          known["output"] = known["holds_values"] = true;
+          now.on_top = false;
+          for (; now.tile <= last_of_item && now.tile < mixed;) {
+            known["last"] = now.tile == last_of_item;
+            run_body("careful_step");
+            next_tile();
+          }
+          main_steps(last_of_item);
+        }
+      } else if (releases_queries() && &item != &items.back()) {
+        release_queries(number_of_item);  // no scores do
+      }
+      ++number_of_item;
+    }
+    known = of_role;
+  }
+  void release_queries(std::int64_t item) {
+    const Statement* all = find_body(p, "run");
+    if (!all) return;
+    for (const Statement& s : all->body) {
+      if (s.kind == Kind::Items && !s.inside.empty()) out.push_back({&s.inside.front(), item});
+    }
+  }
+  // Do bodies, once the scores of the last tile are there?
+  bool releases_queries() const {
+    const Statement* body = find_body(p, "pass_item");
+    return body && std::ranges::any_of(body->body, [](const Statement& s) { return s.label == "tiles_left"; });
+  }
+};
+
+}  // namespace
+
+std::int64_t consumers_of(const Program& p) {
+  for (const Statement& role : p.body) {
+    if (role.kind == Kind::Consumer) return integer(role, "count", 1);
+  }
+  return 0;
+}
+
+Result<std::vector<RoleTrace>> trace_roles(const Program& p, const Scenario& scenario) {
+  std::vector<RoleTrace> traces;
+  for (const Statement& role : p.body) {
+    if (role.kind == Kind::Consumer) {
+      const int count = static_cast<int>(integer(role, "count", 1));
+      for (int number = 0; number < count; ++number) {
+        ConsumerTrace trace{p,      scenario, role,
+                            number, count,    {scenario.seed * 97 + static_cast<std::uint64_t>(number)}};
+        FLASHJIT_TRY(trace.run_role());
+        traces.push_back({&role, number, std::move(trace.out), std::move(trace.visited)});
+      }
+      continue;
+    }
+    if (role.kind != Kind::Producer && role.kind != Kind::Transposer)
+      return internal(fmt::format("{} is outside of a role", name(role.kind)));
+    RoleTrace trace{&role, 0, {}};
+    std::int64_t item = 0;
+    for (const RoleItem& of : scenario.items) unroll(role.body, item++, of.tiles, 0, false, trace.steps);
+    unroll(role.body, item, 0, 0, false, trace.steps);
+    traces.push_back(std::move(trace));
+  }
+  return traces;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,186 @@
+// The consumer's vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
+// word. What it does and in which order stands there.
+#pragma once
+
+#include "matrix.gen.cuh"
+#include "templates/hopper/output.cuh"
+#include "templates/hopper/own_sums.cuh"
+#include "templates/hopper/queries.cuh"
+
+namespace flashjit {
+
+constexpr bool kReplacesQueries = output_replaces_queries(config);
+
+using OutputPiece = float[kProductColumns / 2];
+
+// So many tiles are added up before O takes them in. In the step of this tile, does P V of the one before it join what O has
+// not taken in? By the number of the tile: where the ring stands depends on what the block has done before, and bits must not.
+__device__ inline bool joins_sum(int tile) {
+  constexpr int kTiles = tiles_of_sum(config);
+  return static_cast<u32>(tile) % kTiles != kTiles - 1;
+}
+
+// O takes in a piece of its columns: what has been multiplied of them, in units of V where there are such.
+template <int piece>
+__device__ inline void take_in(Output& o, const OutputPiece& t) {
+#pragma unroll
+  for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
+    o[at] = o[at] + t[i];
+}
+template <int piece>
+__device__ inline void take_in(Output& o, const OutputPiece& t, float unit) {
+#pragma unroll
+  for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
+    o[at] = fmaf(unit, t[i], o[at]);
+}
+
+__device__ inline bool is_negative(float sum) { return uniform(__float_as_uint(sum) >> 31 != 0); }
+
+// ---- the sums of rows when an item is complete ----
+
+__device__ inline void keep_sums(RowStates& rows, bool saw_keys) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) rows.sum[h] = saw_keys ? rows.sum[h] : 0.0f;
+}
+__device__ inline void take_sums(RowStates& rows, const Output& o, bool saw_keys) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) rows.sum[h] = saw_keys ? o[config.head_dim_v / 2 + 2 * h] : 0.0f;
+}
+__device__ inline void add_up_quads(RowStates& rows) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) rows.sum[h] = quad_sum(rows.sum[h]);
+}
+
+struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<queries_in_registers(config)> {
+  const KernelParams& params;
+  const TensorMaps& maps;
+  const SharedMemory& shared;
+  Inputs inputs = {shared, maps.has_inputs != 0};
+  Ring<kQStages> q_ring = {};  // of this item
+  Ring<kStages> ring = {};     // of the next K; V is one tile behind
+  Tiles tiles;                 // of this item, that this warpgroup visits
+  u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
+  Queries queries;             // of this item's main steps
+  RowScales scales;            // of this item
+  float unit = 1.0f;           // kHasUnits: of V in the product that O takes in later
+
+  Output o;
+  Scores s;
+  Probabilities p;
+  OutputPiece t;  // kAddsTiles: P V of a tile, which O then takes in
+  RowStates rows;
+
+  // V is one tile behind K.
+  __device__ Ring<kValueStages> values() const { return {ring.count - 1}; }
+  // Where the columns of a piece begin in it.
+  __device__ u32 values_at(int piece = 0) const {
+    return recompute(shared.v(values().stage())) + piece * kProductColumns * kPanelWidth;
+  }
+  // Of V in this place, for its product.
+  __device__ float unit_of(Ring<kValueStages> v) const { return kHasUnits ? shared.scales(v.count).v : 1.0f; }
+  // Where no scores are under way, a product has their place.
+  __device__ OutputPiece& piece() { return reinterpret_cast<OutputPiece&>(s); }
+
+  __device__ bool is_marked(u32 mark) const { return uniform((marks & mark) != 0); }
+  __device__ int next_tile(const WorkState& work, int tile) const {
+    return config.mask_has_holes ? uniform(visible_tile(params, work, tile - 1)) : tile - 1;
+  }
+  // Beside a product of its own there is no register for the last full tile: it is read where it is asked for.
+  __device__ int last_full(const WorkState& work) const {
+    return kAddsTiles ? uniform(work.shares[warpgroup_id()].tiles.full_last) : tiles.full_last;
+  }
+  __device__ bool is_mixed(const WorkState& work, int tile) const {
+    const int full_last = last_full(work);
+    return tile < tiles.full_first || tile > full_last;
+  }
+  __device__ bool all_have_references() const {
+    return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
+  }
+
+  // The warpgroups' turns with products.
+  __device__ void begin_turn() { sync_named(kTurnBarrier + warpgroup_id(), 2 * kThreadsPerWarpgroup); }
+  __device__ void end_turn() {
+    arrive_named(kTurnBarrier + (warpgroup_id() + 1) % kWarpgroups, 2 * kThreadsPerWarpgroup);
+  }
+  // The warp is done with a stage.
+  __device__ void release(u32 barrier) {
+    if (lane_id() == 0) arrive(barrier);
+  }
+
+  // The item that comes next. Its marks wait above those of the item whose O is still to be written: registers are few.
+  // In turns there is no deadlock in this wait: when a warpgroup has its turn here, the others have issued their last
+  // use of the only Q.
+  static constexpr int kNext = 16;
+  __device__ void look_up(int& tile) {
+    wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
+    load_queries(shared.q(q_ring.stage()));
+    const Share& share = shared.work(q_ring.count).shares[warpgroup_id()];
+    tiles = {uniform(share.tiles.first), uniform(share.tiles.last), uniform(share.tiles.full_first),
+             uniform(share.tiles.full_last)};
+    tile = tiles.last;
+    marks |= uniform(share.marks) << kNext;
+  }
+
+  // The item will be done again, and what is written of it now is written over. Several threads may say so, all the
+  // same.
+  __device__ void note_failure(const WorkState& work) { atomicMax(&shared.redo(work.place), work.rank); }
+
+  // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of
+  // these.
+  __device__ void release_queries() {
+    if constexpr (!kReplacesQueries) arrive(shared.q_empty(q_ring.stage()));
+  }
+  // Or O of the item before has left the place of its Q.
+  __device__ void release_output() {
+    if constexpr (kReplacesQueries) {
+      if (q_ring.count == 0) return;
+      wait_stores_read();
+      arrive(shared.q_empty(q_ring.previous().stage()));
+    }
+  }
+};
+
+// All items of a block: between two of them the careful step, then main steps and careful ones, and what the producer
+// says where there are no more.
+template <class Consumer>
+__device__ inline void take_items(Consumer& c) {
+  bool changes = true;
+  int tile = 0;
+  while (true) {
+    const WorkState& work = c.shared.work(c.q_ring.count);
+    c.careful_step(tile, changes);
+    if (changes) c.release_output();
+    if (c.is_marked(kValues)) {
+      const int previous = tile;
+      tile = c.next_tile(work, tile);
+      if (changes && c.is_marked(kIdle)) {
+        c.marks &= ~kValues;
+        c.pass_item(work, tile);
+        tile = c.tiles.first - 1;
+      } else if (c.takes_main_step(work, tile, previous)) {
+        if constexpr (kKeepsQueries) c.queries.find(work, recompute(threadIdx.x));
+        if constexpr (kCapped)
+          c.rows.polynomial = c.rows.polynomial || suggests_small_arguments(c.rows, work.seq.k_len);
+        c.main_steps(work, tile);
+        tile = c.next_tile(work, tile + 1);
+      }
+      changes = tile < c.tiles.first;
+    } else {
+      const Work kind = static_cast<Work>(uniform(static_cast<int>(work.kind)));
+      if (kind == Work::end) break;
+      __syncwarp();
+      if (kEndsUntold && kind == Work::last_flush) {
+        c.release(c.shared.finished());
+        wait_barrier(c.shared.finished(), 0);
+        if (!uniform(c.shared.some_failed())) break;
+      } else if (kind == Work::flush) {
+        c.release(c.shared.flushed());
+      }
+      c.release_queries();
+      changes = true;
+    }
+    if (changes) c.q_ring.advance();
+  }
+}
+
+}  // namespace flashjit

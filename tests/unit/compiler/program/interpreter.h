@@ -1,0 +1,14 @@
+// Runs the program of a forward kernel on small tiles in float64: what its consumers make of a few items.
+#pragma once
+
+#include <string>
+
+#include "compiler/program/ir.h"
+#include "compiler/program/roles.h"
+
+namespace flashjit::testing {
+
+// Empty: all items have the reference's O. Else what is wrong: a protocol that is broken, or an element that is off.
+std::string interpret(const Program& program, const Scenario& scenario);
+
+}  // namespace flashjit::testing
