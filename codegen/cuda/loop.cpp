@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/program/operations.h"
+#include "compiler/program/tile_operations.h"
 
 namespace flashjit {
 namespace {
@@ -20,7 +20,7 @@ std::string value_of(const Statement& s, std::string_view key, std::string_view 
 
 // Is it a line by itself?
 bool is_one_line(const Statement& s) {
-  const Operation* operation = find_operation(s);
+  const TileOperation* operation = find_tile_operation(s);
   return operation && operation->close.empty();
 }
 
@@ -65,13 +65,13 @@ struct Printer {
   }
 
   Result<void> print_statement(const Statement& s, int depth) {
-    const Operation* operation = find_operation(s);
+    const TileOperation* operation = find_tile_operation(s);
     if (!operation) return internal(fmt::format("{} {}: no operation prints it", name(s.kind), s.form));
     if (s.kind == Kind::When && condition(s.label).empty())
       return internal(fmt::format("when {}: there is no such condition", s.label));
     FLASHJIT_ASSIGN(line, line_of(s, operation->line));
     if (s.kind == Kind::When && s.body.size() == 1 && is_one_line(s.body.front())) {
-      FLASHJIT_ASSIGN(then, line_of(s.body.front(), find_operation(s.body.front())->line));
+      FLASHJIT_ASSIGN(then, line_of(s.body.front(), find_tile_operation(s.body.front())->line));
       add_with_remark(line.substr(0, line.size() - 1) + then, s.body.front(), depth);
       return {};
     }
@@ -82,7 +82,7 @@ struct Printer {
   }
 
   Result<void> print_body(const Statement& s) {
-    const Operation* operation = find_operation(s);
+    const TileOperation* operation = find_tile_operation(s);
     if (!operation) return internal(fmt::format("body {}: nothing says how it is called", s.label));
     text += "\n";
     for (std::string_view remark = operation->remark; !remark.empty();) {

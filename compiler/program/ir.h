@@ -90,7 +90,7 @@ enum class Kind {
   Finalize,    // divide by the sum, LSE, sink
   Stage,       // registers -> shared, for wide stores
   Store,       // to global memory
-  // Of programs that are printed (operations.h):
+  // Of programs that are printed (tile_operations.h):
   Body,       // a function of a role; `label` is its name
   Call,       // of a body, or of what templates do
   Items,      // what a block is given, one after the other: calls the bodies

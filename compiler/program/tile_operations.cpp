@@ -1,4 +1,4 @@
-#include "compiler/program/operations.h"
+#include "compiler/program/tile_operations.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@ namespace flashjit {
 
 namespace {
 
-constexpr Operation kOperations[] = {
+constexpr TileOperation kTileOperations[] = {
     // Bodies
     {Kind::Body,
      "main_step",
@@ -216,13 +216,13 @@ constexpr Condition kConditions[] = {
 
 }  // namespace
 
-const Operation* find_operation(const Statement& s) {
+const TileOperation* find_tile_operation(const Statement& s) {
   const auto found = std::ranges::find_if(
-      kOperations, [&](const Operation& operation) { return operation.kind == s.kind && operation.form == s.form; });
-  return found == std::ranges::end(kOperations) ? nullptr : &*found;
+      kTileOperations, [&](const TileOperation& operation) { return operation.kind == s.kind && operation.form == s.form; });
+  return found == std::ranges::end(kTileOperations) ? nullptr : &*found;
 }
 
-std::span<const Operation> operations() { return kOperations; }
+std::span<const TileOperation> tile_operations() { return kTileOperations; }
 
 std::string_view condition(std::string_view label) {
   const auto found = std::ranges::find(kConditions, label, &Condition::label);
