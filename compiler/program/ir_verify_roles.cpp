@@ -106,7 +106,7 @@ struct Block {
       return true;
     }
     const std::int64_t slot = slot_of(actor, step, b);
-    if (slot >= static_cast<std::int64_t>(ring(b).filled.size())) return false;
+    if (slot < 0 || slot >= static_cast<std::int64_t>(ring(b).filled.size())) return false;
     actor.reads[b].full.insert(slot);
     return true;
   }

@@ -217,8 +217,9 @@ constexpr Condition kConditions[] = {
 }  // namespace
 
 const TileOperation* find_tile_operation(const Statement& s) {
-  const auto found = std::ranges::find_if(
-      kTileOperations, [&](const TileOperation& operation) { return operation.kind == s.kind && operation.form == s.form; });
+  const auto found = std::ranges::find_if(kTileOperations, [&](const TileOperation& operation) {
+    return operation.kind == s.kind && operation.form == s.form;
+  });
   return found == std::ranges::end(kTileOperations) ? nullptr : &*found;
 }
 

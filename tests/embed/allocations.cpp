@@ -8,7 +8,7 @@ thread_local constinit Allocations allocations;
 constinit AllAllocations all_allocations;
 }  // namespace flashjit::testing
 
-#if FLASHJIT_COUNTS_ALLOCATIONS
+#if !FLASHJIT_SANITIZED
 namespace {
 bool may_allocate() {
   using flashjit::testing::all_allocations, flashjit::testing::allocations;

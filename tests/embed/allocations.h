@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "tests/sanitized.h"
+
 namespace flashjit::testing {
 
 struct Allocations {
@@ -19,17 +21,7 @@ struct AllAllocations {
 };
 extern constinit AllAllocations all_allocations;
 
-// Sanitizers have a malloc of their own. GCC says by macros which is there, clang by features.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FLASHJIT_COUNTS_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define FLASHJIT_COUNTS_ALLOCATIONS 0
-#endif
-#endif
-#ifndef FLASHJIT_COUNTS_ALLOCATIONS
-#define FLASHJIT_COUNTS_ALLOCATIONS 1
-#endif
-inline constexpr bool kCountsAllocations = FLASHJIT_COUNTS_ALLOCATIONS == 1;
+// Sanitizers have a malloc of their own.
+inline constexpr bool kCountsAllocations = FLASHJIT_SANITIZED == 0;
 
 }  // namespace flashjit::testing

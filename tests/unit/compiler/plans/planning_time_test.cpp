@@ -7,16 +7,13 @@
 #include <gtest/gtest.h>
 
 #include "compiler/plan.h"
+#include "tests/sanitized.h"
 
 namespace flashjit {
 namespace {
 
 // Of the processor: other programs do not count.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kMostSeconds = 10;
-#else
-constexpr double kMostSeconds = 0.5;
-#endif
+constexpr double kMostSeconds = FLASHJIT_SANITIZED ? 10 : 0.5;
 
 double seconds_of_thread() {
   timespec now;
