@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kRemarkColumn = 84;
 
-// What stands in a line for an attribute, or for a statement that has none of it.
+// The text of an attribute in a line; `absent` stands there if the statement has none.
 std::string value_of(const Statement& s, std::string_view key, std::string_view absent = {}) {
   const Attribute* a = s.attributes.find(key);
   return a ? print(a->value) : std::string(absent);
@@ -29,7 +29,7 @@ struct Printer {
   std::string text = {};
 
   const Buffer* buffer(int b) const { return &p.buffers[static_cast<std::size_t>(b)]; }
-  // What a statement writes first, and what it reads first beside what it writes.
+  // The buffer that a statement writes first, and the first one that it only reads.
   const Buffer* target(const Statement& s) const { return s.writes.empty() ? nullptr : buffer(s.writes.front()); }
   const Buffer* source(const Statement& s) const {
     const auto from = std::ranges::find_if(s.reads, [&](int b) { return std::ranges::count(s.writes, b) == 0; });

@@ -48,7 +48,7 @@ class Simplifier {
   bool at_most(const Expr& a, const Expr& b, int depth);
   bool derive_at_most(const Expr& a, const Expr& b, int depth);
 
-  // What is known of a <= b: it holds, or a search that began at this depth did not find it.
+  // An answer about a <= b: it holds, or a search that began at this depth did not find it.
   struct Order {
     bool holds = false;
     int depth = 0;

@@ -71,6 +71,12 @@ Place find_place(const Program& program, Body& body, Kind kind, std::string_view
   return find_place(body, [&](const Statement& s) { return s.kind == kind && is_called(program, s, what); });
 }
 
+std::int64_t integer(const Statement& s, std::string_view key, std::int64_t absent) {
+  const Attribute* a = s.attributes.find(key);
+  const auto* value = a ? std::get_if<std::int64_t>(&a->value) : nullptr;
+  return value ? *value : absent;
+}
+
 const Statement* find_body(const Program& program, std::string_view name) {
   for (const Statement& role : program.body) {
     for (const Statement& s : role.body) {

@@ -1,4 +1,4 @@
-// What passes change bodies of statements with.
+// Tools of passes that change bodies of statements.
 #pragma once
 
 #include <initializer_list>
@@ -57,6 +57,9 @@ Place find_place(Body& body, const IsIt& is_it) {
 }
 // By kind, and by what it writes first, or its label or form; empty: any.
 Place find_place(const Program& program, Body& body, Kind kind, std::string_view what = {});
+
+// An attribute that is a number; `absent`: the statement has none.
+std::int64_t integer(const Statement& statement, std::string_view key, std::int64_t absent);
 
 // A body of a role by its name; null: there is none.
 Statement* find_body(Program& program, std::string_view name);

@@ -58,7 +58,7 @@ struct Buffer {
   std::int64_t offset = -1;  // shared: bytes from the start of the block's memory
   std::int64_t bytes = 0;    // shared: of one stage
   bool own_rows = false;     // each warp touches its own rows only
-  // Of programs that are printed: what registers are called, or the barriers of a slot, and the ring that counts slots.
+  // In programs that are printed: the name of registers, or of a slot's barriers, and the ring that counts slots.
   std::string_view code = {}, ring = {};
   int behind = 0;  // slots that its reader is behind the ring
 };
@@ -90,7 +90,7 @@ enum class Kind {
   Finalize,    // divide by the sum, LSE, sink
   Stage,       // registers -> shared, for wide stores
   Store,       // to global memory
-  // Of programs that are printed (tile_operations.h):
+  // Only programs that are printed have these (tile_operations.h):
   Body,       // a function of a role; `label` is its name
   Call,       // of a body, or of what templates do
   Items,      // what a block is given, one after the other: calls the bodies

@@ -5,18 +5,13 @@
 
 #include <fmt/format.h>
 
+#include "compiler/program/edit.h"
 #include "compiler/program/ir.h"
 #include "compiler/program/ir_verify_roles.h"
 
 namespace flashjit {
 
 namespace {
-
-std::int64_t integer(const Statement& s, std::string_view key, std::int64_t absent) {
-  const Attribute* a = s.attributes.find(key);
-  const auto* value = a ? std::get_if<std::int64_t>(&a->value) : nullptr;
-  return value ? *value : absent;
-}
 
 Result<void> check_attributes(const Program& p, const Attributes& attributes, std::string_view where) {
   for (const Attribute& a : attributes.all()) {

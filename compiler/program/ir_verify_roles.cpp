@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/program/edit.h"
 #include "compiler/program/roles.h"
 
 namespace flashjit {
@@ -20,11 +21,6 @@ namespace {
 
 constexpr std::int64_t kSwizzleRepeats = 1024;  // bytes: where every swizzle begins anew, so tiles must too
 
-std::int64_t integer(const Statement& s, std::string_view key, std::int64_t absent) {
-  const Attribute* a = s.attributes.find(key);
-  const auto* value = a ? std::get_if<std::int64_t>(&a->value) : nullptr;
-  return value ? *value : absent;
-}
 bool awaits_empty(const Statement& s) {
   const Attribute* barrier = s.attributes.find("barrier");
   return barrier && std::get<std::string>(barrier->value) == "empty";

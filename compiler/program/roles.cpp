@@ -12,12 +12,6 @@ namespace flashjit {
 
 namespace {
 
-std::int64_t integer(const Statement& s, std::string_view key, std::int64_t absent) {
-  const Attribute* a = s.attributes.find(key);
-  const auto* value = a ? std::get_if<std::int64_t>(&a->value) : nullptr;
-  return value ? *value : absent;
-}
-
 // Producers and transposers do an item as it stands in their bodies. Statements of a tile behind the last are not executed.
 void unroll(const Body& body, std::int64_t item, std::int64_t tiles, std::int64_t now, bool in_loop,
             std::vector<Step>& out) {

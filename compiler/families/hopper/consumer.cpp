@@ -1,4 +1,4 @@
-// What a warpgroup that computes does, as it would be written without a thought for speed.
+// The work of a warpgroup that computes, as it would be written without a thought for speed.
 #include "compiler/families/hopper/consumer.h"
 
 #include <string>

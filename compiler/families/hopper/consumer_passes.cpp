@@ -1,4 +1,4 @@
-// What the consumer does otherwise than in its textbook order, one choice a pass.
+// Passes that take the consumer away from its textbook order, one choice each.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -143,7 +143,7 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   checked = maker.with(std::move(checked), "redo", std::string("tile"));
   finalize.insert_after({maker.when("failed", {maker.call("note_failure")})});
   if (stages_output(c)) {
-    // Of the same rows, which this thread has stored before.
+    // An item that is done again is stored to the rows that this thread has stored before.
     find_place(p, finish, Kind::Store, "sent").insert_before({maker.when("exact", {maker.call("await_stores")})});
   }
   if (looks_at_tile(c) && sums_in_matrix(c) && !interpolates(c))
