@@ -55,9 +55,12 @@ std::string why_illegal(const AttentionSpec& spec, const Target& target, const S
   return why_illegal(Problem(spec, target, tiles), schedule);
 }
 
+bool fits(const Problem& problem, const Schedule& s) {
+  return is_complete(s, s.family) && !s.family->refuses(problem, s, nullptr);
+}
+
 bool is_legal(const Problem& problem, const Schedule& s) {
-  return s.family && is_complete(s, s.family) && why_not_family(s.family, problem.spec, problem.target).empty() &&
-         !s.family->refuses(problem, s, nullptr);
+  return s.family && why_not_family(s.family, problem.spec, problem.target).empty() && fits(problem, s);
 }
 
 bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& schedule) {

@@ -21,6 +21,8 @@ std::string why_illegal(const Problem& problem, const Schedule& schedule);
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 // The same without the words.
 bool is_legal(const Problem& problem, const Schedule& schedule);
+// The same of a schedule whose family is known to compute the problem here, which is the same for all of them.
+bool fits(const Problem& problem, const Schedule& schedule);
 bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 
 // All complete schedules that honour the pins, legal and illegal ones, in a fixed order. Never empty.

@@ -201,6 +201,7 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
   const std::optional<Shape> few = few_sequences(problem.spec, problem.target, shape);
   std::optional<WorkSamplers> few_samplers;
   if (few) few_samplers.emplace(problem, *few);
+  std::map<Family, bool> computes_here;
   std::map<Family, double> best_of_family;  // with both numbers of sequences, where that counts
   std::vector<Schedule> schedules = enumerate_schedules(problem, pins);
   struct Ranked {
@@ -208,12 +209,15 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
     double computing = 0;   // of few queries, which wait for memory with many schedules: less is safer
     std::size_t place = 0;  // in `schedules`
     double microseconds = 0;
+    double family = 0;  // of which it is: the best product of times
   };
   std::vector<Ranked> legal;
   std::vector<std::size_t> illegal;
   for (std::size_t place = 0; place < schedules.size(); ++place) {
     Schedule& schedule = schedules[place];
-    if (!is_legal(problem, schedule)) {
+    const auto [computes, is_new] = computes_here.try_emplace(schedule.family);
+    if (is_new) computes->second = why_not_family(schedule.family, problem.spec, problem.target).empty();
+    if (!computes->second || !fits(problem, schedule)) {
       illegal.push_back(place);
       continue;
     }
@@ -230,8 +234,9 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
     double& best = best_of_family.try_emplace(schedule.family, few ? HUGE_VAL : 0).first->second;
     if (few) best = std::min(best, ranked.rank * predict(problem, schedule, *few, few_samplers->of(schedule)).total);
   }
-  std::ranges::sort(legal, {}, [&](const Ranked& ranked) {
-    return std::tuple(best_of_family[schedules[ranked.place].family], ranked.rank, ranked.computing, ranked.place);
+  for (Ranked& ranked : legal) ranked.family = best_of_family[schedules[ranked.place].family];
+  std::ranges::sort(legal, {}, [](const Ranked& ranked) {
+    return std::tuple(ranked.family, ranked.rank, ranked.computing, ranked.place);
   });
   std::vector<Candidate> out;
   out.reserve(schedules.size());
