@@ -1,11 +1,28 @@
-# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER, with the text of each of FILES, named by its path from BASE, and its
-# digest, which nobody then has to compute at run time.
+# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER, with the text of each of FILES, named by its path from BASE, its
+# digest, and which others of them it includes, which nobody then has to find out at run time.
 # Raw string literals are cut at 8000 bytes: compilers need only accept 64 KB, and some accept less. Lengths are written
 # down, because a constant expression that counts all characters has too many steps for clang.
-set(body "")
+set(names "")
 foreach(file IN LISTS FILES)
   file(RELATIVE_PATH name ${BASE} ${file})
+  list(APPEND names ${name})
+endforeach()
+set(body "")
+set(includes "")
+foreach(file name IN ZIP_LISTS FILES names)
   file(READ ${file} text)
+  string(REGEX MATCHALL "#include \"[^\"]*\"" lines "${text}")
+  set(places "")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "#include \"(.*)\"" "\\1" included "${line}")
+    list(FIND names "${included}" place)
+    if(place GREATER_EQUAL 0)
+      list(APPEND places ${place})
+    endif()
+  endforeach()
+  list(LENGTH includes first)
+  list(LENGTH places count)
+  list(APPEND includes ${places})
   string(LENGTH "${text}" length)
   string(SHA256 digest "${text}")
   set(literal "")
@@ -15,11 +32,14 @@ foreach(file IN LISTS FILES)
     string(APPEND literal "R\"__fj__(${part})__fj__\"\n")
     math(EXPR at "${at} + 8000")
   endwhile()
-  string(APPEND body "    {\"${name}\",\n{${literal}, ${length}},\n\"${digest}\"},\n")
+  string(APPEND body "    {\"${name}\",\n{${literal}, ${length}},\n\"${digest}\",\n{kIncludes + ${first}, ${count}}},\n")
 endforeach()
+list(APPEND includes 0)  # as there may be none
+list(JOIN includes ", " includes)
 file(WRITE ${OUTPUT} "#include \"${HEADER}\"
 namespace flashjit {
 namespace {
+constexpr std::uint16_t kIncludes[] = {${includes}};
 constexpr EmbeddedFile kFiles[] = {
 ${body}};
 }

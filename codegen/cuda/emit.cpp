@@ -376,21 +376,35 @@ Result<std::string> emit_variant(const Plan& plan) {
   return text + "\n}  // namespace flashjit\n";
 }
 
-// The embedded templates that `text` includes, and those they include.
-Result<void> collect_headers(std::string_view text, std::vector<SourceFile>& headers) {
-  constexpr std::string_view kInclude = "#include \"templates/";
-  for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at + 1)) {
-    const std::size_t begin = at + std::string_view("#include \"").size();
-    const std::string_view name = text.substr(begin, text.find('"', begin) - begin);
-    const auto has_name = [&](const auto& file) { return file.name == name; };
-    if (std::ranges::any_of(headers, has_name)) continue;
-    const auto embedded = std::ranges::find_if(embedded_templates(), has_name);
-    if (embedded == embedded_templates().end()) return internal(fmt::format("{} is included but not embedded", name));
-    headers.push_back({std::string(name), std::string(embedded->text)});
-    FLASHJIT_TRY(collect_headers(embedded->text, headers));
+// The embedded templates that generated files include, and those they include.
+class Headers {
+ public:
+  Result<void> add_included_by(std::string_view text) {
+    constexpr std::string_view kInclude = "#include \"templates/";
+    for (std::size_t at = text.find(kInclude); at != std::string_view::npos; at = text.find(kInclude, at + 1)) {
+      const std::size_t begin = at + std::string_view("#include \"").size();
+      const std::string_view name = text.substr(begin, text.find('"', begin) - begin);
+      const auto found = std::ranges::find(files_, name, &EmbeddedFile::name);
+      if (found == files_.end()) return internal(fmt::format("{} is included but not embedded", name));
+      add(static_cast<std::size_t>(found - files_.begin()));
+    }
+    return {};
   }
-  return {};
-}
+  std::vector<SourceFile> take() { return std::move(headers_); }
+
+ private:
+  void add(std::size_t place) {
+    if (added_[place]) return;
+    added_[place] = true;
+    const EmbeddedFile& file = files_[place];
+    headers_.push_back({std::string(file.name), std::string(file.text)});
+    for (const std::uint16_t included : file.includes) add(included);
+  }
+
+  std::span<const EmbeddedFile> files_ = embedded_templates();
+  std::vector<bool> added_ = std::vector<bool>(files_.size());
+  std::vector<SourceFile> headers_;
+};
 
 // One kernel: what it takes, and the function of the loop that it is.
 std::string emit_entry(const Plan& plan, const KernelLaunch& launch, bool next_overlaps) {
@@ -437,7 +451,9 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
     entry += emit_entry(plan, plan.launches[i], follows && next->overlaps && !next->adds_up);
   }
   source.generated.push_back({"entry.cu", std::move(entry)});  // last: it is the one to compile
-  for (const SourceFile& file : source.generated) FLASHJIT_TRY(collect_headers(file.text, source.headers));
+  Headers headers;
+  for (const SourceFile& file : source.generated) FLASHJIT_TRY(headers.add_included_by(file.text));
+  source.headers = headers.take();
   return source;
 }
 
