@@ -107,7 +107,7 @@ Schedule prefix_pins(const AttentionSpec& prefix, const Target& target, const Sc
   Schedule shared;
   shared.tile_q = kRowsOfTile;
   shared.head_tiles = prefix.heads_q == prefix.heads_kv ? HeadTiles::single : HeadTiles::grouped;
-  return make_plan(prefix, target, shared) ? shared : pins;
+  return draft_plan(prefix, target, shared) ? shared : pins;
 }
 
 }  // namespace

@@ -57,9 +57,7 @@ Result<Schedule> choose(const std::vector<Candidate>& candidates, const Attentio
                  fmt::format("no schedule for {} honours the pins {}", target.name, print(pins)));
 }
 
-// Looking at a program takes longer than the passes themselves. So it is done once, at the end, and again after every
-// pass where that found something, which names the pass at fault, or where somebody watches the passes.
-Result<Program> run_passes(const PassContext& context, const DumpSink& sink, bool after_each) {
+Result<Program> run_passes(const PassContext& context, const DumpSink& sink, bool verify_each) {
   Program program;
   std::vector<Pass> passes(shared_passes().begin(), shared_passes().end());
   const std::span<const Pass> own = context.schedule.family->passes;
@@ -70,9 +68,8 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
     program = std::move(*next);
     program.passes.push_back(pass.name);
     if (sink) sink(pass.name, dump(program));
-    if (!after_each && &pass != &passes.back()) continue;
+    if (!verify_each) continue;
     if (auto verified = verify(program); !verified) {
-      if (!after_each) return run_passes(context, sink, true);
       Error error = verified.error();
       error.message = fmt::format("after pass {}: {}", pass.name, error.message);
       error.detail = dump(program);
@@ -206,7 +203,7 @@ std::vector<std::string> Plan::all_notes() const {
   return all;
 }
 
-Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins, const DumpSink& sink) {
+Result<Plan> draft_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins, const DumpSink& sink) {
   FLASHJIT_TRY(check_supported(spec));
   FLASHJIT_TRY(check_target(spec, target));
   Plan plan;
@@ -227,6 +224,19 @@ Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Sc
   plan.notes = notes_of(plan);
   plan.why_family = why_family(plan, pins);
   return plan;
+}
+
+Result<void> verify_plan(const Plan& plan) {
+  if (verify(plan.program)) return {};
+  const Problem problem(plan.spec, plan.target, plan.tiles);
+  const auto again = run_passes({problem, plan.schedule, plan.config}, {}, true);
+  return again ? internal("a program breaks the rules, and did not when its passes ran again") : again.error();
+}
+
+Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins, const DumpSink& sink) {
+  FLASHJIT_ASSIGN(plan, draft_plan(spec, target, pins, sink));
+  FLASHJIT_TRY(verify_plan(plan));
+  return std::move(plan);
 }
 
 }  // namespace flashjit

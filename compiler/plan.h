@@ -60,7 +60,14 @@ bool needs_workspace(const Plan& plan, const Schedule& schedule);
 // Called with the name of a pass and the dump of the program after it.
 using DumpSink = std::function<void(std::string_view pass, const std::string& dump)>;
 
-// The whole compiler: spec -> program -> passes -> plan.
+// A plan whose program nobody has looked at, which takes longer than to make it: enough for who asks whether the code is
+// already there. Whoever watches the passes by `dump` has the program verified after each.
+Result<Plan> draft_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {},
+                        const DumpSink& dump = {});
+// Before code is made of it. Error: names the pass at fault.
+Result<void> verify_plan(const Plan& plan);
+
+// The whole compiler: spec -> program -> passes -> plan, verified.
 Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {},
                        const DumpSink& dump = {});
 

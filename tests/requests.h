@@ -12,7 +12,9 @@ namespace flashjit {
 
 inline Result<Plan> plan_spec(std::string_view spec, std::string_view target, std::string_view pins, int sm_count = 0) {
   FLASHJIT_ASSIGN(request, Request::parse(spec, target, pins, sm_count));
-  return plan_spec(request);
+  FLASHJIT_ASSIGN(plan, plan_spec(request));
+  FLASHJIT_TRY(verify_plan(plan));
+  return std::move(plan);
 }
 
 inline Result<Compiled> compile_spec(std::string_view spec, std::string_view target, std::string_view pins,

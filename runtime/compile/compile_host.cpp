@@ -17,6 +17,7 @@ Result<StoreEntry> run_llvm(const Plan& plan, const HostLibrary& library, const 
   if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
   const CompilerPass pass;
   FLASHJIT_TRY(pass.status());
+  FLASHJIT_TRY(verify_plan(plan));
   FLASHJIT_ASSIGN(object, library.backend.compile(plan, false));
   return StoreEntry{.key_text = {},
                     .facts = {{"spec", print(plan.spec)},

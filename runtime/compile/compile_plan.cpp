@@ -26,6 +26,7 @@ std::string without_times(std::string_view log) {
 
 Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc,
                                 const CompileOptions& options) {
+  FLASHJIT_TRY(verify_plan(plan));
   FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, options.bounds, options.effort));
   EntryUsage most;
   for (const EntryUsage& usage : cubin.facts.entries) {

@@ -60,7 +60,7 @@ std::string dump_source(const std::string& all, const Compiled& compiled) {
   const auto sink = [&](std::string_view pass, const std::string& dump) {
     folder.write(fmt::format("ir/{:02}_{}.txt", ++pass_number, pass), dump);
   };
-  [[maybe_unused]] const auto again = make_plan(plan.spec, plan.target, plan.schedule, sink);
+  [[maybe_unused]] const auto again = draft_plan(plan.spec, plan.target, plan.schedule, sink);
   folder.write("program.txt", dump(plan.program));
   for (const SourceFile& file : compiled.source.generated) folder.write(file.name, file.text);
   for (const SourceFile& file : compiled.source.headers) folder.write(file.name, file.text);

@@ -41,7 +41,7 @@ Result<std::vector<Request>> kernels_of(const Request& request) {
 
 Result<Plan> plan_spec(const Request& request, const DumpSink& dump) {
   FLASHJIT_TRY(check_supported(request.spec));
-  return make_plan(request.spec, request.target, request.pins, dump);
+  return draft_plan(request.spec, request.target, request.pins, dump);
 }
 
 }  // namespace flashjit

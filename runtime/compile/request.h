@@ -30,7 +30,8 @@ bool has_parts(const Request& request);
 // What kernels it takes: one, as it is, or those of its parts.
 Result<std::vector<Request>> kernels_of(const Request& request);
 
-// The part of a compile that needs no compiler. Also for host targets.
+// The part of a compile that needs no compiler, for who may find the code in a store: verify_plan() is for who compiles.
+// Also for host targets.
 Result<Plan> plan_spec(const Request& request, const DumpSink& dump = {});
 
 }  // namespace flashjit

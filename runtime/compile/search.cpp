@@ -77,7 +77,7 @@ class Search {
 
   // Nobody pinned its schedule: of the first choice's family that plan knows why, and of another what was passed over.
   Result<Plan> plan_of(const Candidate& candidate) const {
-    FLASHJIT_ASSIGN(plan, make_plan(first_.spec, first_.target, candidate.schedule));
+    FLASHJIT_ASSIGN(plan, draft_plan(first_.spec, first_.target, candidate.schedule));
     plan.why_family = candidate.schedule.family == first_.schedule.family ? first_.why_family : "";
     return std::move(plan);
   }

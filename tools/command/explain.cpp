@@ -298,6 +298,7 @@ Result<void> explain_kernel(const ExplainArgs& args, const DeviceFigures& device
                             const std::string& store, Output& output) {
   const std::string_view arch = request.target.name;
   FLASHJIT_ASSIGN(plan, plan_spec(request));
+  FLASHJIT_TRY(verify_plan(plan));
   plan.target.memory_tbs = device.memory_tbs;  // for the figures; the plan is that of the target
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   Json line = result_line(print(plan.spec), arch, print(plan.schedule));
