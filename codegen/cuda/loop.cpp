@@ -24,6 +24,19 @@ bool is_one_line(const Statement& s) {
   return operation && operation->close.empty();
 }
 
+// The structure that a role is, and the file of its vocabulary.
+struct RoleNames {
+  std::string_view structure, file;
+};
+RoleNames names_of(Kind role) {
+  switch (role) {
+    case Kind::Producer: return {"Producer", "producer.cuh"};
+    case Kind::Transposer: return {"Transposer", "transpose.cuh"};
+    case Kind::Consumer: return {"Consumer", "consumer.cuh"};
+    default: return {};
+  }
+}
+
 struct Printer {
   const Program& p;
   std::string text = {};
@@ -40,9 +53,9 @@ struct Printer {
     const Buffer *to = target(s), *from = source(s);
     return fmt::format(fmt::runtime(line), fmt::arg("to", to ? to->code : ""), fmt::arg("from", from ? from->code : ""),
                        fmt::arg("slot", to ? to->code : ""), fmt::arg("ring", to ? to->ring : ""),
-                       fmt::arg("barrier", value_of(s, "barrier")), fmt::arg("pending", value_of(s, "pending")),
-                       fmt::arg("piece", value_of(s, "piece", "0")), fmt::arg("on_top", value_of(s, "on_top", "false")),
-                       fmt::arg("if", condition(s.label)));
+                       fmt::arg("fill", to ? to->fill_ring : ""), fmt::arg("barrier", value_of(s, "barrier")),
+                       fmt::arg("pending", value_of(s, "pending")), fmt::arg("piece", value_of(s, "piece", "0")),
+                       fmt::arg("on_top", value_of(s, "on_top", "false")), fmt::arg("if", condition(s.label)));
   }
 
   void add(std::string_view lines, int depth) {
@@ -55,10 +68,11 @@ struct Printer {
       lines.remove_prefix(std::min(end + 1, lines.size()));
     }
   }
-  // The statement as dumps have it stands behind its line, where that names buffers.
+  // The statement as dumps have it stands behind its line, where that does something with buffers.
   void add_with_remark(std::string line, const Statement& s, int depth) {
-    if (!s.writes.empty() || !s.reads.empty()) {
-      const std::size_t width = line.size() + static_cast<std::size_t>(depth) * 2;
+    if (s.kind != Kind::Let && s.kind != Kind::Call && (!s.writes.empty() || !s.reads.empty())) {
+      const std::size_t width =
+          line.size() - std::min(line.rfind('\n') + 1, line.size()) + static_cast<std::size_t>(depth) * 2;
       line += std::string(width < kRemarkColumn ? kRemarkColumn - width : 2, ' ') + "// " + describe(p, s);
     }
     add(line, depth);
@@ -81,18 +95,26 @@ struct Printer {
     return {};
   }
 
-  Result<void> print_body(const Statement& s) {
+  Result<void> print_body(const Statement& s, int depth) {
     const TileOperation* operation = find_tile_operation(s);
     if (!operation) return internal(fmt::format("body {}: nothing says how it is called", s.label));
     text += "\n";
     for (std::string_view remark = operation->remark; !remark.empty();) {
       const std::size_t end = std::min(remark.find('\n'), remark.size());
-      add(fmt::format("// {}", remark.substr(0, end)), 1);
+      add(fmt::format("// {}", remark.substr(0, end)), depth);
       remark.remove_prefix(std::min(end + 1, remark.size()));
     }
-    add(fmt::format("__device__ {} {{", operation->line), 1);
-    for (const Statement& inside : s.body) FLASHJIT_TRY(print_statement(inside, 2));
-    add("}", 1);
+    add(fmt::format("__device__ {} {{", operation->line), depth);
+    for (const Statement& inside : s.body) FLASHJIT_TRY(print_statement(inside, depth + 1));
+    add("}", depth);
+    return {};
+  }
+
+  Result<void> print_role(const Statement& role, const RoleNames& names) {
+    const bool is_struct = !names.structure.empty();
+    if (is_struct) text += fmt::format("\nstruct {0} : {0}State {{", names.structure);
+    for (const Statement& body : role.body) FLASHJIT_TRY(print_body(body, is_struct ? 1 : 0));
+    if (is_struct) text += "};\n";
     return {};
   }
 };
@@ -100,13 +122,16 @@ struct Printer {
 }  // namespace
 
 Result<std::string> emit_loop(const Program& program, std::string_view vocabulary) {
-  const auto role = std::ranges::find(program.body, Kind::Consumer, &Statement::kind);
-  if (role == program.body.end() || role->body.empty() || role->body.front().kind != Kind::Body) return std::string();
+  if (vocabulary.empty()) return std::string();
   Printer printer{program};
-  printer.text = fmt::format(
-      "#pragma once\n\n#include \"{}\"\n\nnamespace flashjit {{\n\nstruct Consumer : ConsumerState {{", vocabulary);
-  for (const Statement& body : role->body) FLASHJIT_TRY(printer.print_body(body));
-  return printer.text + "};\n\n}  // namespace flashjit\n";
+  printer.text = "#pragma once\n\n";
+  for (const Statement& role : program.body) {
+    const std::string_view file = names_of(role.kind).file;
+    if (!file.empty()) printer.text += fmt::format("#include \"{}{}\"\n", vocabulary, file);
+  }
+  printer.text += "\nnamespace flashjit {\n";
+  for (const Statement& role : program.body) FLASHJIT_TRY(printer.print_role(role, names_of(role.kind)));
+  return printer.text + "\n}  // namespace flashjit\n";
 }
 
 }  // namespace flashjit

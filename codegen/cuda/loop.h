@@ -9,8 +9,8 @@
 
 namespace flashjit {
 
-// The text of loop.gen.cuh behind its first line, which calls what the file `vocabulary` of templates/ has; empty: the program
-// has no bodies, and templates/ have the loop.
+// The text of loop.gen.cuh behind its first line, which calls what the files of the folder `vocabulary` have; empty: there is
+// no such folder, and templates/ have the loop.
 Result<std::string> emit_loop(const Program& program, std::string_view vocabulary);
 
 }  // namespace flashjit

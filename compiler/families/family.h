@@ -36,11 +36,11 @@ struct CompilerFindings {
 
 struct FamilyRow {
   std::string_view name;
-  std::string_view summary;          // of the file with its entries
-  std::string_view loop_file;        // of templates/; GPUs only
-  std::string_view vocabulary = {};  // of templates/: what its printed loop calls, if it has one
-  std::string_view fields;           // of its schedules, besides `family`: "tile_q tile_kv ..."
-  bool gpu = true;                   // on which targets: GPUs, or processors
+  std::string_view summary;                                  // of the file with its entries
+  std::string_view loop_file;                                // of templates/, or the printed one; GPUs only
+  std::string_view vocabulary = {};                          // the folder of templates/ that a printed loop calls
+  std::string_view fields;                                   // of its schedules, besides `family`: "tile_q tile_kv ..."
+  bool gpu = true;                                           // on which targets: GPUs, or processors
   bool (*computes)(const AttentionSpec& spec) = is_forward;  // the operations that it is for
   bool is_default = true;    // takes part where nothing is pinned; others are for comparisons, where pins ask for them
   bool from_first = false;   // KV tiles are visited from the first to the last

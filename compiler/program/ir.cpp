@@ -22,7 +22,7 @@ constexpr AttributeRow kRows[] = {
     {"copy_bytes", "pipeline_copies", "width of a global access"},
     {"tile", "pipeline_copies",
      "which tile of the loop, counted from the current one, before the loop from the first; there is nothing to do behind the last"},
-    {"barrier", "pipeline_copies", "what is awaited of a slot: full or empty"},
+    {"barrier", "pipeline_copies", "what is awaited of a slot, full or empty; or what a copy tells that it is there"},
     {"count", "pipeline_copies", "how many do the same"},
     {"pending", "pipeline_copies", "groups that may still be under way"},
     {"redo", "choose_softmax",
@@ -33,11 +33,12 @@ constexpr AttributeRow kRows[] = {
 };
 
 constexpr std::string_view kKindNames[] = {
-    "load",      "commit",    "wait",   "barrier",  "producer", "transposer", "consumer",   "await",    "release",
-    "transpose", "fragment",  "fill",   "loop",     "mma",      "score",      "mask",       "softmax",  "gradient",
-    "rescale",   "convert",   "reduce", "finalize", "stage",    "store",      "body",       "call",     "items",
-    "when",      "otherwise", "return", "let",      "fence",    "keep",       "begin_turn", "end_turn", "take_in",
-    "mark",      "draw",      "drop",   "look",     "lower",    "advance"};
+    "load",    "commit",     "wait",     "barrier",  "producer",  "transposer", "consumer", "await",
+    "release", "transpose",  "fragment", "fill",     "loop",      "mma",        "score",    "mask",
+    "softmax", "gradient",   "rescale",  "convert",  "reduce",    "finalize",   "stage",    "store",
+    "body",    "call",       "items",    "when",     "otherwise", "return",     "let",      "fence",
+    "keep",    "begin_turn", "end_turn", "take_in",  "mark",      "draw",       "drop",     "look",
+    "lower",   "advance",    "expect",   "complete", "publish",   "entry"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
 

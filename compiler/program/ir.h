@@ -58,8 +58,9 @@ struct Buffer {
   std::int64_t offset = -1;  // shared: bytes from the start of the block's memory
   std::int64_t bytes = 0;    // shared: of one stage
   bool own_rows = false;     // each warp touches its own rows only
-  // In programs that are printed: the name of registers, or of a slot's barriers, and the ring that counts slots.
-  std::string_view code = {}, ring = {};
+  // In programs that are printed: the name of registers, or of a slot's barriers, and the rings by which who reads slots and
+  // who fills them count.
+  std::string_view code = {}, ring = {}, fill_ring = {};
   int behind = 0;  // slots that its reader is behind the ring
 };
 
@@ -109,6 +110,10 @@ enum class Kind {
   Look,       // was something too large?
   Lower,      // references rise, and what is large becomes small
   Advance,    // to the next slot of a ring
+  Expect,     // so many bytes of a slot are on their way: it is full once they are there
+  Complete,   // this thread has done its part for a slot to be full
+  Publish,    // what has been written to shared memory is there for products and copies
+  Entry,      // what all threads begin with: who takes which role
 };
 std::string_view name(Kind kind);
 

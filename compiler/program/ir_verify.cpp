@@ -22,6 +22,12 @@ Result<void> check_attributes(const Program& p, const Attributes& attributes, st
   return {};
 }
 
+// Does it leave alone what is in the buffer that it names?
+bool names_a_ring(Kind kind) {
+  constexpr Kind kKinds[] = {Kind::Await, Kind::Release, Kind::Expect, Kind::Complete, Kind::Advance, Kind::Let};
+  return std::ranges::count(kKinds, kind) > 0;
+}
+
 // Every statement names buffers that exist and reads none that nobody has written.
 struct DefinitionCheck {
   const Program& p;
@@ -39,8 +45,7 @@ struct DefinitionCheck {
       for (const int b : s.writes) {
         if (b < 0 || b >= static_cast<int>(p.buffers.size()))
           return internal(fmt::format("{}: writes a buffer that is not there", name(s.kind)));
-        // These two name a ring and leave what is in it alone.
-        defined[b] = defined[b] || (s.kind != Kind::Await && s.kind != Kind::Release);
+        defined[b] = defined[b] || !names_a_ring(s.kind);
       }
       FLASHJIT_TRY(run(s.body));
     }

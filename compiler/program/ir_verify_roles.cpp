@@ -29,6 +29,7 @@ bool awaits_empty(const Statement& s) {
 // The slots of one shared buffer, used in turn. Slots are counted from the start and never wrap.
 struct Ring {
   std::int64_t granted = 0;                                        // known to who fills it to be empty
+  std::int64_t announced = 0;                                      // to be full once they are filled
   std::vector<std::pair<std::int64_t, std::int64_t>> filled = {};  // the item and the tile of each
 };
 
@@ -47,11 +48,15 @@ struct Product {
 struct Actor {
   RoleTrace trace;
   std::size_t next = 0;
-  std::int64_t count = 0, groups = 0;       // slots of K that it is past; groups of products that it has committed
+  std::int64_t count = 0,
+               groups = 0;  // slots of K, or of copied V, that it is past; groups of products that it has committed
   std::map<int, Reader> reads = {};         // by buffer
   std::vector<Product> products = {};       // under way
   std::set<int> written = {};               // registers since the last fence
   std::map<int, std::int64_t> unkept = {};  // that products have written, of which group
+  std::set<int> unpublished = {};           // shared buffers that instructions of threads have written
+  bool expecting = false;                   // is it a barrier beside the slot's that expects what is copied next?
+  std::map<std::string_view, std::int64_t> fills = {};  // by the ring that counts them: the slot that is filled now
   bool is_done() const { return next == trace.steps.size(); }
   bool is_consumer() const { return trace.role->kind == Kind::Consumer; }
 };
@@ -77,7 +82,7 @@ struct Block {
 
   // Which slot a reader's statement is about.
   std::int64_t slot_of(const Actor& actor, const Step& step, int b) const {
-    if (!actor.is_consumer()) return actor.reads.at(b).released;
+    if (!actor.is_consumer()) return actor.count;
     if (buffer(b).ring == "q_ring") return step.item;
     if (buffer(b).ring.empty()) return actor.reads.at(b).released;
     return actor.count - buffer(b).behind;
@@ -94,15 +99,20 @@ struct Block {
   }
 
   // Whether a wait is over.
-  bool await(Actor& actor, const Step& step) {
+  Result<bool> await(Actor& actor, const Step& step) {
     const int b = step.statement->writes[0];
     if (awaits_empty(*step.statement)) {
+      const std::string_view counter = buffer(b).fill_ring;
+      const std::int64_t slot = counter.empty() ? ring(b).granted : actor.fills[counter];
+      if (slot != ring(b).granted)
+        return wrong(step, fmt::format("awaits slot {}, but {} is the next to be filled", slot, ring(b).granted))
+            .error();
       if (ring(b).granted - released(b) >= buffer(b).stages) return false;
       ++ring(b).granted;
       return true;
     }
     const std::int64_t slot = slot_of(actor, step, b);
-    if (slot < 0 || slot >= static_cast<std::int64_t>(ring(b).filled.size())) return false;
+    if (slot < 0 || slot >= std::min(ring(b).announced, static_cast<std::int64_t>(ring(b).filled.size()))) return false;
     actor.reads[b].full.insert(slot);
     return true;
   }
@@ -113,6 +123,51 @@ struct Block {
       return wrong(step, "overwrites a slot before it has awaited that it is empty");
     ring(b).filled.emplace_back(step.item, step.tile);
     return {};
+  }
+  // The slot that is filled next, or was filled last, is full once it is.
+  Result<void> announce(const Step& step, int b) {
+    if (ring(b).announced >= ring(b).granted)
+      return wrong(step, "speaks of a slot before it has awaited that it is empty");
+    ++ring(b).announced;
+    return {};
+  }
+
+  // What producers and transposers do.
+  Result<void> provide(Actor& actor, const Step& step) {
+    const Statement& s = *step.statement;
+    const bool copies = actor.trace.role->kind == Kind::Producer;
+    const int b = s.writes.empty() ? -1 : s.writes[0];
+    switch (s.kind) {
+      case Kind::Expect: actor.expecting = s.form == "copied"; return step.held ? Result<void>() : announce(step, b);
+      case Kind::Complete:
+        if (actor.unpublished.contains(b)) return wrong(step, "is not seen by products: a publish is missing");
+        FLASHJIT_TRY(announce(step, b));
+        // Who has nothing to copy fills the slot by that.
+        if (copies && ring(b).announced > static_cast<std::int64_t>(ring(b).filled.size())) return fill(step);
+        return {};
+      case Kind::Publish: actor.unpublished.clear(); return {};
+      case Kind::Advance: ++(s.form == "to_fill" ? actor.fills[buffer(b).fill_ring] : actor.count); return {};
+      case Kind::Let:  // V is copied behind K, and what tells that there is no more in its stead
+        if (s.label == "at_values") actor.fills["at"] = actor.fills["ring"] - 1;
+        if (s.label == "at_end") actor.fills["at"] = actor.fills["ring"];
+        return {};
+      case Kind::Call:
+      case Kind::Mark:
+      case Kind::Items: return {};
+      case Kind::Transpose:
+        if (copies) break;
+        FLASHJIT_TRY(read(actor, step, s.reads[0], step.item, step.tile));
+        actor.unpublished.insert(b);
+        return fill(step);
+      case Kind::Load:
+        if (!copies) break;
+        if (const Attribute* tells = s.attributes.find("barrier");
+            tells && (print(tells->value) == "copied") != actor.expecting)
+          return wrong(step, "tells a barrier that does not expect it");
+        return fill(step);
+      default: break;
+    }
+    return wrong(step, fmt::format("the {} does not do that", name(actor.trace.role->kind)));
   }
 
   // `item`, `tile`: what it is to find there. Products that nobody looks at may read anything.
@@ -216,16 +271,11 @@ struct Block {
     const Statement& s = *step.statement;
     if (actor.is_consumer() && on_step) on_step(actor.trace, step);
     if (s.kind == Kind::Release && actor.reads.contains(s.writes[0])) return release(actor, step);
-    if (actor.is_consumer()) return consume(actor, step);
-    const bool transposes = s.kind == Kind::Transpose && actor.trace.role->kind == Kind::Transposer;
-    if (transposes) FLASHJIT_TRY(read(actor, step, s.reads[0], step.item, step.tile));
-    if (!transposes && (s.kind != Kind::Load || actor.trace.role->kind != Kind::Producer))
-      return wrong(step, fmt::format("the {} does not do that", name(actor.trace.role->kind)));
-    return fill(step);
+    return actor.is_consumer() ? consume(actor, step) : provide(actor, step);
   }
 
   // False: it waits.
-  bool may_go_on(Actor& actor, const Step& step) {
+  Result<bool> may_go_on(Actor& actor, const Step& step) {
     if (step.statement->kind == Kind::Await) return await(actor, step);
     if (step.statement->kind != Kind::BeginTurn) return true;
     int& turn = turns[static_cast<std::size_t>(actor.trace.number)];
@@ -237,7 +287,8 @@ struct Block {
     const std::size_t before = actor.next;
     for (; !actor.is_done(); ++actor.next) {
       const Step& step = actor.trace.steps[actor.next];
-      if (!may_go_on(actor, step)) break;
+      FLASHJIT_ASSIGN(goes_on, may_go_on(actor, step));
+      if (!goes_on) break;
       if (step.statement->kind != Kind::Await && step.statement->kind != Kind::BeginTurn)
         FLASHJIT_TRY(execute(actor, step));
     }
@@ -262,12 +313,14 @@ struct Block {
 
   Result<void> check_end() {
     for (std::size_t b = 0; b < rings.size(); ++b) {
-      // The end, which is announced as an item is, nobody gives back.
-      const auto filled = static_cast<std::int64_t>(rings[b].filled.size()) - (p.buffers[b].ring == "q_ring" ? 1 : 0);
-      if (rings[b].granted != static_cast<std::int64_t>(rings[b].filled.size()) ||
-          (filled > 0 && released(static_cast<int>(b)) != filled)) {
-        return internal(fmt::format("{}: {} slots awaited empty, {} filled, {} released", p.buffers[b].name,
-                                    rings[b].granted, filled, released(static_cast<int>(b))));
+      // The end, which is announced as an item or a tile is, nobody gives back.
+      const bool has_end = p.buffers[b].ring == "q_ring" || p.buffers[b].name == "Vc";
+      const auto filled = static_cast<std::int64_t>(rings[b].filled.size()), used = filled - (has_end ? 1 : 0);
+      if (rings[b].granted != filled || rings[b].announced != filled ||
+          (used > 0 && released(static_cast<int>(b)) != used)) {
+        return internal(fmt::format("{}: {} slots awaited empty, {} announced, {} filled, {} released",
+                                    p.buffers[b].name, rings[b].granted, rings[b].announced, filled,
+                                    released(static_cast<int>(b))));
       }
     }
     for (const Actor& actor : actors) {
@@ -314,7 +367,7 @@ Result<void> check_tiles_apart(const Program& p) {
 }
 
 bool is_role(const Statement& s) {
-  return s.kind == Kind::Producer || s.kind == Kind::Transposer || s.kind == Kind::Consumer;
+  return s.kind == Kind::Producer || s.kind == Kind::Transposer || s.kind == Kind::Consumer || s.kind == Kind::Entry;
 }
 
 }  // namespace

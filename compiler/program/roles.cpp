@@ -12,20 +12,6 @@ namespace flashjit {
 
 namespace {
 
-// Producers and transposers do an item as it stands in their bodies. Statements of a tile behind the last are not executed.
-void unroll(const Body& body, std::int64_t item, std::int64_t tiles, std::int64_t now, bool in_loop,
-            std::vector<Step>& out) {
-  for (const Statement& s : body) {
-    if (s.kind == Kind::Loop) {
-      for (std::int64_t tile = 0; tile < tiles; ++tile) unroll(s.body, item, tiles, tile, true, out);
-      continue;
-    }
-    const bool of_a_tile = in_loop || s.attributes.find("tile");
-    const std::int64_t tile = of_a_tile ? now + integer(s, "tile", 0) : -1;
-    if (tile < tiles) out.push_back({&s, item, tile});
-  }
-}
-
 // Bits that only the seed decides.
 struct Bits {
   std::uint64_t state;
@@ -35,18 +21,15 @@ struct Bits {
   }
 };
 
-// A consumer: what take_items of its vocabulary makes of the bodies.
-struct ConsumerTrace {
+// A role as bodies that its vocabulary calls.
+struct BodiesTrace {
   const Program& p;
   const Scenario& scenario;
-  const Statement& role;
-  int number, of;
   Bits bits;
   std::vector<Step> out = {};
   std::map<std::string_view, bool> known = {};  // conditions that are what they are
   Step now = {};                                // item and tiles
   Result<void> failed = {};
-  std::vector<std::pair<std::int64_t, std::int64_t>> visited = {};
 
   void add(const Statement& s) {
     Step step = now;
@@ -81,9 +64,95 @@ struct ConsumerTrace {
 
   void run_body(std::string_view name) {
     const Statement* body = find_body(p, name);
-    if (!body && failed) failed = internal(fmt::format("the consumer has no body {}", name));
+    if (!body && failed) failed = internal(fmt::format("no role has a body {}", name));
     if (body) execute(body->body);
   }
+};
+
+// A producer: what deal_items of its vocabulary makes of the bodies. V is one tile behind K.
+struct ProducerTrace : BodiesTrace {
+  Step waiting = {};  // what V is of that is copied next; a tile of -1: none
+
+  void copy_values() {
+    const Step before = now;
+    now = waiting;
+    known["nothing_waits"] = waiting.tile < 0;
+    const Statement* body = find_body(p, "copy_waiting_values");
+    const bool may_clear =
+        body && std::ranges::any_of(body->body, [](const Statement& s) { return s.label == "clears"; });
+    known["clears"] = now.held = may_clear && bits.next();
+    const std::size_t first = out.size();
+    run_body("copy_waiting_values");
+    now = before;
+    if (did("none_waits", first)) waiting.tile = -1;
+  }
+  // Since its steps were so many.
+  bool did(std::string_view label, std::size_t first) const {
+    return std::any_of(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(),
+                       [&](const Step& step) { return step.statement->label == label; });
+  }
+  Result<void> run_role() {
+    const Statement* all = find_body(p, "produce");
+    if (!all) return internal("the producer has no body produce");
+    known = {{"leads", true}, {"inputs_asked", true}, {"inputs_asked_by_leader", true}};
+    for (const Statement& s : all->body) {
+      if (s.kind == Kind::Items) deal_items();
+      else execute(s);
+    }
+    return failed;
+  }
+  void deal_items() {
+    for (const RoleItem& item : scenario.items) {
+      announce(item.tiles);
+      for (std::int64_t tile = 0; tile < item.tiles; ++tile) {
+        now.tile = tile;
+        run_body("copy_tile_keys");
+        copy_values();
+        const std::size_t first = out.size();
+        run_body("end_tile");
+        if (did("waiting", first)) waiting = now;
+      }
+      now.tile = -1;
+      copy_values();
+      ++now.item;
+    }
+    announce(0);  // the end
+  }
+  void announce(std::int64_t tiles) {
+    now.tile = -1;
+    known["any_tiles"] = tiles > 0;
+    run_body("announce");
+  }
+};
+
+// What transposes V goes on until all of it has ended.
+struct TransposerTrace : BodiesTrace {
+  Result<void> run_role() {
+    const Statement* all = find_body(p, "transpose");
+    if (!all) return internal("the transposer has no body transpose");
+    for (const Statement& s : all->body) {
+      if (s.kind != Kind::Loop) execute(s);
+      else transpose(s.body);
+    }
+    return failed;
+  }
+  void transpose(const Body& body) {
+    known = {{"first_lane", true}, {"ended", false}};
+    for (const RoleItem& item : scenario.items) {
+      for (now.tile = 0; now.tile < item.tiles; ++now.tile) execute(body);
+      ++now.item;
+    }
+    now.tile = -1;
+    known["ended"] = true;
+    execute(body);
+  }
+};
+
+// A consumer: what take_items of its vocabulary makes of the bodies.
+struct ConsumerTrace : BodiesTrace {
+  const Statement& role;
+  int number, of;
+  std::vector<std::pair<std::int64_t, std::int64_t>> visited = {};
 
   // Main steps are in loops, whose only calls are steps and what is looked at between them.
   void main_steps(std::int64_t last_of_item) {
@@ -140,7 +209,7 @@ struct ConsumerTrace {
 
   // What the role does, with all items in its midst.
   Result<void> run_role() {
-    const Statement* all = find_body(p, "run");
+    const Statement* all = find_body(p, "consume");
     if (!all) return internal("the consumer has no body run");
     known = {{"first_warpgroup", number == 0}, {"last_warpgroup", number == of - 1}};
     for (const Statement& s : all->body) {
@@ -210,7 +279,7 @@ struct ConsumerTrace {
     known = of_role;
   }
   void release_queries(std::int64_t item) {
-    const Statement* all = find_body(p, "run");
+    const Statement* all = find_body(p, "consume");
     if (!all) return;
     for (const Statement& s : all->body) {
       if (s.kind == Kind::Items && !s.inside.empty()) out.push_back({&s.inside.front(), item});
@@ -232,26 +301,36 @@ std::int64_t consumers_of(const Program& p) {
   return 0;
 }
 
+namespace {
+
+// `made` with what it needs beside the scenario.
+template <class Trace>
+Result<void> add_trace(Trace made, const Statement& role, int number, std::vector<RoleTrace>& traces) {
+  FLASHJIT_TRY(made.run_role());
+  traces.push_back({&role, number, std::move(made.out)});
+  if constexpr (requires { made.visited; }) traces.back().visited = std::move(made.visited);
+  return {};
+}
+
+}  // namespace
+
 Result<std::vector<RoleTrace>> trace_roles(const Program& p, const Scenario& scenario) {
   std::vector<RoleTrace> traces;
   for (const Statement& role : p.body) {
-    if (role.kind == Kind::Consumer) {
-      const int count = static_cast<int>(integer(role, "count", 1));
-      for (int number = 0; number < count; ++number) {
-        ConsumerTrace trace{p,      scenario, role,
-                            number, count,    {scenario.seed * 97 + static_cast<std::uint64_t>(number)}};
-        FLASHJIT_TRY(trace.run_role());
-        traces.push_back({&role, number, std::move(trace.out), std::move(trace.visited)});
-      }
-      continue;
+    const auto bodies = [&](int number) {
+      return BodiesTrace{p, scenario, {scenario.seed * 97 + static_cast<std::uint64_t>(number)}};
+    };
+    const int count = static_cast<int>(integer(role, "count", 1));
+    switch (role.kind) {
+      case Kind::Producer: FLASHJIT_TRY(add_trace(ProducerTrace{bodies(count)}, role, 0, traces)); break;
+      case Kind::Transposer: FLASHJIT_TRY(add_trace(TransposerTrace{bodies(count)}, role, 0, traces)); break;
+      case Kind::Consumer:
+        for (int number = 0; number < count; ++number)
+          FLASHJIT_TRY(add_trace(ConsumerTrace{bodies(number), role, number, count}, role, number, traces));
+        break;
+      case Kind::Entry: break;
+      default: return internal(fmt::format("{} is outside of a role", name(role.kind)));
     }
-    if (role.kind != Kind::Producer && role.kind != Kind::Transposer)
-      return internal(fmt::format("{} is outside of a role", name(role.kind)));
-    RoleTrace trace{&role, 0, {}};
-    std::int64_t item = 0;
-    for (const RoleItem& of : scenario.items) unroll(role.body, item++, of.tiles, 0, false, trace.steps);
-    unroll(role.body, item, 0, 0, false, trace.steps);
-    traces.push_back(std::move(trace));
   }
   return traces;
 }

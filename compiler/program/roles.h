@@ -28,6 +28,7 @@ struct Step {
   // tile of -1: none.
   std::int64_t item = 0, tile = -1, item_before = -1, tile_before = -1;
   bool on_top = false;  // what is so called in the step
+  bool held = false;    // a slot that is copied now is full only when who copies says so
 };
 
 struct RoleTrace {

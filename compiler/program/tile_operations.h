@@ -8,9 +8,10 @@
 
 namespace flashjit {
 
-// `line` is a call of what templates/ have, or opens what `close` closes behind the statement's body. Of a statement
-// stand in it {to} and {from}: what it writes first, and what it reads first beside what it writes; {slot} and {ring}: their barriers; {barrier}, {pending}, {piece} and
-// {on_top}: attributes; {if}: the condition. What there is to choose, a pass has chosen: it is another form.
+// `line` is a call of what templates/ have, or opens what `close` closes behind the statement's body. Of a statement stand in
+// it {to} and {from}: what it writes first, and what it reads first beside what it writes; {slot}, {ring} and {fill}: the
+// barriers of what it writes, and the rings of who reads and who fills it; {barrier}, {pending}, {piece} and {on_top}:
+// attributes; {if}: the condition. What there is to choose, a pass has chosen: it is another form.
 struct TileOperation {
   Kind kind;
   std::string_view form;

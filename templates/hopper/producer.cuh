@@ -1,6 +1,6 @@
-// The producer: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. One thread does. Where keys
-// lie in pages a warp goes along, each lane with a box, and where a tile takes many boxes all four of the warpgroup; the
-// first thread does all else.
+// The producer's vocabulary: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. What it does
+// and in which order stands in loop.gen.cuh. One thread does. Where keys lie in pages a warp goes along, each lane with a
+// box, and where a tile takes many boxes all four of the warpgroup; the first thread does all else.
 #pragma once
 
 #include "templates/hopper/work.cuh"
@@ -11,7 +11,7 @@ namespace flashjit {
 
 constexpr int kFindsAhead = 4;  // tiles; two are no better
 
-struct Producer {
+struct ProducerState {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
@@ -73,42 +73,19 @@ struct Producer {
   // page the box is taken from, it lies behind the end of the sequence. A number outside the pool is taken for that of
   // its last page.
   __device__ u32 look_up_page(const WorkState& work, int key) const {
-    if constexpr (!kInPages) return 0;
     const int first = key + box() * kBoxRows;
     if (first >= work.seq.k_len) return 0;
     // Opaque, so that the line of the table is not kept in the few registers of the producer.
     const Int64 at = recompute(work.seq.b) * params.table_stride_batch + first / kPage * params.table_stride_page;
     return load_early(params.block_table + at);
   }
-  __device__ u32 outer_of(const WorkState& work, u32 page) const {
-    return kInPages ? min(page, params.pages - 1u) : work.seq.b;
-  }
+  __device__ u32 inside_pool(u32 page) const { return min(page, params.pages - 1u); }
 
-  // `page`: that of the first key of the tile, which ends in the same one.
-  __device__ TileScales find_scales(const WorkState& work, int tile, u32 page) const {
-    if constexpr (!kHasUnits) return {};
-    const int outer = outer_of(work, page), key = kInPages ? tile * kTileKv % kPage : tile * kTileKv;
+  // `outer`: the batch, or the page of the first key of the tile, which ends in the same one.
+  __device__ TileScales find_scales(const WorkState& work, int tile, int outer) const {
+    const int key = kInPages ? tile * kTileKv % kPage : tile * kTileKv;
     return {scale_of(params.scale_k, params.scale_k_stride, outer, work.seq.hk, key),
             scale_of(params.scale_v, params.scale_v_stride, outer, work.seq.hk, key)};
-  }
-
-  __device__ void copy_tile_keys(const WorkState& work, int tile) {
-    join();  // no thread falls behind by more than a tile: barriers know two phases
-    const u32 page = look_up_page(work, tile * kTileKv);      // comes while the producer waits
-    const TileScales scales = find_scales(work, tile, page);  // likewise
-    wait_barrier(shared.k_empty(ring.stage()), ring.parity() ^ 1);
-    if (leads()) {
-      if constexpr (kHasUnits) shared.scales(ring.count) = scales;
-      arrive_expecting(shared.k_full(ring.stage()), kLayout.k.bytes());
-    }
-    if constexpr (kWidens) {
-      copy_made(shared.k(ring.stage()), shared.k_full(ring.stage()), work, tile, 0, kLayout.k.bytes());
-    } else if constexpr (kEndsKeys) {
-      copy_ending_rows(shared.k(ring.stage()), kLayout.k, maps.k, maps.k_steps, shared.k_full(ring.stage()), work,
-                       tile * kTileKv, outer_of(work, page));
-    } else {
-      copy_rows(shared.k(ring.stage()), kLayout.k, maps.k, shared.k_full(ring.stage()), work, tile * kTileKv);
-    }
   }
 
   // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
@@ -135,32 +112,6 @@ struct Producer {
     inputs_ring.advance();
   }
 
-  __device__ void copy_waiting_values() {
-    if (waiting_tile < 0) return;
-    const Ring<kStages> at = ring.previous();
-    const int key = waiting_tile * kTileKv;
-    const bool clears = clears_values(key);
-    const u32 values = shared.copied_v(at.stage()), full = shared.copied_v_full(at.stage());
-    const u32 copied = clears ? shared.v_copied() : full;
-    const u32 page = look_up_page(announced(), key);
-    wait_barrier(shared.copied_v_empty(at.stage()), at.parity() ^ 1);
-    if (leads()) arrive_expecting(copied, kLayout.copied_v.bytes());
-    if constexpr (kReadsTransposed || kWidens) {
-      copy_made(values, copied, announced(), waiting_tile, made_keys_bytes(config), kLayout.v.bytes());
-    } else if constexpr (kEndsKeys) {
-      copy_ending_rows(values, kLayout.copied_v, maps.v, maps.v_steps, copied, announced(), key,
-                       outer_of(announced(), page));
-    } else {
-      copy_rows(values, kLayout.copied_v, maps.v, copied, announced(), key);
-    }
-    if (clears) {
-      clear_values(values, key);
-      join();
-      if (leads()) arrive(full);
-    }
-    waiting_tile = -1;
-  }
-
   // In one piece, as it is to lie in shared memory.
   __device__ void copy_made(u32 to, u32 barrier, const WorkState& work, int tile, int offset, int bytes) const {
     const Int64 number = first_tile_of_keys(params, work.seq) + tile;
@@ -172,7 +123,6 @@ struct Producer {
   // cleared where none of their queries looks: behind a length that the mask reads, or before a window. Where nothing
   // is done again, always.
   __device__ bool clears_values(int key) const {
-    if constexpr (!config.has_mask) return false;
     const WorkState& work = announced();
     if (!kMainIsCareful && work.kind != Work::careful_item) return false;
     return key < kv_begin(work) || min(key + kTileKv, work.seq.k_len) > kv_end(work);
@@ -183,25 +133,28 @@ struct Producer {
   __device__ int kv_end(const WorkState& work) const {
     return Variant::kv_end(params, work.seq, work.range_lo, work.range_hi);
   }
-  __device__ void clear_values(u32 values, int key) {
+  // The keys of the tile that begins with `key` that are looked at, once all of them have been copied.
+  struct Seen {
+    int begin, end;
+  };
+  __device__ Seen await_copied(int key) {
     wait_barrier(shared.v_copied(), clearing.parity());
     clearing.advance();
-    const int begin = kv_begin(announced()) - key, end = kv_end(announced()) - key;
-    if constexpr (kReadsTransposed) {
-      clear_transposed(values, begin, end);
-    } else {
+    return {kv_begin(announced()) - key, kv_end(announced()) - key};
+  }
+  __device__ void clear_rows(u32 values, int key) {
+    const Seen seen = await_copied(key);
 #pragma unroll 1
-      for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.copied_v.bytes();
-           at += kInPages ? kProducers * 16 : 16) {
-        const int row = at / kPanelWidth % kTileKv;
-        if (row < begin || row >= end) store_shared(values + at, make_uint4(0, 0, 0, 0));
-      }
+    for (int at = kInPages ? recompute(threadIdx.x) * 16 : 0; at < kLayout.copied_v.bytes();
+         at += kInPages ? kProducers * 16 : 16) {
+      const int row = at / kPanelWidth % kTileKv;
+      if (row < seen.begin || row >= seen.end) store_shared(values + at, make_uint4(0, 0, 0, 0));
     }
     fence_async_proxy();
   }
-
-  // Of each column 16 keys at a time, whose order P has: word i has keys 2 i, 2 i + 1, 2 i + 8 and 2 i + 9.
-  __device__ static void clear_transposed(u32 values, int begin, int end) {
+  // The same of V^T. Of each column 16 keys at a time, whose order P has: word i has keys 2 i, 2 i + 1, 2 i + 8 and 2 i + 9.
+  __device__ void clear_columns(u32 values, int key) {
+    const auto [begin, end] = await_copied(key);
 #pragma unroll 1
     for (int chunk = 0; chunk < kTileKv / kChunkBytes; ++chunk) {
       u32 seen[4];
@@ -210,8 +163,8 @@ struct Producer {
         seen[i] = 0;
 #pragma unroll
         for (int byte = 0; byte < 4; ++byte) {
-          const int key = chunk * kChunkBytes + 2 * i + byte % 2 + byte / 2 * 8;
-          if (key >= begin && key < end) seen[i] |= 0xffu << 8 * byte;
+          const int of = chunk * kChunkBytes + 2 * i + byte % 2 + byte / 2 * 8;
+          if (of >= begin && of < end) seen[i] |= 0xffu << 8 * byte;
         }
       }
       if ((seen[0] & seen[1] & seen[2] & seen[3]) == 0xffffffff) continue;
@@ -223,16 +176,7 @@ struct Producer {
         store_shared(at, make_uint4(keys.x & seen[0], keys.y & seen[1], keys.z & seen[2], keys.w & seen[3]));
       }
     }
-  }
-
-  // Tells the warps that transpose V that all of it has been copied.
-  __device__ void end_values() {
-    if constexpr (!kTransposesValues) return;
-    const Ring<kStages> at = ring;
-    wait_barrier(shared.copied_v_empty(at.stage()), at.parity() ^ 1);
-    if (!leads()) return;
-    shared.values_ended(at.stage()) = 1;
-    arrive(shared.copied_v_full(at.stage()));
+    fence_async_proxy();
   }
 
   __device__ void copy_query_tile(u32 to, u32 barrier, const WorkState& work) {
@@ -242,20 +186,6 @@ struct Producer {
       const int column = panel * kLayout.q.panel_columns();
       copy_queries(target, maps.q, maps.q_steps, barrier, work.seq, column, work.q_lo);
     }
-  }
-
-  // Tells the consumers what comes next; with an item that sees any key goes Q.
-  __device__ void announce(const WorkState& work) {
-    wait_barrier(shared.q_empty(q_ring.stage()), q_ring.parity() ^ 1);
-    const u32 full = shared.q_full(q_ring.stage());
-    if (!leads()) {
-    } else if (any_of(work.tiles)) {
-      arrive_expecting(full, kLayout.q.bytes());
-      copy_query_tile(shared.q(q_ring.stage()), full, work);
-    } else {
-      arrive(full);
-    }
-    q_ring.advance();
   }
 
   // The next item of this block.
@@ -315,49 +245,44 @@ struct Producer {
       shared.progress(0) = dealt, shared.progress(1) = window, shared.progress(2) = again;
     }
   }
-
-  // A turn is a tile, or what comes after an item. V follows one tile behind K: it is needed when the scores of the next
-  // tile are on their way. The next item is found when few tiles of this one are still to be copied: while there is time,
-  // and not earlier, or a block would take its next item at the start of a long one, and blocks with short ones would be
-  // done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22); nor before its first keys are on their way.
-  // Everything is here once: the compiler copies all calls into this loop.
-  __device__ void run() {
-    u32 flushes = 0;
-    bool found = false, copies = false;
-    int tile = announced().tiles.last;
-#pragma unroll 1
-    while (true) {
-      if (!found && tile < announced().tiles.first + (copies ? kFindsAhead : 0)) {
-        if (leads()) find_next();
-        join();
-        found = true;
-      }
-      copies = tile >= announced().tiles.first;
-      if (copies) copy_tile_keys(announced(), tile);
-      // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
-      copy_waiting_values();
-      if (copies) {
-        if constexpr (kHasInputs) {
-          if (maps.has_inputs && leads()) copy_inputs(announced(), tile);
-        }
-        ring.advance();
-        waiting_tile = tile;
-        tile = visible_tile(params, announced(), tile - 1);
-      } else {
-        announce(shared.work(q_ring.count));
-        if (announced().kind == Work::end) break;
-        if (announced().kind == Work::flush) wait_barrier(shared.flushed(), flushes++ % 2);
-        if (kEndsUntold && announced().kind == Work::last_flush) {
-          wait_barrier(shared.finished(), 0);
-          if (!shared.some_failed()) break;
-        }
-        tile = announced().tiles.last;
-        found = false;
-      }
-    }
-    end_values();
-    if (kPersistent && leads()) return_counters(params);
-  }
 };
+
+// All items of the block. A turn is a tile, or what comes after an item. V follows one tile behind K: it is needed when the
+// scores of the next tile are on their way. The next item is found when few tiles of this one are still to be copied: while
+// there is time, and not earlier, or a block would take its next item at the start of a long one, and blocks with short
+// ones would be done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22); nor before its first keys are on
+// their way. Everything is here once: the compiler copies all calls into this loop.
+template <class Producer>
+__device__ inline void deal_items(Producer& p) {
+  u32 flushes = 0;
+  bool found = false, copies = false;
+  int tile = p.announced().tiles.last;
+#pragma unroll 1
+  while (true) {
+    if (!found && tile < p.announced().tiles.first + (copies ? kFindsAhead : 0)) {
+      if (p.leads()) p.find_next();
+      p.join();
+      found = true;
+    }
+    copies = tile >= p.announced().tiles.first;
+    if (copies) p.copy_tile_keys(p.announced(), tile);
+    // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
+    p.copy_waiting_values();
+    if (copies) {
+      p.end_tile(tile);
+      tile = visible_tile(p.params, p.announced(), tile - 1);
+    } else {
+      p.announce(p.shared.work(p.q_ring.count));
+      if (p.announced().kind == Work::end) break;
+      if (p.announced().kind == Work::flush) wait_barrier(p.shared.flushed(), flushes++ % 2);
+      if (kEndsUntold && p.announced().kind == Work::last_flush) {
+        wait_barrier(p.shared.finished(), 0);
+        if (!p.shared.some_failed()) break;
+      }
+      tile = p.announced().tiles.last;
+      found = false;
+    }
+  }
+}
 
 }  // namespace flashjit

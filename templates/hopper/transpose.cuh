@@ -50,30 +50,14 @@ __device__ inline void transpose_tile(u32 to, u32 from, u32 warp) {
   }
 }
 
-// In the loop: each of its warps, from one place of copied V after the other until they have ended.
-struct Transposer {
+// In the loop: the vocabulary of each of its warps.
+struct TransposerState {
   const SharedMemory& shared;
   const u32 warp = threadIdx.x / 32 - 1;
+  Ring<kStages> copied = {};
+  Ring<kValueStages> ring = {};
 
-  __device__ void run() {
-    Ring<kStages> copied;
-    Ring<kValueStages> ring;
-#pragma unroll 1
-    while (true) {
-      wait_barrier(shared.copied_v_full(copied.stage()), copied.parity());
-      if (shared.values_ended(copied.stage())) return;
-      wait_barrier(shared.v_empty(ring.stage()), ring.parity() ^ 1);
-      transpose_tile<kTransposingWarps>(shared.v(ring.stage()), shared.copied_v(copied.stage()), warp);
-      fence_async_proxy();
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) {
-        arrive(shared.v_full(ring.stage()));
-        arrive(shared.copied_v_empty(copied.stage()));
-      }
-      copied.advance();
-      ring.advance();
-    }
-  }
+  __device__ bool has_ended() const { return shared.values_ended(copied.stage()); }
 };
 
 // ---- ahead of the loop ----

@@ -1,5 +1,5 @@
 // The work of a warpgroup that computes, as it would be written without a thought for speed.
-#include "compiler/families/hopper/consumer.h"
+#include "compiler/families/hopper/roles.h"
 
 #include <string>
 #include <utility>
@@ -160,7 +160,7 @@ struct Consumer : Maker {
     return body;
   }
 
-  Body run() {
+  Body consume() {
     // Q of items without keys; where O takes its place, of all.
     Body body = {make(Kind::Items)};
     body.front().inside = {make(Kind::Release, {"Qs"}, {}, "by_threads")};
@@ -174,7 +174,7 @@ struct Consumer : Maker {
                      body("main_steps", main_steps()),   body("careful_step", careful_step()),
                      body("finish_item", finish_item()), body("pass_copies", pass_copies())};
     if (has_own_tiles(c)) consumer.body.push_back(body("pass_tile", pass_tile()));
-    append(consumer.body, {body("pass_item", pass_item()), body("run", run())});
+    append(consumer.body, {body("pass_item", pass_item()), body("consume", consume())});
     return consumer;
   }
 };
@@ -188,12 +188,6 @@ Result<void> add_consumer(Program& program, const PassContext& context) {
     program.buffers[static_cast<std::size_t>(program.buffer(buffer))].code = code;
   };
   name_registers("S", "s"), name_registers("P", "p"), name_registers("O", "o"), name_registers("rows", "rows");
-  const auto name_ring = [&](std::string_view buffer, std::string_view slot, std::string_view ring) {
-    Buffer& b = program.buffers[static_cast<std::size_t>(program.buffer(buffer))];
-    b.code = slot, b.ring = ring;
-  };
-  name_ring("Qs", "q", "q_ring"), name_ring("Ks", "k", "ring"), name_ring("Vs", "v", "values()");
-  program.buffers[static_cast<std::size_t>(program.buffer("Vs"))].behind = 1;
   Consumer consumer{{program, "pipeline_copies"}, c, c.overlap == Overlap::qk_pv, output_replaces_queries(c)};
   Statement role = consumer.role();
   if (!consumer.failed) return consumer.failed.error();

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "compiler/families/hopper/consumer.h"
+#include "compiler/families/hopper/roles.h"
 #include "compiler/families/hopper/hopper.h"
 #include "compiler/language/expr.h"
 #include "compiler/program/edit.h"
@@ -132,7 +132,7 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   Maker maker{p, "choose_softmax"};
   find_body(p, "main_steps")->body = look_between(maker, context);
   if (!rises(c)) return p;
-  p.body.back().body.push_back(maker.body("lower", lower(maker, c)));
+  find_place(p, p.body, Kind::Consumer).statement().body.push_back(maker.body("lower", lower(maker, c)));
   find_body(p, "takes_main_step")->body = ask_for_references(maker, masks_in_step(context));
   const Steps steps{p};
   take_old_references(steps, maker, context);
@@ -372,7 +372,7 @@ Result<Program> take_turns(Program p, const PassContext& context) {
     pass_tile->body.push_back(begin);
   }
   find_place(p, find_body(p, "pass_item")->body, Kind::Call).insert_before({begin, end});
-  Body& run = find_body(p, "run")->body;
+  Body& run = find_body(p, "consume")->body;
   run.insert(run.begin(), maker.when("last_warpgroup", {end}));
   run.push_back(maker.when("first_warpgroup", {begin}));
   return p;

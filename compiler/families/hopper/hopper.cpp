@@ -181,11 +181,10 @@ std::string describe(const KernelConfig& c) {
   return text;
 }
 
-constexpr std::array<std::string_view, 16> kHonoured = {
+constexpr std::array<std::string_view, 15> kHonoured = {
     "fn",         "when=mixed", "holes",     "row",        "direction=last_to_first",
-    "smem_bytes", "registers",  "copy=tma",  "copy_bytes", "tile",
+    "smem_bytes", "registers",  "copy=tma",  "copy_bytes", "count",
     "pending",    "barrier",    "redo=tile", "piece",      "on_top",
-    "count",
 };
 
 constexpr std::array<std::string_view, 16> kOptions = {
@@ -215,8 +214,8 @@ GridRule query_tiles(const KernelConfig& c) {
 const FamilyRow kHopper = {
     .name = "hopper",
     .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
-    .loop_file = "templates/hopper/forward.cuh",
-    .vocabulary = "templates/hopper/consumer.cuh",
+    .loop_file = "loop.gen.cuh",
+    .vocabulary = "templates/hopper/",
     .fields =
         "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose keys order",
     .compiles_quickly = false,

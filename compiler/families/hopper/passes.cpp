@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/families/hopper/consumer.h"
+#include "compiler/families/hopper/roles.h"
 #include "compiler/families/hopper/hopper.h"
 #include "compiler/families/pass_parts.h"
 #include "compiler/program/edit.h"
@@ -22,59 +22,6 @@ Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int
   b.stages = stages;
   return b;
 }
-
-struct Splitter {
-  static constexpr std::string_view kPass = "pipeline_copies";
-  Program& p;
-  bool inputs, transposes;
-  Result<void> failed = {};
-
-  template <class Value>
-  Statement with(Statement s, std::string_view key, Value value) {
-    if (auto done = s.attributes.set(key, std::move(value), kPass); !done && failed) failed = done;
-    return s;
-  }
-  Statement at(Statement s, std::int64_t tile) { return with(std::move(s), "tile", tile); }
-  Body at(Body body, std::int64_t tile) {
-    for (Statement& s : body) s = at(std::move(s), tile);
-    return body;
-  }
-  Statement await(std::string_view buffer, std::string_view state) {
-    return with(make_statement(Kind::Await, {p.buffer(buffer)}), "barrier", std::string(state));
-  }
-  Statement release(std::string_view buffer) { return make_statement(Kind::Release, {p.buffer(buffer)}); }
-  Body fetch(std::string_view tile, std::string_view global) {
-    return {await(tile, "empty"),
-            with(make_statement(Kind::Load, {p.buffer(tile)}, {p.buffer(global)}), "copy", std::string("tma"))};
-  }
-
-  // V follows one tile behind K: it is needed when the next scores are on their way.
-  Statement producer(const Statement& consumed) {
-    Statement role = make_statement(Kind::Producer), loop = make_statement(Kind::Loop);
-    loop.along = consumed.along;
-    loop.attributes = consumed.attributes;
-    append(loop.body, at(fetch("Ks", "k"), 1));
-    append(loop.body, at(fetch(transposes ? "Vc" : "Vs", "v"), 0));
-    append(role.body, fetch("Qs", "q"));
-    append(role.body, at(fetch("Ks", "k"), 0));
-    if (inputs) append(loop.body, at(fetch("Is", "inputs"), 1));
-    if (inputs) append(role.body, at(fetch("Is", "inputs"), 0));
-    role.body.push_back(std::move(loop));
-    return role;
-  }
-
-  // V as products of 8 bits read it.
-  Statement transposer(const Statement& consumed) {
-    Statement role = make_statement(Kind::Transposer), loop = make_statement(Kind::Loop);
-    loop.along = consumed.along;
-    loop.attributes = consumed.attributes;
-    append(loop.body, at({await("Vc", "full"), await("Vs", "empty"),
-                          make_statement(Kind::Transpose, {p.buffer("Vs")}, {p.buffer("Vc")}), release("Vc")},
-                         0));
-    role.body.push_back(std::move(loop));
-    return role;
-  }
-};
 
 void add_tiles(Program& p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
@@ -119,15 +66,9 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 
 // Splits the program into a producer and consumers that hand each other the slots of rings.
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
-  const KernelConfig& c = context.config;
-  Splitter splitter{p, inputs_bytes(c) > 0, transposes_values(c)};
-  const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
-  if (loop == p.body.end()) return internal("pass pipeline_copies: the program has no loop");
-  Body roles = {splitter.producer(*loop)};
-  if (transposes_values(c)) roles.push_back(splitter.transposer(*loop));
-  p.body = std::move(roles);
-  if (!splitter.failed) return splitter.failed.error();
+  FLASHJIT_TRY(add_copies(p, context));
   FLASHJIT_TRY(add_consumer(p, context));
+  add_entry(p, context);
   return p;
 }
 

@@ -188,7 +188,8 @@ std::vector<Statement>& role(Program& p, Kind kind) {
 std::vector<Statement>& loop_in(std::vector<Statement>& body) {
   return std::find_if(body.begin(), body.end(), [](const Statement& s) { return s.kind == Kind::Loop; })->body;
 }
-std::vector<Statement>& produced(Program& p) { return loop_in(role(p, Kind::Producer)); }
+std::vector<Statement>& keys_copied(Program& p) { return find_body(p, "copy_tile_keys")->body; }
+std::vector<Statement>& values_copied(Program& p) { return find_body(p, "copy_waiting_values")->body; }
 std::vector<Statement>& consumed(Program& p) { return find_body(p, "main_step")->body; }
 
 TEST(VerifyRoles, BothLoopsAreSoundWithAnyNumberOfStages) {
@@ -221,8 +222,8 @@ TEST(VerifyRoles, ReadBeforeItsBarrier) {
 
 TEST(VerifyRoles, SlotOverwrittenBeforeItIsEmpty) {
   Program p = sound(kOverlapped);
-  remove(produced(p), Kind::Await, 1);
-  expect_broken(p, "load Vs <- v (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
+  remove(values_copied(p), Kind::Await, 0);
+  expect_broken(p, "expect Vs (item 0, tile 0): speaks of a slot before it has awaited that it is empty");
 }
 
 TEST(VerifyRoles, ReleaseWhileAProductReads) {
@@ -244,14 +245,17 @@ TEST(VerifyRoles, MissingRelease) {
     expect_broken(p, "deadlock: producer waits at await");
   }
   Program queries = sound(kOverlapped);
-  find_place(queries, find_body(queries, "run")->body, Kind::Items).statement().inside.clear();
+  find_place(queries, find_body(queries, "consume")->body, Kind::Items).statement().inside.clear();
   expect_broken(queries, "await Qs");
 }
 
 TEST(VerifyRoles, NothingIsLoaded) {
   Program p = sound(kOverlapped);
-  remove(produced(p), Kind::Load, 0);
+  remove(keys_copied(p), Kind::Load, 0);
   expect_broken(p, "deadlock");
+  Program unexpected = sound(kOverlapped);
+  remove(keys_copied(unexpected), Kind::Expect, 0);
+  expect_broken(unexpected, "deadlock");
 }
 
 TEST(VerifyRoles, ReleasedTwice) {
@@ -299,7 +303,9 @@ TEST(VerifyRoles, RegistersOfAProductUnderWay) {
 
 // V of 8 bits passes through the hands of a third role.
 TEST(VerifyRoles, ValuesAreTransposedInStep) {
-  const auto transposed = [](Program& p) -> std::vector<Statement>& { return loop_in(role(p, Kind::Transposer)); };
+  const auto transposed = [](Program& p) -> std::vector<Statement>& {
+    return loop_in(find_body(p, "transpose")->body);
+  };
   Program early = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(early), Kind::Await, 0);
   expect_broken(early, "transpose Vs <- Vc (item 0, tile 0): reads Vc before it has awaited that it is full");
@@ -307,17 +313,19 @@ TEST(VerifyRoles, ValuesAreTransposedInStep) {
   remove(transposed(over), Kind::Await, 1);
   expect_broken(over, "transpose Vs <- Vc (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
   Program kept = sound(kTransposing.c_str(), kNarrow);
-  remove(transposed(kept), Kind::Release, 0);
-  expect_broken(kept, "Vc, but item 0, tile 0 is there");
+  find_place(kept, transposed(kept), Kind::Release).take(1);
+  expect_broken(kept, "deadlock");
   Program idle = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(idle), Kind::Transpose, 0);
-  expect_broken(idle, "deadlock");
+  EXPECT_FALSE(verify(idle));
+  Program unseen = sound(kTransposing.c_str(), kNarrow);
+  remove(transposed(unseen), Kind::Publish, 0);
+  expect_broken(unseen, "is not seen by products: a publish is missing");
 }
 
 TEST(VerifyRoles, LoadsInTheWrongOrder) {
   Program p = sound(kOverlapped);
-  std::vector<Statement>& body = role(p, Kind::Producer);
-  std::rotate(body.begin() + 1, body.begin() + 3, body.begin() + 4);  // K in the place of Q
+  std::swap(find_body(p, "copy_tile_keys")->body, find_body(p, "announce")->body);  // K in the place of Q
   EXPECT_FALSE(verify(p));
 }
 
@@ -335,7 +343,7 @@ TEST(VerifyRoles, RolesKeepToTheirWork) {
   Statement release;
   release.kind = Kind::Release;
   release.writes = {p.buffer("Qs")};
-  role(p, Kind::Producer).push_back(release);
+  find_body(p, "end_tile")->body.push_back(release);
   expect_broken(p, "the producer does not do that");
   Program outside = sound(kOverlapped);
   outside.body.push_back(role(outside, Kind::Consumer).back());

@@ -402,7 +402,7 @@ TEST(Honoured, AValueThatTheLoopDoesNotDoIsRefused) {
   }));
   const auto refused = honoured(plan, program);
   ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message.find("direction of loop: `first_to_last`"), std::string::npos)
+  EXPECT_NE(refused.error().message.find("direction of items: `first_to_last`"), std::string::npos)
       << refused.error().message;
 }
 

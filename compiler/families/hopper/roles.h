@@ -1,10 +1,13 @@
-// The consumer of the hopper loop as bodies of statements, and the passes that change them.
+// The roles of the hopper loop as bodies of statements, and the passes that change them.
 #pragma once
 
 #include "compiler/program/passes.h"
 
 namespace flashjit {
 
+// The producer, and the transposer if there is one, in place of the program's loop; and what a block begins with.
+Result<void> add_copies(Program& program, const PassContext& context);
+void add_entry(Program& program, const PassContext& context);
 // Adds the consumer in its textbook order: references are the maxima of all tiles so far, O takes in what is multiplied.
 Result<void> add_consumer(Program& program, const PassContext& context);
 
