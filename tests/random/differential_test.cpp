@@ -31,6 +31,7 @@
 #include "fmt/format.h"
 #include "runtime/compile/request.h"
 #include "tests/device/cases.h"
+#include "codegen/cuda/emit.h"
 #include "tests/random/pairs/pair_case.h"
 #include "tests/random/pairs/pair_table.h"
 #include "tests/random/runner.h"
@@ -51,6 +52,7 @@ constexpr char kUsage[] =
     "                    [--data KIND] [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
     "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n"
     "--pairs --count N: N specs of each family\n"
+    "--pairs --plans sm_90a: every spec is planned and verified and its source is made; nothing runs\n"
     "--pairs --show: also every choice, and every pair of choices, that a family refuses, with its reason\n"
     "--data: drawn specs have such numbers: normal, sharp, equal, huge, zero, \"a few inf and nan\"\n";
 
@@ -62,6 +64,7 @@ struct Options {
   bool table = false, pairs = false, large = false, json = false, show = false;
   std::optional<Data> data;
   std::string only, family;
+  std::string plans;  // the target of plans that nothing runs of
 };
 
 bool parse_number(std::string_view text, auto& value) {
@@ -96,6 +99,7 @@ bool parse_options(int argc, char** argv, Options& options) {
       else if (flag == "--schedule") options.runner.schedule = value;
       else if (flag == "--only") options.only = value;
       else if (flag == "--family") options.family = value;
+      else if (flag == "--plans") options.plans = value;
       else if (flag == "--data" && parse_data(value, options.data)) continue;
       else if (flag == "--count" && parse_number(value, options.count.emplace())) continue;
       else if (flag == "--seed" && parse_number(value, options.seed)) continue;
@@ -271,13 +275,15 @@ std::vector<TableCase> table_cases(const Options& options, std::string_view targ
   return cases;
 }
 
+// A plan that fails by a fault of the compiler is no refusal: the case is run, and fails.
 std::string why_not(const std::string& spec, const std::string& target, const std::string& pins) {
   const auto request = Request::parse(spec, target, pins);
   if (!request) return request.error().message;
   const auto kernels = kernels_of(*request);
   if (!kernels) return kernels.error().message;
   for (const Request& kernel : *kernels) {
-    if (const auto plan = plan_spec(kernel); !plan) return plan.error().message;
+    const auto plan = plan_spec(kernel);
+    if (!plan && plan.error().kind != ErrorKind::Internal) return plan.error().message;
   }
   return {};
 }
@@ -349,7 +355,40 @@ bool run_all_pairs(const Options& options, const Runner& runner, Report& report)
   return found;
 }
 
+// The first thing that is wrong on the way from a spec to its source; empty: nothing is.
+std::string plan_fault(const std::string& spec, const std::string& target, const std::string& pins) {
+  const auto request = Request::parse(spec, target, pins);
+  if (!request) return request.error().message;
+  const auto kernels = kernels_of(*request);
+  if (!kernels) return kernels.error().message;
+  for (const Request& kernel : *kernels) {
+    const auto plan = make_plan(kernel.spec, kernel.target, kernel.pins);
+    if (!plan) return plan.error().message;
+    if (const auto source = emit_cuda(*plan); !source) return source.error().message;
+  }
+  return {};
+}
+
+int check_plans(const Options& options) {
+  std::size_t specs = 0, wrong = 0;
+  for (const SpecKind& kind : spec_kinds(true)) {
+    if (!options.family.empty() && options.family != kind.family->name) continue;
+    const std::string pins = fmt::format("family={}", kind.family->name);
+    PairTable table(kind, [&](const std::string& spec) { return why_not(spec, options.plans, pins); });
+    for (const std::string& spec : table.cover()) {
+      ++specs;
+      const std::string fault = plan_fault(spec, options.plans, pins);
+      if (fault.empty()) continue;
+      ++wrong;
+      fmt::print("FAILED {} // {}\n  {}\n", spec, pins, fault);
+    }
+  }
+  fmt::print("{} specs are planned for {}: {} failed\n", specs, options.plans, wrong);
+  return specs == 0 || wrong > 0 ? 1 : 0;
+}
+
 int run(const Options& options) {
+  if (!options.plans.empty()) return check_plans(options);
   auto runner = Runner::create(options.runner);
   if (!runner) {
     fmt::print(stderr, "{}\n", runner.error().message);

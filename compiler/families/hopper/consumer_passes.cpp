@@ -81,9 +81,12 @@ void take_old_references(const Steps& steps, const Maker& maker, const PassConte
   if (inputs_bytes(c) > 0) {
     // Read ahead from here on, until the last are exponentiated.
     read.inside = {score.inside.front()};
-    Statement& reader = steps.in_main(Kind::Softmax, "quick").statement();
-    reader.reads.push_back(maker.p.buffer("Is"));
-    reader.inside = {score.inside.back()};
+    for (const std::string_view form : {"quick", "quick_cut"}) {
+      const Place reader = find_place(steps.main, [&](const Statement& s) { return s.form == form; });
+      if (!reader) continue;
+      reader.statement().reads.push_back(maker.p.buffer("Is"));
+      reader.statement().inside = {score.inside.back()};
+    }
   }
   const Place place = steps.in_main(Kind::Let, has_tile_scales(c) ? "keys_scale" : "here");
   place.insert_after({std::move(read)});

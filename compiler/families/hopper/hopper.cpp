@@ -121,7 +121,8 @@ void finish(Plan& plan) {
                       .threads = kTransposingThreads,
                       .smem_bytes = transposing_bytes(c),
                       .bounds = "flashjit::kTransposingThreads",
-                      .call = "transpose_values(params, transposed)"},
+                      .call = "transpose_values(params, transposed)",
+                      .file = "templates/hopper/transpose.cuh"},
                      "transposed");
   } else if (widens(c)) {
     add_tiles_launch(plan,

@@ -36,6 +36,7 @@ std::vector<Case> cases() {
                               "fwd bf16 d=128 out=fp32 layout=packed mask=\"causal\""};
   const std::string narrow[] = {
       "fwd e4m3 d=128 mask=\"causal\" out=bf16", "fwd e4m3 d=64 out=bf16 linear_exp mask=\"window(300, 0)\"",
+      "fwd e4m3 d=64 out=bf16 score=\"bias(extra, bf16)\" mask=\"window(40, 0)\"",
       "fwd e4m3 d=128 out=bf16 scales=block(128)", "fwd e4m3 d=64 heads=2 score=\"softcap(50.0)\" out=bf16"};
   for (const std::string& spec : wide) {
     for (const std::string pins :
