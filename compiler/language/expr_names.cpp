@@ -88,7 +88,7 @@ Result<Expr> ExprParser::function_call(const Function& function, std::size_t sta
   return folded;
 }
 
-Result<Expr> ExprParser::load(const Param& param, std::size_t start) {
+Result<Expr> ExprParser::load(Param param, std::size_t start) {
   if (param.rank == 0) {
     if (lexer_.is("[")) return error(fmt::format("`{}` is a scalar and takes no index", param.name));
     return Expr::scalar(param);

@@ -55,7 +55,7 @@ class ExprParser {
   Result<Expr> integer(bool negative);
   Result<Expr> real();
   Result<Expr> function_call(const Function& function, std::size_t start);
-  Result<Expr> load(const Param& param, std::size_t start);
+  Result<Expr> load(Param param, std::size_t start);  // a copy: to parse its index may add parameters
   Result<Expr> named_row(const NamedRow& row, std::size_t start);
   Result<void> row_argument(const NamedRow& row, const RowArgument& argument, Bindings& bindings,
                             std::map<std::string_view, std::string>& words);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "compiler/language/expr.h"
+#include "compiler/spec/spec.h"
 #include "compiler/analysis/interval.h"
 #include "compiler/language/named.h"
 #include "tests/unit/compiler/expr_random.h"
@@ -320,6 +321,20 @@ TEST(ExprBuild, TypeErrorsAreRemembered) {
   Expr wide = Expr::variable(Variable::S);
   for (int i = 0; i < 64; ++i) wide = wide * wide;
   EXPECT_FALSE(wide) << "so is the number of operations written out";
+}
+
+// To parse an index may add parameters; the one that is indexed is still itself.
+TEST(NamedRows, InsideAnIndex) {
+  for (const char* params : {"a: i32[1]", "a: i32[1], w: i64[1], u: u8[1]"}) {
+    const std::string used = std::string_view(params).size() > 10 ? " + w[k] % 9 + u[k]" : "";
+    const auto spec = parse_spec("fwd bf16 d=64 heads=8/2 mask=\"a[where(document(d), 1, 0)]" + used +
+                                 " == 1\" params=\"" + params + "\"");
+    ASSERT_TRUE(spec) << spec.error().message;
+    EXPECT_EQ(spec->params.back().name, "d");
+    const auto again = parse_spec(print(*spec));
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_EQ(print(*again), print(*spec));
+  }
 }
 
 TEST(NamedRows, AllParseAndAreReserved) {
