@@ -336,12 +336,15 @@ std::string limit_functions(const Plan& plan) {
       {"False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool may_see", kBoth,
        t.may_see ? t.may_see : yes, yes}};
   if (is_backward(plan.spec)) {
+    // Behind the last query S is 0, of which a score may make no number: then the last tile is one with mask code.
+    const bool is_hidden = plan.spec.score && !is_number_at_zero(plan.spec.score);
+    const Expr full_end = is_hidden ? simplify(min(of_keys.full_end, every - Expr::integer(1))) : of_keys.full_end;
     limits.insert(
         limits.end(),
         {{"No query before this one sees any of k_lo..k_hi.", "int q_begin", kKeys, of_keys.begin, none},
          {"No query from this one on sees any of k_lo..k_hi.", "int q_end", kKeys, of_keys.end, every},
          {"Queries before this one do not see all of k_lo..k_hi.", "int full_q_begin", kKeys, of_keys.full_begin, none},
-         {"Queries from this one on do not see all of k_lo..k_hi.", "int full_q_end", kKeys, of_keys.full_end, every}});
+         {"Queries from this one on do not see all of k_lo..k_hi.", "int full_q_end", kKeys, full_end, every}});
   }
   std::string text;
   for (const Limit& limit : limits) {

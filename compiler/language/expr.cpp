@@ -373,6 +373,13 @@ bool same(const Expr& a, const Expr& b) {
 
 std::size_t node_count(const Expr& expr) { return all_nodes(expr).size(); }
 
+bool is_number_at_zero(const Expr& score) {
+  return std::ranges::none_of(all_nodes(score), [](const Node* node) {
+    if (node->op == Op::Div) return uses(node->args[1], Variable::S);
+    return (node->op == Op::Log || node->op == Op::Sqrt) && uses(node->args[0], Variable::S);
+  });
+}
+
 std::size_t function_count(const Expr& expr) {
   return static_cast<std::size_t>(std::ranges::count_if(all_nodes(expr), [](const Node* node) {
     return node->op == Op::Exp || node->op == Op::Log || node->op == Op::Tanh || node->op == Op::Sigmoid;

@@ -225,7 +225,7 @@ __device__ inline void make_all_gradients(Scores& p, Scores& ds, OfParameters& s
                                                   min(at.k, seq.k_len - 1));
     of_p = hidden[hidden.number(m, n, e)] ? 0.0f : exp2_approx(d.score * kLog2e - of_query.lse);
     const float by_logit = of_p == 0 ? 0.0f : of_p * (of_ds - of_query.delta);
-    of_ds = by_logit * d.slope;
+    of_ds = by_logit == 0 ? 0.0f : by_logit * d.slope;  // a slope at what does not exist may be no number
     // Of rows behind the last key a tile without mask code makes something as well.
     if (counts)
       sums.add(params, seq, at.q, at.k, m * 2 + e / 2, e % 2, at.k < seq.k_len ? by_logit * kDropoutFactor : 0.0f, d);

@@ -303,7 +303,7 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
     for (int e = 0; e < 4; ++e) {
       const int i = j + e;
       const float by_logit = of_p[e] == 0.0f ? 0.0f : of_ds[e];
-      of_ds[e] = by_logit * derivatives[e].slope;
+      of_ds[e] = by_logit == 0.0f ? 0.0f : by_logit * derivatives[e].slope;
       sums.add(params, place.seq, place.q(i), place.k(i), e / 2, e % 2, by_logit * kDropoutFactor, derivatives[e]);
     }
 #pragma unroll

@@ -47,6 +47,11 @@ const FixedCase kCases[] = {
     {"bwd-bias-two",     "bwd bf16 d=128 heads=2 params=\"t: bf16[2], u: bf16[3]\" score=\"s + t[q, k] * u[h, q, k]\"", {200}, {264}},
     {"bwd-bias-factor",  "bwd bf16 d=128 heads=2 params=\"t: bf16[3]\" mask=\"causal\" score=\"s * t[h, q, k]\"", {200}, {264}},
     {"bwd-scores-bend",  "bwd bf16 d=64 heads=2 score=\"where(s > 0, s, 0.1 * s) + 0.2 * tanh(s)\"", {130}, {130}},
+    // Where no row is, S is 0, and these scores are no number there.
+    {"bwd-score-nan",    "bwd bf16 d=64 heads=2 score=\"s * s / s\"", {70}, {130}},
+    {"bwd-score-nan-128","bwd bf16 d=128 heads=4/2 mask=\"causal\" params=\"w: fp32[1]\" score=\"w[h] * s * s / s\" grads=\"w\"", {150, 1}, {200, 200}},
+    {"bwd-score-nan-256","bwd fp16 d=256 heads=2 mask=\"window(60, 0)\" score=\"s * s / sqrt(s * s)\"", {70}, {70}},
+    {"bwd-score-nan-packed","bwd fp16 d=128 heads=2 layout=packed score=\"s * s / s\"", {70, 3, 129}, {70, 33, 129}},
     {"bwd-empty-rows",   "bwd bf16 d=64 heads=2 mask=\"q % 3 != 1 & k >= 70\"", {200}, {200}},
     {"bwd-dropout-most", "bwd fp16 d=32 heads=1 mask=\"q * 24 < k / 20\" score=\"s - 0.03125 * k\" dropout=0.95 out=bf16/fp16/fp32", {47, 47}, {123, 123}},
     {"bwd-mask-heads",   "bwd fp16 d=16 heads=4/1 mask=\"(h) % 10 > (k) % 17\" out=fp32/bf16/fp16", {1, 1, 1}, {17, 17, 17}},

@@ -294,6 +294,10 @@ BackwardEmitter::Gradient BackwardEmitter::emit_gradient(const Tile& tile, Value
   const LogitsAndSlopes s = emit_logits_and_slopes(ir_, plan_, gradients_, place(q), products, first_key, end_key);
   auto fact = [&](Value* of) { return ir_.splat(ir_.load(ir_.f32, ir_.word(of, row))); };
   Value* p = exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(s.logits, fact(tile.lse))));
+  if (plan_.spec.score) {  // what it makes of the zeros behind the last row may be no number
+    Value* is_row = b_.CreateICmpSLT(row, tile.rows);
+    p = b_.CreateSelect(is_row, p, Ir::real(ir_.f32v, 0));
+  }
   Value* of_v = p;  // without its factor, which dV gets in the end
   if (kept_) {
     Value* is_kept = kept_->load(kept(tile), row, plus(column, ir_.integer(vector * c_.lanes)));
