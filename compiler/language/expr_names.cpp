@@ -56,10 +56,12 @@ Result<Expr> ExprParser::unknown_name(std::string_view name, std::size_t start) 
   }
   const std::string shown(name.substr(0, 40));
   if (!nearest.empty()) return error(fmt::format("unknown name `{}`; did you mean `{}`?", shown, nearest), start);
+  const std::string_view order =
+      lexer_.is("[") ? "; a tensor that a name like document(...) declares is known behind it" : "";
   return error(
       fmt::format("unknown name `{}`; declare a run-time parameter with params=\"{}: fp32\", or [1] to [4] after "
-                  "the type for a tensor",
-                  shown, shown),
+                  "the type for a tensor{}",
+                  shown, shown, order),
       start);
 }
 

@@ -440,6 +440,9 @@ Result<void> ArgumentChecker::check_given_positions(const KernelParams& params, 
 Result<void> ArgumentChecker::check_table(const KernelParams& params, const CallSizes& sizes) const {
   if (!is_paged(spec_)) return {};
   for (std::int64_t b = 0; b < sizes.batch; ++b) {
+    if (params.pages == 0 && params.k_lens[b] > 0)
+      return invalid(fmt::format("k_lens[{}]: {} keys, and k and v have no pages; give them some, or a length of 0", b,
+                                 params.k_lens[b]));
     const std::int64_t keys = std::clamp<std::int64_t>(params.k_lens[b], 0, sizes.k_len);
     for (std::int64_t i = 0; i * spec_.page_size < keys; ++i) {
       const int page = params.block_table[b * params.table_stride_batch + i * params.table_stride_page];

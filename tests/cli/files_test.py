@@ -184,6 +184,7 @@ def test_unknown_subcommands_are_named():
     refused("explain", "x", "--arhc", "sm_80", code=2, says=["`--arhc`", "did you mean `--arch`"])
     refused("tune", "x", "--bugdet=3s", code=2, says=["`--bugdet`", "did you mean `--budget`"])
     refused("compile", "x", "--arhc", "sm_80", code=2, says="did you mean `--arch`")  # and not that --arch is missing
+    refused("--json", "explain", "x", code=2, says=["--json: is an option of explain", "flashjit explain --json"])
     refused("cache", "stat", "--jsn", code=2, says="did you mean `--json`")
     refused("--versio", code=2, says="did you mean `--version`")
     refused("cache", "sats", code=2, says=["`sats`", "did you mean `stat`", "prune"])

@@ -110,6 +110,11 @@ def test_bf16_files():
     assert flashjit("run", *spec, "--q", o).line()["ok"], "the command must read what it writes"
 
 
+def test_seeds_are_whole_numbers():
+    for seed in ("-1", "18446744073709551616", "1.5", ""):
+        refused("run", "fwd fp32 d=8 heads=2", "--shape", "q=5", *HOST, "--seed", seed, code=2, says=["--seed", "whole number"])
+
+
 def test_same_seed_same_result():
     need("host")
     results = []

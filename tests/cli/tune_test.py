@@ -234,6 +234,7 @@ def test_refusals():
     refused("tune", SPEC, "--json", "--target", "host", kind="invalid", says="--shape")
     refused("tune", SPEC, "--shape", "q=48", "--budget", "soon", "--target", "host", says="--budget")
     refused("tune", SPEC, "--shape", "q=49", "--target", "host", says="q=49")
+    refused("tune", "--sweep", ".", "--shape", "q=5", "--target", "host", says=["--sweep: .", "no line with a spec"])
     refused("tune", "--sweep", "absent.txt", "--target", "host", says="absent.txt")
     refused("tune", "fwd nonsense", "--shape", "q=1", "--target", "host", says="nonsense")
     refused("tune", "--merge", "absent.txt", says="absent.txt")

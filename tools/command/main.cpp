@@ -1,9 +1,13 @@
 // flashjit: the command. One file per subcommand.
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <exception>
 #include <new>
 #include <optional>
 #include <sstream>
+
+#include <fmt/format.h>
 
 #include "compiler/spec/text_form.h"
 #include "flashjit/flashjit.hpp"
@@ -52,6 +56,10 @@ std::optional<std::string> unknown_option(const CLI::App& app) {
   // Where a subcommand is missing, that is what to say, unless the option is a known one mistyped.
   const bool incomplete = !innermost(app).get_subcommands([](const CLI::App*) { return true; }).empty();
   if (incomplete && flashjit::nearest_name(given, names).empty()) return std::nullopt;
+  if (std::ranges::count(names, given) > 0)
+    return fmt::format("{0}: is an option of {1}, and stands behind its name: flashjit {1} {0}", given,
+                       innermost(app).get_name()) +
+           kHelpHint;
   return flashjit::there_is_no("option", given, names) + kHelpHint;
 }
 
@@ -76,6 +84,20 @@ void refuse_empty_names(CLI::App& app) {
   for (CLI::App* each : app.get_subcommands([](CLI::App*) { return true; })) refuse_empty_names(*each);
 }
 
+// CLI11 would take a number that is too large, or below 0, for the largest there is.
+void refuse_other_seeds(CLI::App& app) {
+  const CLI::Validator seed(
+      [](std::string& text) {
+        std::uint64_t value = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && end == text.data() + text.size()) return std::string();
+        return fmt::format("{} is not a whole number from 0 to 18446744073709551615", text);
+      },
+      "");
+  for (CLI::App* each : app.get_subcommands([](CLI::App*) { return true; }))
+    if (CLI::Option* option = each->get_option_no_throw("--seed")) option->check(seed);
+}
+
 int run(int argc, char** argv) {
   using namespace flashjit;
   CLI::App app{kAbout, "flashjit"};
@@ -94,6 +116,7 @@ int run(int argc, char** argv) {
   add_build(app, exit_code);
   add_bundle(app, exit_code);
   refuse_empty_names(app);
+  refuse_other_seeds(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

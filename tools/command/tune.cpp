@@ -114,6 +114,9 @@ Result<std::vector<TuneJob>> jobs_of(const TuneArgs& args, const Schedule& pins)
     FLASHJIT_ASSIGN(more, read_sweep(args.sweep));
     listed.insert(listed.end(), more.begin(), more.end());
   }
+  if (listed.empty() && !args.sweep.empty())
+    return invalid(
+        fmt::format("--sweep: {} has no line with a spec; write SPEC, or SHAPE SPEC, on a line each", args.sweep));
   if (listed.empty()) return invalid("tune: there is no spec; give one, or --sweep FILE");
   FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
   std::vector<TuneJob> jobs;

@@ -449,6 +449,21 @@ TEST(Arguments, HostTablesAreRead) {
   EXPECT_TRUE(check());
 }
 
+TEST(Arguments, NoPageHoldsKeys) {
+  const ArgumentChecker checker(plan_of(kSpec + " layout=paged(16)", false));
+  int lengths[] = {0, 3}, table[8] = {};
+  Arguments a = paged();
+  a.k.shape[0] = a.v.shape[0] = 0;
+  a.params["k_lens"].data = lengths;
+  a.params["block_table"].data = table;
+  const auto result = check_contents(checker, a);
+  ASSERT_FALSE(result);
+  EXPECT_NE(result.error().message.find("k_lens[1]: 3 keys, and k and v have no pages"), std::string::npos)
+      << result.error().message;
+  lengths[1] = 0;
+  EXPECT_TRUE(check_contents(checker, a));
+}
+
 TEST(Arguments, HostOffsetsAreRead) {
   const ArgumentChecker checker(plan_of(kSpec + " layout=packed", false));
   int q[] = {0, 4, 4, 10}, k[] = {0, 2, 8, 12};
