@@ -288,6 +288,47 @@ def test_engine_and_kernel():
     refused(flashjit.InvalidError, "closed", engine.prepare, "fwd fp32 d=16")
 
 
+def test_read_only_arrays_are_never_written():
+    """Caches that `append` writes into, what quantize makes, gradients of parameters; and what is read may be read-only."""
+    flashjit, numpy, *_ = setting()
+    engine = flashjit.Engine("host", threads=1)
+
+    def ones(*shape, dtype="float32", frozen=False):
+        array = numpy.ones(shape, dtype)
+        array.flags.writeable = not frozen
+        return array
+
+    def check(spec, frozen, **shapes):
+        kernel = engine.prepare(spec)
+        for name in shapes:
+            arrays = {of: ones(*shape, frozen=of == name) for of, shape in shapes.items()}
+            if name in frozen:
+                refused(flashjit.InvalidError, f"{name}: is read-only", kernel.run, **arrays)
+            else:
+                kernel.run(**arrays)
+            assert (arrays[name] == 1).all() or name not in frozen, f"{spec}: {name}"
+
+    cache, row = (1, 16, 1, 8), (1, 1, 1, 8)
+    check("fwd fp32 d=8 heads=1 append lse=ln", "k v o lse".split(), q=row, k=cache, v=cache, k_new=row, v_new=row, o=row, lse=(1, 1, 1))
+    check('bwd fp32 d=8 heads=1 params="t: fp32[1]" score="s + t[h]" sink grads="t, sink"', "dq dk dv dt dsink".split(),
+          **{name: row for name in "q k v o do dq dk dv".split()}, lse=(1, 1, 1), t=(1,), sink=(1,), dt=(1,), dsink=(1,))
+    check("merge fp32 d=8 heads=1 lse=ln", ("o", "lse"), o_parts=(2, *row), lse_parts=(2, 1, 1, 1), o=row, lse=(1, 1, 1))
+    scale, y = ones(1, 1, frozen=True), ones(1, 2, 1, 16, dtype="uint8", frozen=True)
+    for says, of_scale, of_y in (("scale: is read-only", scale, y.copy()), ("y: is read-only", scale.copy(), y)):
+        refused(flashjit.InvalidError, says, engine.prepare("quantize fp32 d=16 heads=1").run, x=ones(1, 2, 1, 16), scale=of_scale, y=of_y)
+    assert (scale == 1).all()
+    q, k, v = ones(*row), ones(*cache), ones(*cache)
+    numpy.save(scratch("cache.npy"), k)
+    for k in (numpy.frombuffer(bytes(v.nbytes), "float32").reshape(cache), numpy.load(scratch("cache.npy"), mmap_mode="r")):
+        before = k.copy()
+        refused(flashjit.InvalidError, "k: is read-only", flashjit.attention, q, k, v, k_new=q, v_new=q)
+        assert (k == before).all()
+    o = flashjit.attention(q, v.copy(), v.copy(), k_new=q, v_new=q)
+    assert o.shape == row
+    from flashjit.specs import written_by
+    assert written_by('bwd fp32 d=8 mask="k < append & q != grads" grads=t') == {"dq", "dk", "dv", "dt"}
+
+
 # Whoever prepares kernels by hand says what calls bring; `attention` brings what is needed.
 def test_attention_says_that_it_brings_a_workspace():
     flashjit, numpy, q, k, v = setting()

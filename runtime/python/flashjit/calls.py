@@ -12,6 +12,7 @@ from flashjit import tensors
 from flashjit.capi import InvalidError
 from flashjit.command import Text
 from flashjit.engine import Engine, Kernel
+from flashjit.specs import unquoted
 from flashjit.tensors import HOST, View
 from flashjit.values import address, in_words_of_calls, integer, number, shown, unread
 
@@ -75,15 +76,10 @@ def dropped_share(dropout: float) -> float:
     return int(256 * dropout + 0.5) / 256
 
 
-def _unquoted(words: str) -> str:
-    """Without masks and scores, which may have any word in them."""
-    return re.sub(r'"[^"]*"', "", words)
-
-
 @functools.lru_cache
 def word(words: str, name: str) -> str | None:
     """The value of a field whose value has no blanks."""
-    found = re.search(rf"(?:^| ){name}=(\S+)", _unquoted(words))
+    found = re.search(rf"(?:^| ){name}=(\S+)", unquoted(words))
     return found.group(1) if found else None
 
 
@@ -170,7 +166,7 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     if own:
         parts.append(f'params="{", ".join(own)}"')
     parts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
-    if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in _unquoted(words):
+    if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in unquoted(words):
         parts.append("q_len=1")  # decoding has kernels of its own
     # What is less aligned than its elements is refused by its name when the call is made.
     aligned = max(2, q.tensor.dtype.bits // 8, min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED))

@@ -9,12 +9,8 @@ from typing import Any, Callable, Mapping, Sequence, TypedDict
 
 from flashjit import capi, command, tensors
 from flashjit.capi import FIELDS, Arguments, InvalidError, Library, Param
+from flashjit.specs import written_by
 from flashjit.values import address, encoded, integer, milliseconds, number
-
-
-# What run() and bind() write to, beside k and v with `append`.
-OUTPUTS = ("o", "lse", "max_logit", "dq", "dk", "dv", "dsink")
-READ_BY_BACKWARD = ("o", "lse")
 
 
 class _Owner:
@@ -109,7 +105,7 @@ class Engine(_Owner):
             budget_ms=milliseconds("budget", budget), tune_ms=milliseconds("tune", tune))
         handle = c_void_p()
         self.library.call("prepare", engine, encoded(spec), byref(options), byref(handle))
-        return Kernel(self, handle)
+        return Kernel(self, handle, written_by(spec))
 
     def counters(self) -> dict[str, int]:
         """What this engine has done so far, by the names of flashjit.hpp."""
@@ -152,10 +148,10 @@ class Facts(TypedDict):
 
 
 class Kernel(_Owner):
-    """A prepared kernel. Any number of threads may run it."""
+    """A prepared kernel. Any number of threads may run it. `written`: names of the tensors that its calls write."""
 
-    def __init__(self, engine: Engine, handle: c_void_p) -> None:
-        self.engine, self.handle, self.library = engine, handle, engine.library
+    def __init__(self, engine: Engine, handle: c_void_p, written: frozenset[str]) -> None:
+        self.engine, self.handle, self.library, self.written = engine, handle, engine.library, written
 
     def __del__(self) -> None:
         # The engine keeps its kernels, so that launches under way are not hurt.
@@ -193,7 +189,7 @@ class Kernel(_Owner):
                 scalars[name] = float(value)
                 continue
             views[name] = tensors.view(value, name, stream)
-            if not views[name].writable and name in OUTPUTS and not (name in READ_BY_BACKWARD and "do" in values):
+            if not views[name].writable and name in self.written:
                 raise InvalidError(f"{name}: is read-only, and the call writes to it; give an array of your own")
         launch = Launch(self, views, scalars, max_q_len, max_k_len, stream)
         launch.kept = values
