@@ -5,6 +5,7 @@ import math
 import pickle
 import threading
 import time
+import weakref
 
 import support
 from support import Skip, harness, load, refused, scratch
@@ -286,6 +287,21 @@ def test_engine_and_kernel():
     engine.close()
     launch()  # prepared kernels stay usable
     refused(flashjit.InvalidError, "closed", engine.prepare, "fwd fp32 d=16")
+
+
+def test_a_launch_keeps_its_tensors():
+    """The caller may use its dict for the next thing."""
+    flashjit, numpy, q, k, v = setting()
+    kernel = flashjit.Engine("host", threads=1).prepare("fwd fp32 d=16 heads=6/2")
+    values = {"q": q.copy(), "k": k.copy(), "v": v.copy(), "o": numpy.empty_like(q)}
+    kept = [weakref.ref(array) for array in values.values()]
+    o = values["o"]
+    launch = kernel.bind(values)
+    values["q"] = None
+    values.clear()
+    assert all(array() is not None for array in kept)
+    launch()
+    close(numpy, o, reference(numpy, q, k, v)[0])
 
 
 def test_read_only_arrays_are_never_written():

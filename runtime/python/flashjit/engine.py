@@ -192,7 +192,7 @@ class Kernel(_Owner):
             if not views[name].writable and name in self.written:
                 raise InvalidError(f"{name}: is read-only, and the call writes to it; give an array of your own")
         launch = Launch(self, views, scalars, max_q_len, max_k_len, stream)
-        launch.kept = values
+        launch.kept = list(values.values())  # and not the dict, which the caller may use again
         if launch.needed:
             launch.set_workspace(*tensors.new_bytes(like, launch.needed, stream))
         return launch
