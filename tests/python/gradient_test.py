@@ -117,6 +117,31 @@ def test_saved_tensors_that_come_back_otherwise():
                         setting.close(got, want)
 
 
+def test_saved_tensors_that_come_back_as_others():
+    """Of another dtype, size or device: refused by name, whether such gradients were made before or not."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    other = torch.float16 if setting.dtype != torch.float16 else torch.bfloat16
+    queries, keys = (lambda x: x.dim() == 4 and x.shape[1] == 20), (lambda x: x.dim() == 4 and x.shape[1] == 24)
+    changes = (("q", queries, lambda x: x.to(other)), ("k", keys, lambda x: x[:, :10].clone()), ("k", keys, lambda x: x[:, :, :1].clone()),
+               ("lse", lambda x: x.dim() == 3, lambda x: x.double()), ("lse", lambda x: x.dim() == 3, lambda x: x[..., None]),
+               ("q", queries, lambda x: x.to("meta")))
+    for call in cases(setting):
+        leaves = inputs_of(setting)
+        for _ in range(2):
+            for name, concerned, change in changes:
+                with torch.autograd.graph.saved_tensors_hooks(lambda x: change(x) if concerned(x) else x, lambda x: x):
+                    o = call(*leaves)
+                refused(flashjit.InvalidError, [f"{name}: ", "hook", "in the backward"], o.sum().backward)
+            gradients(setting, call, leaves, 1)
+    table = torch.randn(24, device=setting.device)
+    for _ in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x[:5].clone() if x.dim() == 1 else x, lambda x: x):
+            o = flashjit.attention(*leaves, score="s + t[k]", t=table)
+        refused(flashjit.InvalidError, ["t: ", "hook"], o.sum().backward)
+        gradients(setting, lambda *x: flashjit.attention(*x, score="s + t[k]", t=table), leaves, 1)
+
+
 def test_gradients_of_results_that_are_views():
     """The gradient of O is expanded, transposed or misaligned at times, and the LSE may have a gradient or none."""
     setting = Setting()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 import torch
 from torch import Tensor
 
 from flashjit import calls, tensors
-from flashjit.capi import FlashJitError, UnsupportedError
+from flashjit.capi import FlashJitError, InvalidError, UnsupportedError
 from flashjit.engine import Kernel, Launch
-from flashjit.torch_calls import MOST_KINDS, Pool, current_stream, find_pool, new_tensor, run_call
+from flashjit.torch_calls import MOST_KINDS, Pool, current_stream, find_pool, guard_of, guards, new_tensor, run_call, unlike
 
 _is_grad_enabled = torch.is_grad_enabled
 
@@ -40,14 +40,22 @@ def _kernel_of(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scal
     return kernel
 
 
+class _Kind(NamedTuple):
+    """What a tensor of the backward is."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
 class _Call:
     """A call that gives gradients, whose tensors lack their addresses alone. In use by one thread at a time."""
 
-    __slots__ = ("launch", "run", "handle", "arguments", "error", "needed", "given", "scalars", "made")
+    __slots__ = ("launch", "run", "handle", "arguments", "error", "needed", "like", "given", "scalars", "made")
 
     def __init__(self, launch: Launch, given: Mapping[str, Tensor], made: Mapping[str, Tensor], scalars: Mapping[str, float]) -> None:
         self.launch, self.run, self.handle, self.needed = launch, launch.run, launch.handle, launch.needed
         self.arguments, self.error = launch.references
+        self.like = guard_of(*given.values()) if guards else unlike
         # An address is as aligned as the first one was, or more: the kernel was made for that.
         self.given = [(launch.tensors[name], t.stride(), ((t.data_ptr() | 16) & -(t.data_ptr() | 16)) - 1) for name, t in given.items()]
         self.made = [(launch.tensors[name], tuple(t.shape), t.stride(), t.dtype) for name, t in made.items()]
@@ -57,10 +65,14 @@ class _Call:
 class Gradients:
     """How calls of one pool are differentiated. `grads`: parameters that have gradients, beside q, k and v."""
 
-    def __init__(self, kernel: Kernel, pool: Pool, words: str, names: tuple[str, ...], grads: Sequence[str], max_q_len: int,
-                 max_k_len: int, wanted: bool) -> None:
-        self.pool, self.words, self.names, self.grads, self.wanted = pool, words, names, list(grads), wanted
-        self.lengths = max_q_len, max_k_len
+    def __init__(self, kernel: Kernel, pool: Pool, words: str, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor],
+                 grads: Sequence[str], max_q_len: int, max_k_len: int, wanted: bool) -> None:
+        self.pool, self.words, self.names, self.grads, self.wanted = pool, words, tuple(more), list(grads), wanted
+        self.lengths, self.device = (max_q_len, max_k_len), q.device
+        o, lse = _Kind((*q.shape[:-1], calls.columns_of(v.shape, words)), q.dtype), _Kind(calls.lse_shape(words, tuple(q.shape)), torch.float32)
+        of_more = {name: _Kind(tuple(tensor.shape), tensor.dtype) for name, tensor in more.items()}
+        of_q, of_k, of_v = (_Kind(tuple(tensor.shape), tensor.dtype) for tensor in (q, k, v))
+        self.expected = {"do": o, "q": of_q, "k": of_k, "v": of_v, "o": o, "lse": lse, **of_more, "dlse": lse}
         self.packed = calls.axes_of(words)[0] == 3
         self.kernel = kernel  # for calls in which only O has a gradient
         self.ready: tuple[list[_Call], list[_Call]] = [], []  # without and with a gradient of the LSE
@@ -75,13 +87,18 @@ class Gradients:
         ordinal = q.get_device()
         stream = current_stream(ordinal) if ordinal >= 0 else None
         try:
-            call = ready.pop()
+            call: _Call | None = ready.pop()
         except IndexError:
+            call = None
+        alike = call is not None and call.like(*given)
+        if not alike:
+            self._check(given)
+        if call is None:
             call = self._new_call(given, scalars, stream)
         made, kept = [], []
         for tensor, (structure, strides, mask) in zip(given, call.given):
             address = tensor.data_ptr()
-            if address & mask or tensor.stride() != strides:  # hooks on saved tensors give others back than they were given
+            if address & mask or not alike and tensor.stride() != strides:
                 kept.append(new_tensor(ordinal, tuple(tensor.shape), strides, tensor.dtype).copy_(tensor))
                 address = kept[-1].data_ptr()
             structure.data = address
@@ -97,6 +114,13 @@ class Gradients:
         run_call(call, q, stream)
         ready.append(call)
         return made
+
+    def _check(self, given: Sequence[Tensor]) -> None:
+        """Hooks on saved tensors may give others back than they were given. Strides and addresses may differ."""
+        for (name, expected), tensor in zip(self.expected.items(), given):
+            if (tensor.shape, tensor.dtype, tensor.device) != (expected.shape, expected.dtype, self.device):
+                raise InvalidError(f"{name}: is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device} in the backward, and the call had "
+                                   f"{expected.dtype} {expected.shape} on {self.device}; a hook on saved tensors must give back what it was given")
 
     def _new_call(self, given: Sequence[Tensor], scalars: Mapping[str, float], stream: int | None) -> _Call:
         named = dict(zip(("do", "q", "k", "v", "o", "lse", *self.names, "dlse"), given))
@@ -122,7 +146,7 @@ def find_gradients(words: str, q: Tensor, k: Tensor, v: Tensor, more: Mapping[st
     found: Gradients | None = pool.gradients.get(key)
     if found is None:
         kernel = _kernel_of(q, k, v, more, scalars, words, grads)
-        found = pool.gradients.setdefault(key, Gradients(kernel, pool, words, tuple(more), grads, max_q_len, max_k_len, wanted))
+        found = pool.gradients.setdefault(key, Gradients(kernel, pool, words, q, k, v, more, grads, max_q_len, max_k_len, wanted))
     return found
 
 
