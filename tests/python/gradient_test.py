@@ -163,6 +163,23 @@ def test_gradients_of_results_that_are_views():
                 setting.close(got, want)
 
 
+def test_gradients_of_results_that_are_negated_views():
+    """A sign that PyTorch keeps beside the memory is one of the gradient, whether such gradients were made before or not."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    for width in (32, 64):
+        leaves = setting.tensors(*[(2, 20, 2, width)] * 3, grad=True)
+        for _ in range(2):
+            for lse in (False, True):
+                results = []
+                for sign in (torch._neg_view, torch.neg):
+                    o = attention(*leaves, mask="causal", lse=lse)
+                    given = [sign(torch.ones_like(x)) for x in (o if lse else [o])]
+                    results.append(torch.autograd.grad(o if lse else [o], leaves, given))
+                for got, want in zip(*results):
+                    setting.close(got, want)
+
+
 def test_second_derivatives_are_refused():
     setting = Setting()
     torch, attention = setting.torch, setting.flashjit.attention

@@ -93,6 +93,7 @@ class Gradients:
         alike = call is not None and call.like(*given)
         if not alike:
             self._check(given)
+            given = [tensor.resolve_neg() for tensor in given]  # autograd hands on gradients whose sign is not in memory
         if call is None:
             call = self._new_call(given, scalars, stream)
         made, kept = [], []
