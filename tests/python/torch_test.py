@@ -180,6 +180,9 @@ def test_what_is_refused():
     refused(RuntimeError, "inplace", product.sum().backward)
     if setting.gpu:
         refused(flashjit.InvalidError, "memory", flashjit.attention, q, k.cpu(), v)
+    for _ in range(3):  # also where the same call without the negative bit is known
+        refused(flashjit.InvalidError, ["out", "negates"], flashjit.attention, q, k, v, out=torch._neg_view(torch.zeros_like(q)))
+        flashjit.attention(q, k, v, out=torch.zeros_like(q))
     setting.close(sdpa(q[0], k[0], v[0]), sdpa(q, k, v)[0])
     setting.close(sdpa(q[0, 0], k[0, 0], v[0, 0]), sdpa(q, k, v)[0, 0])
     blocked = torch.ones(8, 8, dtype=torch.bool, device=q.device)

@@ -235,7 +235,7 @@ def find_pool(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, 
             key += tuple([(name, t.dtype, t.device, t.shape, t.stride(), t.data_ptr() & 15, t.is_neg()) for name, t in more.items()])
             key += tuple([(name, scalar_word(value)) for name, value in scalars.items()])
             if out is not None:
-                key += (out.dtype, out.device, out.shape, out.stride(), out.data_ptr() & 15)
+                key += (out.dtype, out.device, out.shape, out.stride(), out.data_ptr() & 15, out.is_neg())
     except RuntimeError:  # PyTorch's word for tensors without memory of their own
         for name, tensor in (("q", q), ("k", k), ("v", v), *more.items()):
             tensors.view(tensor, name)
