@@ -318,7 +318,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
     if stream is None:
         stream = tensors.current_stream(q)
     given, scalars = split(params)
-    for name, value in (("k", k), ("v", v), *given.items()):
+    for name, value in (("k", k), ("v", v), ("out", out), *given.items()):
         if tensors.is_torch(value) and value.requires_grad:
             raise InvalidError(f"{name}: has requires_grad, and q is no tensor of PyTorch, so that there would be no gradient; convert q, or use "
                                ".detach()")
@@ -341,6 +341,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
     device = views["q"].tensor.device
     kernel = prepare((device.device_type, device.device_id), spec_of("fwd", words, views, scalars), stream)
     launch = kernel.bind({**views, **scalars}, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, like=q)
+    launch.notice = tensors.notice_of_changes((o, k, v) if "k_new" in given else (o,))
     launch()
     o = o if out is not None else _given_back(o, q)
     return o if lse is None else (o, _given_back(lse, q))

@@ -177,6 +177,7 @@ class Kernel(_Owner):
              like: Any = None) -> Launch:
         """What launches on these tensors, as often as it is called: all but the call itself is done here. A workspace is
         memory of the kind of `like`, which is `q`, `o` or `x`."""
+        tensors.refuse_gradients(values)
         views, scalars = {}, {}
         if like is None:
             like = next((values[name] for name in ("q", "o", "x") if values.get(name) is not None), None)
@@ -193,6 +194,7 @@ class Kernel(_Owner):
                 raise InvalidError(f"{name}: is read-only, and the call writes to it; give an array of your own")
         launch = Launch(self, views, scalars, max_q_len, max_k_len, stream)
         launch.kept = list(values.values())  # and not the dict, which the caller may use again
+        launch.notice = tensors.notice_of_changes(value for name, value in values.items() if name in self.written)
         if launch.needed:
             launch.set_workspace(*tensors.new_bytes(like, launch.needed, stream))
         return launch
@@ -211,6 +213,7 @@ class Launch:
                  max_k_len: int = 0, stream: int | None = None) -> None:
         self.kernel, self.tensors, self.scalars = kernel, {name: view.tensor for name, view in views.items()}, {}
         self.kept: object = None
+        self.notice: Callable[[], None] | None = None  # what is told that it has written
         pointer = ctypes.pointer
         named = [Param(encoded(name), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
         params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(encoded(name), None, value) for name, value in scalars.items()))
@@ -238,3 +241,5 @@ class Launch:
         status = self.run(self.handle, self.references[0], self.stream, self.references[1])
         if status:
             raise self.kernel.library.error(status, self.error)
+        if self.notice is not None:
+            self.notice()

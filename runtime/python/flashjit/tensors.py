@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from ctypes import c_char_p, c_int64, c_uint64, c_void_p
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 from flashjit.capi import Device, Dtype, InvalidError, Tensor, array
 
@@ -41,6 +42,23 @@ def is_torch(value: object) -> bool:
 def is_numpy(value: object) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def refuse_gradients(values: Mapping[str, Any]) -> None:
+    """For calls that autograd does not see."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_grad_enabled():
+        return
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor) and value.requires_grad:
+            raise InvalidError(f"{name}: has requires_grad, and a Kernel gives no gradients; use flashjit.attention, give {name}.detach(), or call "
+                               "under torch.no_grad()")
+
+
+def notice_of_changes(values: Iterable[Any]) -> Callable[[], None] | None:
+    """What tells autograd that these were written to, and that what it kept of them is lost; None: PyTorch has none of them."""
+    changed = [value for value in values if is_torch(value) and not value.is_inference()]
+    return functools.partial(_torch().autograd.graph.increment_version, changed) if changed else None
 
 
 def make(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], kept: object = None) -> View:
