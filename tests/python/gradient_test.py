@@ -63,6 +63,26 @@ def test_gradients_of_each_input_alone():
                     setting.close(leaf.grad, wanted[at], f"{bits}: {at}")
 
 
+def test_the_lse_as_a_field_of_the_spec():
+    """There are as many results with gradients as without them, traced or not."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    q, k, v = inputs_of(setting)
+    for field, base in (("lse=ln", "ln"), ("lse=log2", "log2"), ("lse=none", False), ("numerics=fast lse=ln", "ln")):
+        plain = lambda *x: attention(*x, mask="causal", spec=field)
+        for call in (plain, plain, torch.compile(plain, fullgraph=True, backend="aot_eager")):
+            for grad in (True, False):
+                with torch.set_grad_enabled(grad):
+                    got, wanted = (x if isinstance(x, tuple) else (x,) for x in (call(q, k, v), attention(q, k, v, mask="causal", lse=base)))
+                assert len(got) == len(wanted) == (2 if base else 1), f"{field}: {len(got)} and {len(wanted)}"
+                assert all(x.requires_grad == grad for x in got)
+                for x, y in zip(got, wanted):
+                    setting.close(x, y, field)
+                if grad and base == "ln":
+                    for x, y in zip(*(torch.autograd.grad(sum(t.float().sum() for t in results), (q, k, v)) for results in (got, wanted))):
+                        setting.close(x, y, field)
+
+
 def test_checkpoints():
     """They call without gradients, and again with them, at every step."""
     setting = Setting()

@@ -69,10 +69,11 @@ def _written(*changed: Tensor) -> None:
     torch.autograd.graph.increment_version([tensor for tensor in changed if not tensor.is_inference()])
 
 
-def _with_lse(options: tuple[Any, ...]) -> str:
-    """The words of a call whose LSE is read by its backward."""
-    mask, score, wanted, *rest = options
-    return calls.words_of(mask, score, wanted or True, *rest)
+def _with_lse(options: tuple[Any, ...]) -> tuple[str, bool]:
+    """The words of a call whose LSE is read by its backward, and whether it is a result, too: `lse` may be a field of `spec`."""
+    words = calls.words_of(*options)
+    wanted = any(word.startswith("lse=") and word != "lse=none" for word in words.split())
+    return words if wanted else words.replace("lse=none", "") + " lse=ln", wanted
 
 
 _words_with_lse = functools.lru_cache(_with_lse)  # which Dynamo does not follow
@@ -150,17 +151,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         raise InvalidError("stream: given, and the call needs gradients, which run on the current stream; use torch.cuda.stream(...)")
     if "k_new" in more:
         raise UnsupportedError(f"k_new: k and v would be written to, and {why}; call under torch.no_grad(), outside of torch.compile")
-    wanted = bool(options[2])
+    words, wanted = (_with_lse if traced else _words_with_lse)(options)
     if needs_gradient and not traced:
         grads = [name for name, tensor in more.items() if tensor.requires_grad]
-        words = _words_with_lse(options)
         gradients = find_gradients(words, q, k, v, more, scalars, grads, max_q_len, max_k_len, wanted)
         if not (params or max_q_len or max_k_len):
             remember(options, gradients.pool, gradients, q, k, v)
         made = run_of_pool(gradients.pool, words, q, k, v, more, scalars, None, max_q_len, max_k_len)
         return differentiated(gradients, scalars, made, q, k, v, *more.values())
-    results = _traced(q, k, v, _with_lse(options) if needs_gradient else calls.words_of(*options), more, scalars, needs_gradient,
-                      max_q_len, max_k_len)
+    results = _traced(q, k, v, words if needs_gradient else calls.words_of(*options), more, scalars, needs_gradient, max_q_len, max_k_len)
     return results if wanted else results[0]
 
 
