@@ -89,6 +89,26 @@ def test_numbers_that_would_be_cut():
     refused(invalid, "zero byte", flashjit.explain, "fwd fp32 d=16\0", "sm_90a")
 
 
+def test_values_that_would_be_ignored():
+    """Each is refused, with the reason, whether the same call without it is known or not."""
+    flashjit, numpy = load("numpy")
+    for q in arrays(flashjit, numpy):
+        for named, says in (
+            ({"max_q_len": 3}, ["max_q_len: 3", "packed", "layout=bshd"]),
+            ({"max_k_len": 1}, ["max_k_len: 1", "packed", "layout=bshd"]),
+            ({"max_k_len": 1, "layout": "bhsd"}, ["max_k_len: 1", "layout=bhsd"]),
+            ({"stream": 12345}, ["stream: 12345", "processor"]),
+        ):
+            for _ in range(3):
+                refused(flashjit.InvalidError, says, flashjit.attention, q, q, q, **named)
+                flashjit.attention(q, q, q)
+    for named in ({"ordinal": 7}, {"bundles": ["/nowhere.fjb"]}, {"required": "/nowhere"}):
+        refused(flashjit.InvalidError, [*(f"{name}: " for name in named), "leave it out"], flashjit.Engine, "host", **named)
+    q = arrays(flashjit, numpy)[0]
+    kernel = flashjit.Engine("host", ordinal=0, bundles=(), required=None).prepare("fwd fp32 d=16 heads=4")
+    refused(flashjit.InvalidError, ["stream: 7", "processor"], kernel.run, q=q, k=q, v=q, o=numpy.empty_like(q), stream=7)
+
+
 def test_a_time_limit_on_processors():
     """The answer comes in time, LLVM goes on, and the next prepare finds the kernel."""
     flashjit, = load()

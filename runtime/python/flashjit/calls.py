@@ -131,6 +131,14 @@ def check_rank(name: str, view: View, rank: int, words: str) -> None:
                            "reshape it, or name another layout")
 
 
+def check_lengths(words: str, max_q_len: Any, max_k_len: Any) -> None:
+    """These are of packed sequences: other layouts have them in their tensors."""
+    for name, length in (("max_q_len", max_q_len), ("max_k_len", max_k_len)):
+        if integer(name, length) and axes_of(words)[0] != 3:
+            raise InvalidError(f"{name}: {length} is for packed sequences, and with layout={word(words, 'layout') or 'bshd'} tensors say how long "
+                               "they are; leave it out, or give k_lens")
+
+
 def scalar_word(value: object) -> str:
     if isinstance(value, float):
         return "fp32"
@@ -322,6 +330,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
         if tensors.is_torch(value) and value.requires_grad:
             raise InvalidError(f"{name}: has requires_grad, and q is no tensor of PyTorch, so that there would be no gradient; convert q, or use "
                                ".detach()")
+    check_lengths(words, max_q_len, max_k_len)
     values = {"q": q, "k": k, "v": v, **given}
     views = {name: tensors.view(value, name, stream) for name, value in values.items()}
     dtype = out_dtype(words, views["q"].dtype)

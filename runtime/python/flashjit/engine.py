@@ -10,7 +10,7 @@ from typing import Any, Callable, Mapping, Sequence, TypedDict
 from flashjit import capi, command, tensors
 from flashjit.capi import FIELDS, Arguments, InvalidError, Library, Param
 from flashjit.specs import written_by
-from flashjit.values import address, encoded, integer, milliseconds, number
+from flashjit.values import address, encoded, integer, milliseconds, number, shown
 
 
 class _Owner:
@@ -60,6 +60,9 @@ class Engine(_Owner):
             raise InvalidError(f'device: "{device}" is neither "gpu" nor "host"')
         if isinstance(bundles, (str, os.PathLike)):
             raise InvalidError(f"bundles: {str(bundles)!r} is one path; give a list of them")
+        for name, value in (("ordinal", ordinal), ("bundles", bundles), ("required", required)):
+            if device == "host" and value:
+                raise InvalidError(f'{name}: {shown(value)} is for GPUs, and device="host" has one engine and no bundles; leave it out')
         self.library, self.device, self.ordinal = library or capi.library(), device, integer("ordinal", ordinal, 0, 2**31 - 1)
         options = capi.EngineOptions(
             struct_size=ctypes.sizeof(capi.EngineOptions), host=device == "host", ordinal=ordinal, target=encoded(target),
@@ -182,6 +185,8 @@ class Kernel(_Owner):
         if like is None:
             like = next((values[name] for name in ("q", "o", "x") if values.get(name) is not None), None)
         stream = tensors.current_stream(like) if stream is None else address("stream", stream)
+        if stream is not None and self.engine.device == "host":
+            raise tensors.no_stream(stream)
         for name, value in values.items():
             value = number(name, value)
             if value is None:

@@ -99,6 +99,10 @@ def nested(name: str) -> InvalidError:
                         "offsets_q and offsets_k")
 
 
+def no_stream(stream: int) -> InvalidError:
+    return InvalidError(f"stream: {stream} is a CUDA stream, and the call runs on a processor; leave it out")
+
+
 def _dtype_error(name: str, dtype: object) -> InvalidError:
     return InvalidError(f"{name}: {dtype} is a type that FlashJIT does not know; convert it to one of {', '.join(DTYPES)}")
 

@@ -297,6 +297,7 @@ def run_call(call: Any, like: Tensor, stream: int | None) -> None:
 
 
 def _new_pool(key: Any, asked: _Asked, max_q_len: int, max_k_len: int) -> Pool:
+    calls.check_lengths(asked.words, max_q_len, max_k_len)
     kind = asked.kind(current_stream(asked.o.get_device()) if asked.o.is_cuda else None)
     pool = _ready.setdefault(key, Pool())
     kind.sizes.append((key, pool))

@@ -124,7 +124,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
     needs_gradient = needs_gradient and _is_grad_enabled()
     if _forward_ad._current_level >= 0 and any(_forward_ad.unpack_dual(tensor).tangent is not None for tensor in (q, k, v, *more.values())):
         raise UnsupportedError("q, k, v or a parameter has a tangent, and there are no derivatives in forward mode; use backward(), or PyTorch's attention")
-    if stream is not None and q.is_cuda and not needs_gradient:  # what is made here is of the stream on which it is used
+    if stream is not None and not q.is_cuda:
+        raise tensors.no_stream(stream)
+    if stream is not None and not needs_gradient:  # what is made here is of the stream on which it is used
         device = q.device
         with torch.cuda.stream(_external_stream(stream, device) if stream else torch.cuda.default_stream(device)):
             return attention(q, k, v, options, out, None, max_q_len, max_k_len, params)
@@ -147,7 +149,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
     why = "the call needs gradients" if needs_gradient else "the call is traced"
     if out is not None:
         raise InvalidError(f"out: given, and {why}; leave it out, or call under torch.no_grad()")
-    if stream is not None and q.is_cuda:
+    if stream is not None:
         raise InvalidError("stream: given, and the call needs gradients, which run on the current stream; use torch.cuda.stream(...)")
     if "k_new" in more:
         raise UnsupportedError(f"k_new: k and v would be written to, and {why}; call under torch.no_grad(), outside of torch.compile")
