@@ -109,6 +109,24 @@ def test_values_that_would_be_ignored():
     refused(flashjit.InvalidError, ["stream: 7", "processor"], kernel.run, q=q, k=q, v=q, o=numpy.empty_like(q), stream=7)
 
 
+def test_words_of_another_kind_for_engines_and_the_command():
+    """What is no text, no list, no flag or an option of the command is named before anybody trips over it."""
+    flashjit, = load()
+    invalid, engine = flashjit.InvalidError, flashjit.Engine("host")
+    for spec in ("--help", "--export", " -h", 3, None):
+        for function, arguments in ((flashjit.explain, ("sm_80",)), (flashjit.compile, ("sm_80",)), (engine.compile, ()), (engine.explain, ()),
+                                    (engine.tune, ("b=1,q=64,k=64",)), (engine.prepare, ())):
+            refused(invalid, ["spec", f": {spec!r} is "], function, spec, *arguments)
+    refused(invalid, "spec: '--help'", flashjit.compile, ["fwd bf16 d=64", "--help"], "sm_80")
+    for says, named in (("bundles: 3", {"bundles": 3}), ("bundles[1]: None", {"bundles": ["a.fjb", None]}), ("target: 3", {"target": 3})):
+        refused(invalid, says, flashjit.Engine, "gpu", **named)
+    for name in ("isolate_compiler", "tuned", "disk_cache"):
+        for value in ("yes", 2, [1]):
+            refused(invalid, f"{name}: ", flashjit.Engine, "host", **{name: value})
+    for named in ({"verify": "x"}, {"workspace": "x"}, {"schedule": 3}, {"shape": 4}):
+        refused(invalid, [f"{name}: {value!r}" for name, value in named.items()], engine.prepare, "fwd fp32 d=16", **named)
+
+
 def test_a_time_limit_on_processors():
     """The answer comes in time, LLVM goes on, and the next prepare finds the kernel."""
     flashjit, = load()

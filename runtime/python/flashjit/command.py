@@ -4,10 +4,11 @@ imported where it does: they would be most of the time that `import flashjit` ta
 from __future__ import annotations
 
 import os
-from typing import Any, Sequence
+from typing import Any, Iterable, Sequence
 
 from flashjit.capi import FlashJitError, InvalidError, Library, MissingError, UnsupportedError, library
-from flashjit.values import encoded
+from flashjit.specs import checked
+from flashjit.values import c_string, shown
 
 _KINDS: dict[str, type[FlashJitError]] = {"invalid": InvalidError, "unsupported": UnsupportedError, "not_found": MissingError}
 
@@ -45,7 +46,7 @@ def run(arguments: Sequence[str], of: Library | None = None) -> str:
     import json
     import subprocess
     for argument in arguments:
-        encoded(argument)
+        c_string("an argument", argument)
     done = subprocess.run([path_of_command(of), *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     out, message = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip().removeprefix("error: ")
     if done.returncode == 0:
@@ -68,7 +69,7 @@ def explain(spec: str, arch: str, *, schedule: str | None = None, shape: str | N
     >>> flashjit.explain('fwd bf16 d=128 mask="causal"', "sm_90a").splitlines()[1]
     'for sm_90a, H200: 132 SMs, 4.54 TB/s'
     """
-    return Text(run(["explain", spec, *_options(arch=arch, schedule=schedule, shape=shape)], of))
+    return Text(run(["explain", checked(spec), *_options(arch=arch, schedule=schedule, shape=shape)], of))
 
 
 def compile(specs: str | Sequence[str], arch: str, *, schedule: str | None = None, out: str | os.PathLike[str] | None = None,  # noqa: A001
@@ -76,7 +77,9 @@ def compile(specs: str | Sequence[str], arch: str, *, schedule: str | None = Non
     """Compiles for one or more targets ("sm_80,sm_90a"), without a GPU, and gives a dict of facts for each kernel: `registers`,
     `spill_bytes`, `smem_bytes`, `compile_ms` and more. `out`: a folder for sources and machine code, `emit`: which of them."""
     import json
-    specs = [specs] if isinstance(specs, str) else list(specs)
+    if not isinstance(specs, Iterable):
+        raise InvalidError(f"specs: {shown(specs)} is neither a spec nor a list of them")
+    specs = [checked(spec) for spec in ([specs] if isinstance(specs, str) else specs)]
     text = run(["compile", *specs, "--json", *_options(arch=arch, schedule=schedule, out=out and os.fspath(out), emit=emit)], of)
     return [json.loads(line) for line in text.splitlines()]
 
@@ -89,7 +92,8 @@ def tune(spec: str, shape: str, *, target: str = "auto", budget: str = "10s", sc
     import tempfile
     with tempfile.TemporaryDirectory() as folder:
         page = os.path.join(folder, "report.html")
-        text = run(["tune", spec, "--json", *_options(shape=shape, target=target, budget=budget, schedule=schedule, report=page)], of)
+        options = _options(shape=shape, target=target, budget=budget, schedule=schedule, report=page)
+        text = run(["tune", checked(spec), "--json", *options], of)
         found = Tuning(json.loads(text.splitlines()[-1]))
         with open(page, "rb") as file:
             found.page = file.read()

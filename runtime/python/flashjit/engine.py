@@ -7,10 +7,9 @@ import os
 from ctypes import byref, c_char_p, c_int64, c_void_p
 from typing import Any, Callable, Mapping, Sequence, TypedDict
 
-from flashjit import capi, command, tensors
+from flashjit import capi, command, specs, tensors
 from flashjit.capi import FIELDS, Arguments, InvalidError, Library, Param
-from flashjit.specs import written_by
-from flashjit.values import address, encoded, integer, milliseconds, number, shown
+from flashjit.values import address, c_string, encoded, flag, integer, milliseconds, number, shown
 
 
 class _Owner:
@@ -64,13 +63,18 @@ class Engine(_Owner):
             if device == "host" and value:
                 raise InvalidError(f'{name}: {shown(value)} is for GPUs, and device="host" has one engine and no bundles; leave it out')
         self.library, self.device, self.ordinal = library or capi.library(), device, integer("ordinal", ordinal, 0, 2**31 - 1)
+        try:
+            paths = [c_string(f"bundles[{at}]", path) for at, path in enumerate(bundles)]
+        except TypeError:
+            raise InvalidError(f"bundles: {shown(bundles)} is no list of paths") from None
         options = capi.EngineOptions(
-            struct_size=ctypes.sizeof(capi.EngineOptions), host=device == "host", ordinal=ordinal, target=encoded(target),
-            cache_dir=encoded(cache_dir), no_disk_cache=not disk_cache, cache_max_bytes=integer("cache_max_bytes", cache_max_bytes, 0, 2**64 - 1),
-            threads=integer("threads", threads, -2**31, 2**31 - 1),
-            bundles=capi.array(c_char_p, len(bundles))(*map(encoded, bundles)), bundle_count=len(bundles), required=encoded(required),
-            record=encoded(record), override_dir=encoded(override_dir), isolate_compiler=isolate_compiler, untuned=not tuned,
-            trusted_list=encoded(trusted_list))
+            struct_size=ctypes.sizeof(capi.EngineOptions), host=device == "host", ordinal=ordinal, target=encoded("target", target),
+            cache_dir=encoded("cache_dir", cache_dir), no_disk_cache=not flag("disk_cache", disk_cache),
+            cache_max_bytes=integer("cache_max_bytes", cache_max_bytes, 0, 2**64 - 1), threads=integer("threads", threads, -2**31, 2**31 - 1),
+            bundles=capi.array(c_char_p, len(paths))(*paths), bundle_count=len(paths), required=encoded("required", required),
+            record=encoded("record", record), override_dir=encoded("override_dir", override_dir),
+            isolate_compiler=flag("isolate_compiler", isolate_compiler), untuned=not flag("tuned", tuned),
+            trusted_list=encoded("trusted_list", trusted_list))
         handle = _EngineHandle()
         self.library.call("engine_create", byref(options), byref(handle))
         if device == "host":
@@ -102,13 +106,15 @@ class Engine(_Owner):
         engine = self._handle
         if engine is None:
             raise InvalidError("this engine is closed; make another")
+        spec = specs.checked(spec)
         options = capi.PrepareOptions(
-            struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=encoded(schedule), shape=encoded(shape), verify=verify, workspace=workspace,
+            struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=encoded("schedule", schedule), shape=encoded("shape", shape),
+            verify=flag("verify", verify), workspace=flag("workspace", workspace),
             capturing_stream=address("capturing_stream", capturing_stream), timeout_ms=milliseconds("timeout", timeout),
             budget_ms=milliseconds("budget", budget), tune_ms=milliseconds("tune", tune))
         handle = c_void_p()
-        self.library.call("prepare", engine, encoded(spec), byref(options), byref(handle))
-        return Kernel(self, handle, written_by(spec))
+        self.library.call("prepare", engine, c_string("spec", spec), byref(options), byref(handle))
+        return Kernel(self, handle, specs.written_by(spec))
 
     def counters(self) -> dict[str, int]:
         """What this engine has done so far, by the names of flashjit.hpp."""
@@ -220,8 +226,8 @@ class Launch:
         self.kept: object = None
         self.notice: Callable[[], None] | None = None  # what is told that it has written
         pointer = ctypes.pointer
-        named = [Param(encoded(name), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
-        params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(encoded(name), None, value) for name, value in scalars.items()))
+        named = [Param(c_string("params", name), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
+        params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(c_string("params", name), None, value) for name, value in scalars.items()))
         for at, name in enumerate(scalars, len(named)):
             self.scalars[name] = params[at]
         fields: dict[str, Any] = {name: pointer(tensor) for name, tensor in self.tensors.items() if name in FIELDS}

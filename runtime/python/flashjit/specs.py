@@ -5,10 +5,20 @@ from __future__ import annotations
 import functools
 import re
 
+from flashjit.capi import InvalidError
+from flashjit.values import shown
+
 # A field, and its value with or without quotes. A flag has none.
 _FIELD = re.compile(r'([^\s=<"]+)(?:<?=(?:"([^"]*)"|(\S*)))?')
 # What calls write, beside k and v with `append` and the gradients that `grads` names. The library's table is in compiler/spec/operands.h.
 _WRITTEN = {"fwd": ("o", "lse", "max_logit"), "merge": ("o", "lse", "max_logit"), "bwd": ("dq", "dk", "dv"), "quantize": ("y", "scale")}
+
+
+def checked(spec: object) -> str:
+    """A spec for the library, or for the command, which would take what begins with a hyphen for an option."""
+    if not isinstance(spec, str) or spec.lstrip().startswith("-"):
+        raise InvalidError(f"spec: {shown(spec)} is no spec; it is a text like 'fwd bf16 d=128 heads=32/8 mask=\"causal\"'")
+    return spec
 
 
 def unquoted(spec: str) -> str:

@@ -24,17 +24,26 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__}" + (f" of {len(shape)} dimensions" if isinstance(shape, tuple) else "")
 
 
-def encoded(text: str | os.PathLike[str] | None) -> bytes | None:
-    """Gives a string of C, which a zero byte would cut short."""
-    if text is None:
-        return None
+def c_string(name: str, value: Any) -> bytes:
+    """A string of C, which a zero byte would cut short."""
     try:
-        found = os.fsencode(text)
+        found = os.fsencode(value)
     except (TypeError, UnicodeEncodeError):
-        raise InvalidError(f"{shown(text)}: is no text that can be written as UTF-8; give another") from None
+        raise InvalidError(f"{name}: {shown(value)} is no text that can be written as UTF-8; give another") from None
     if b"\0" in found:
-        raise InvalidError(f"{text!r}: has a zero byte in it, where C's strings end; leave it out")
+        raise InvalidError(f"{name}: {value!r} has a zero byte in it, where C's strings end; leave it out")
     return found
+
+
+def encoded(name: str, value: Any) -> bytes | None:
+    """The same, or null."""
+    return None if value is None else c_string(name, value)
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, int) or value not in (0, 1):
+        raise InvalidError(f"{name}: {shown(value)} is neither True nor False")
+    return bool(value)
 
 
 def integer(name: str, value: Any, low: int = 0, high: int = 2**63 - 1) -> int:
