@@ -1,6 +1,7 @@
 """Messages for wrong words and values have the name, the value and the way out, before ctypes cuts anything."""
 
 import math
+import pickle
 
 import support
 from support import harness, load, refused
@@ -32,6 +33,8 @@ def test_words_that_are_none():
             ({"mask": "foo[k] > 0"}, ["unknown name `foo`", "pass foo=tensor"]),
             ({"score": "s * c"}, ["unknown name `c`", "pass c=tensor"]),
             ({"score": "alibi"}, ["slope", "pass slope=tensor"]),
+            ({"seed": 3}, ["seed", 'did you mean spec="dropout=0.1"']),
+            ({"offset": 3}, ["offset", 'did you mean spec="dropout=0.1"']),
         ):
             for _ in range(2):
                 message = refusal(flashjit.InvalidError, says, flashjit.attention, q, q, q, **named)
@@ -125,6 +128,21 @@ def test_words_of_another_kind_for_engines_and_the_command():
             refused(invalid, f"{name}: ", flashjit.Engine, "host", **{name: value})
     for named in ({"verify": "x"}, {"workspace": "x"}, {"schedule": 3}, {"shape": 4}):
         refused(invalid, [f"{name}: {value!r}" for name, value in named.items()], engine.prepare, "fwd fp32 d=16", **named)
+
+
+def test_what_the_library_says_is_said_in_words_of_python():
+    flashjit, numpy = load("numpy")
+    q = numpy.ones((1, 3, 2, 8), "float32")
+    refused(flashjit.InvalidError, ["scale_k: it is a tensor", "pass scale_k=tensor"], flashjit.attention, q, q.astype("int8"), q.astype("int8"), scale_k=2.0)
+    engine = flashjit.Engine("host")
+    kernel = engine.prepare('fwd fp32 d=8 heads=2 params="o: fp32[4]" score="s * o[b, q, h, 0]"')
+    refused(flashjit.InvalidError, ["params.o: missing", "another name in the spec"], kernel.run, q=q, k=q, v=q, o=numpy.empty_like(q))
+    error = flashjit.UnsupportedError("no", "unsupported", "a caret")
+    assert (error.message, error.kind, error.detail, str(error)) == ("no", "unsupported", "a caret", "no\na caret")
+    assert [kind("no").kind for kind in (flashjit.InvalidError, flashjit.UnsupportedError, flashjit.MissingError)] == ["invalid", "unsupported", "not_found"]
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    engine.close()
+    refused(flashjit.InvalidError, "this engine is closed; make another", engine.counters)
 
 
 def test_a_time_limit_on_processors():

@@ -287,6 +287,18 @@ def test_compile():
                     setting.close(got, want, function.__name__)
 
 
+def test_errors_in_a_graph():
+    """Dynamo says which of this package it is, and where graphs may be broken the call is made outside of them."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    q, = setting.tensors((1, 9, 2, 32))
+    call = lambda q: flashjit.attention(q, q, q, out=torch.empty_like(q))
+    refused(torch._dynamo.exc.Unsupported, ["InvalidError", "out: given, and the call is traced"],
+            torch.compile(call, fullgraph=True, backend="aot_eager"), q)
+    torch._dynamo.reset()
+    setting.close(torch.compile(call, backend="aot_eager")(q), call(q))
+
+
 def test_compile_of_a_tensor_that_is_given_twice():
     """Its gradient is that of all its places."""
     setting = Setting()

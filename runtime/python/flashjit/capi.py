@@ -67,12 +67,23 @@ def array(of: Any, count: int) -> Any:
 
 
 class FlashJitError(Exception):
-    """What FlashJIT refused or could not do, in the library's own words: `kind` is the word of flashjit_status,
-    `detail` a caret, a log, or empty."""
+    """What FlashJIT refused or could not do, in the library's own words: `message`, `kind`, the word of flashjit_status, and
+    `detail`, a caret, a log, or empty. They are its arguments, without an __init__ of its own: Dynamo could not follow that one,
+    and would say so instead of what is wrong."""
 
-    def __init__(self, message: str, kind: str = "invalid", detail: str = "") -> None:
-        super().__init__(message)
-        self.message, self.kind, self.detail = message, kind, detail
+    usual_kind = "invalid"
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+    @property
+    def kind(self) -> str:
+        return str(self.args[1]) if len(self.args) > 1 else self.usual_kind
+
+    @property
+    def detail(self) -> str:
+        return str(self.args[2]) if len(self.args) > 2 else ""
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.detail}" if self.detail else self.message
@@ -85,18 +96,29 @@ class InvalidError(FlashJitError, ValueError):
 class UnsupportedError(FlashJitError, NotImplementedError):
     """Legal, but no kernel of this build or target does it."""
 
-    def __init__(self, message: str, kind: str = "unsupported", detail: str = "") -> None:
-        super().__init__(message, kind, detail)
+    usual_kind = "unsupported"
 
 
 class MissingError(FlashJitError):
     """A library, a device or a kernel is missing."""
 
-    def __init__(self, message: str, kind: str = "not_found", detail: str = "") -> None:
-        super().__init__(message, kind, detail)
+    usual_kind = "not_found"
 
 
 _ERRORS: dict[int, type[FlashJitError]] = {1: InvalidError, 2: UnsupportedError, 3: MissingError}
+
+
+def _in_words_of_python(message: str) -> str:
+    """Here tensors and numbers are given by their names, and a name is one argument."""
+    place, _, what = message.partition(": ")
+    kind, _, name = place.partition(".")
+    if kind == "params" and "missing" in what and name in FIELDS:
+        return f"{message}; {name}= is a tensor of the call, so give the parameter another name in the spec"
+    if kind == "params" and "missing" in what:
+        return f"{message}; pass {name}=tensor, or a number"
+    if kind == "scalars" and "it is a tensor" in what:
+        return f"{name}: it is a tensor, and a number was given; pass {name}=tensor"
+    return message
 
 
 class Library:
@@ -155,10 +177,7 @@ class Library:
             self.status_name(status), self.error_message(error), self.error_detail(error)))
         self.error_destroy(error)
         error.value = None
-        if message.startswith("params.") and "missing" in message:
-            name = message.removeprefix("params.").partition(":")[0]
-            message += f"; pass {name}=tensor, or a number"
-        return _ERRORS.get(status, FlashJitError)(message, kind, detail)
+        return _ERRORS.get(status, FlashJitError)(_in_words_of_python(message), kind, detail)
 
     def call(self, name: str, *arguments: object) -> None:
         error = c_void_p()

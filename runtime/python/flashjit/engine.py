@@ -85,6 +85,12 @@ class Engine(_Owner):
     def __repr__(self) -> str:
         return f"<flashjit.Engine {self.device} {self.ordinal}: {self.target}>"
 
+    def _open_handle(self) -> _EngineHandle:
+        handle = self._handle
+        if handle is None:
+            raise InvalidError("this engine is closed; make another")
+        return handle
+
     def close(self) -> None:
         """Gives everything back. On a GPU all launches must have finished, and graphs that hold them must not be launched
         again: so engines of GPUs are closed by this call alone, and those of processors also with their last reference."""
@@ -103,9 +109,7 @@ class Engine(_Owner):
         ...
         flashjit.capi.InvalidError: d: 100 is not a multiple of 8; pad with zeros to d=104
         """
-        engine = self._handle
-        if engine is None:
-            raise InvalidError("this engine is closed; make another")
+        engine = self._open_handle()
         spec = specs.checked(spec)
         options = capi.PrepareOptions(
             struct_size=ctypes.sizeof(capi.PrepareOptions), schedule=encoded("schedule", schedule), shape=encoded("shape", shape),
@@ -119,7 +123,7 @@ class Engine(_Owner):
     def counters(self) -> dict[str, int]:
         """What this engine has done so far, by the names of flashjit.hpp."""
         counters = capi.Counters(struct_size=ctypes.sizeof(capi.Counters))
-        self.library.call("engine_counters", self._handle, byref(counters))
+        self.library.call("engine_counters", self._open_handle(), byref(counters))
         return {name: getattr(counters, name) for name in capi.Counters.NAMES}
 
     def explain(self, spec: str, *, schedule: str | None = None, shape: str | None = None) -> command.Text:
