@@ -2,7 +2,7 @@
 
 import flex_cases
 from support import harness, refused
-from torch_support import Setting, masked_softmax
+from torch_support import Setting, gradient_of, masked_softmax, recipe
 
 
 def of_each(torch, function, counts, device, *score):
@@ -23,13 +23,20 @@ def exact(torch, q, k, v, mask, score):
     return masked_softmax(torch, s, None if seen is None else lambda *at: seen, ()) @ v
 
 
-def results(torch, function, inputs, learned):
+def results(setting, function, inputs, learned):
     """O, and the gradients of inputs and of tables."""
     inputs = [x.detach().clone().requires_grad_() for x in inputs]
     o = function(*inputs)
-    weights = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o.device, o.dtype)
-    found = torch.autograd.grad((o * weights).sum(), [*inputs, *learned], allow_unused=True)
+    found = setting.torch.autograd.grad((o * gradient_of(setting, o, 1)).sum(), [*inputs, *learned], allow_unused=True)
     return [o.detach(), *found]
+
+
+def known(setting, q, k, v, mask, score):
+    """What the error rule measures O and the gradients of inputs by."""
+    torch, counts = setting.torch, (*q.shape[:3], k.shape[2])
+    of_mask = mask and (lambda *at: of_each(torch, mask, counts, q.device))
+    of_score = score and (lambda s, *at: of_each(torch, score, counts, q.device, s))
+    return recipe(setting, q, k, v, of_mask, of_score, q.shape[-1] ** -0.5, 1)
 
 
 def right(setting, name, mask, score, learned=(), lengths=(flex_cases.QUERIES, flex_cases.KEYS)):
@@ -37,9 +44,15 @@ def right(setting, name, mask, score, learned=(), lengths=(flex_cases.QUERIES, f
     torch.manual_seed(5)
     shapes = [(flex_cases.BATCH, flex_cases.HEADS, n, flex_cases.WIDTH) for n in (lengths[0], lengths[1], lengths[1])]
     inputs = setting.tensors(*shapes)
-    ours = results(torch, lambda *x: setting.ours.flex_attention(*x, score, mask), inputs, learned)
-    theirs = results(torch, lambda *x: exact(torch, *x, mask, score), [x.double() for x in inputs], learned)
-    for what, got, wanted in zip(("o", "dq", "dk", "dv", *[f"table {at}" for at in range(len(learned))]), ours, theirs):
+    ours = results(setting, lambda *x: setting.ours.flex_attention(*x, score, mask), inputs, learned)
+    if setting.gpu:
+        score = flex_cases.on_cuda(torch).get(name, score)
+    theirs = results(setting, lambda *x: exact(torch, *x, mask, score), [x.double() for x in inputs], learned)
+    names = ["o", "dq", "dk", "dv", *(f"table {at}" for at in range(len(learned)))]
+    if setting.gpu:  # in 16 bits an error is as large as the score makes it
+        for what, *tensors in zip(names, ours, theirs, known(setting, *inputs, mask, score)):
+            setting.judge(*tensors, f"{name}: {what}")
+    for what, got, wanted in list(zip(names, ours, theirs))[4 if setting.gpu else 0:]:
         if wanted is not None or got is not None:
             setting.close(got, wanted, f"{name}: {what}")
 
