@@ -117,8 +117,8 @@ def test_words_of_another_kind_for_engines_and_the_command():
     flashjit, = load()
     invalid, engine = flashjit.InvalidError, flashjit.Engine("host")
     for spec in ("--help", "--export", " -h", 3, None):
-        for function, arguments in ((flashjit.explain, ("sm_80",)), (flashjit.compile, ("sm_80",)), (engine.compile, ()), (engine.explain, ()),
-                                    (engine.tune, ("b=1,q=64,k=64",)), (engine.prepare, ())):
+        for function, arguments in ((flashjit.explain, ("sm_80",)), (flashjit.compile, ("sm_80",)), (engine.compile, ()),
+                                    (engine.explain, ()), (engine.tune, ("b=1,q=64,k=64",)), (engine.prepare, ())):
             refused(invalid, ["spec", f": {spec!r} is "], function, spec, *arguments)
     refused(invalid, "spec: '--help'", flashjit.compile, ["fwd bf16 d=64", "--help"], "sm_80")
     for says, named in (("bundles: 3", {"bundles": 3}), ("bundles[1]: None", {"bundles": ["a.fjb", None]}), ("target: 3", {"target": 3})):
@@ -132,14 +132,15 @@ def test_words_of_another_kind_for_engines_and_the_command():
 
 def test_what_the_library_says_is_said_in_words_of_python():
     flashjit, numpy = load("numpy")
-    q = numpy.ones((1, 3, 2, 8), "float32")
-    refused(flashjit.InvalidError, ["scale_k: it is a tensor", "pass scale_k=tensor"], flashjit.attention, q, q.astype("int8"), q.astype("int8"), scale_k=2.0)
+    q, cache = numpy.ones((1, 3, 2, 8), "float32"), numpy.ones((1, 3, 2, 8), "int8")
+    refused(flashjit.InvalidError, ["scale_k: it is a tensor", "pass scale_k=tensor"], flashjit.attention, q, cache, cache, scale_k=2.0)
     engine = flashjit.Engine("host")
     kernel = engine.prepare('fwd fp32 d=8 heads=2 params="o: fp32[4]" score="s * o[b, q, h, 0]"')
     refused(flashjit.InvalidError, ["params.o: missing", "another name in the spec"], kernel.run, q=q, k=q, v=q, o=numpy.empty_like(q))
     error = flashjit.UnsupportedError("no", "unsupported", "a caret")
     assert (error.message, error.kind, error.detail, str(error)) == ("no", "unsupported", "a caret", "no\na caret")
-    assert [kind("no").kind for kind in (flashjit.InvalidError, flashjit.UnsupportedError, flashjit.MissingError)] == ["invalid", "unsupported", "not_found"]
+    kinds = flashjit.InvalidError, flashjit.UnsupportedError, flashjit.MissingError
+    assert [kind("no").kind for kind in kinds] == ["invalid", "unsupported", "not_found"]
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     engine.close()
     refused(flashjit.InvalidError, "this engine is closed; make another", engine.counters)
