@@ -5,6 +5,7 @@ import pickle
 
 import support
 from support import harness, load, refused
+from torch_support import Setting
 
 
 def arrays(flashjit, numpy):
@@ -144,6 +145,18 @@ def test_what_the_library_says_is_said_in_words_of_python():
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     engine.close()
     refused(flashjit.InvalidError, "this engine is closed; make another", engine.counters)
+
+
+def test_errors_in_a_graph():
+    """Dynamo says which of this package it is, and where graphs may be broken the call is made outside of them."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    q, = setting.tensors((1, 9, 2, 32))
+    call = lambda q: flashjit.attention(q, q, q, out=torch.empty_like(q))
+    refused(torch._dynamo.exc.Unsupported, ["InvalidError", "out: given, and the call is traced"],
+            torch.compile(call, fullgraph=True, backend="aot_eager"), q)
+    torch._dynamo.reset()
+    setting.close(torch.compile(call, backend="aot_eager")(q), call(q))
 
 
 def test_a_time_limit_on_processors():

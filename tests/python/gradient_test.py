@@ -209,5 +209,38 @@ def test_second_derivatives_are_refused():
         refused(setting.flashjit.UnsupportedError, "create_graph", torch.autograd.grad, o.sum(), leaves, create_graph=True)
 
 
+def test_kernels_and_autograd():
+    """It learns of what a Kernel writes, and a Kernel takes nothing that should have gradients."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    q, k, v = setting.tensors(*[(1, 16, 1, 64)] * 3)
+    engine, word = flashjit.Engine("gpu" if setting.gpu else "host"), "bf16" if setting.gpu else "fp32"
+    kernel = engine.prepare(f"fwd {word} d=64 heads=1 append lse=ln")
+    weight = torch.ones_like(q).requires_grad_()
+    given = {"q": q, "k": k, "v": v, "k_new": q, "v_new": q, "o": torch.empty_like(q), "lse": torch.empty(1, 1, 16, device=q.device)}
+    launch = kernel.bind(given)
+    for call in (launch, launch, lambda: kernel.run(**given)):
+        kept = {name: (x * weight.new_ones(x.shape, dtype=x.dtype).requires_grad_()).sum() for name, x in given.items()}
+        call()
+        for name, product in kept.items():
+            if name in ("k", "v", "o", "lse"):
+                refused(RuntimeError, "inplace", product.backward)
+            else:
+                product.backward()
+    for name in ("q", "k", "o"):
+        leaf = {**given, name: given[name].clone().requires_grad_()}
+        refused(flashjit.InvalidError, [f"{name}: has requires_grad", "flashjit.attention", "no_grad"], kernel.run, **leaf)
+        with torch.no_grad():
+            kernel.run(**leaf)
+    with torch.inference_mode():
+        kernel.run(**{**given, "o": torch.empty_like(q)})
+    if not setting.gpu:
+        out = torch.ones_like(q)
+        product = (out * weight).sum()
+        flashjit.attention(q.numpy(), k, v, out=out)
+        refused(RuntimeError, "inplace", product.backward)
+        refused(flashjit.InvalidError, "out: has requires_grad", flashjit.attention, q.numpy(), k, v, out=torch.ones_like(q).requires_grad_())
+
+
 if __name__ == "__main__":
     harness.main(globals())

@@ -190,39 +190,6 @@ def test_what_is_refused():
     assert (sdpa(q, k, v, attn_mask=blocked)[:, :, 3] == 0).all()
 
 
-def test_kernels_and_autograd():
-    """It learns of what a Kernel writes, and a Kernel takes nothing that should have gradients."""
-    setting = Setting()
-    torch, flashjit = setting.torch, setting.flashjit
-    q, k, v = setting.tensors(*[(1, 16, 1, 64)] * 3)
-    engine, word = flashjit.Engine("gpu" if setting.gpu else "host"), "bf16" if setting.gpu else "fp32"
-    kernel = engine.prepare(f"fwd {word} d=64 heads=1 append lse=ln")
-    weight = torch.ones_like(q).requires_grad_()
-    given = {"q": q, "k": k, "v": v, "k_new": q, "v_new": q, "o": torch.empty_like(q), "lse": torch.empty(1, 1, 16, device=q.device)}
-    launch = kernel.bind(given)
-    for call in (launch, launch, lambda: kernel.run(**given)):
-        kept = {name: (x * weight.new_ones(x.shape, dtype=x.dtype).requires_grad_()).sum() for name, x in given.items()}
-        call()
-        for name, product in kept.items():
-            if name in ("k", "v", "o", "lse"):
-                refused(RuntimeError, "inplace", product.backward)
-            else:
-                product.backward()
-    for name in ("q", "k", "o"):
-        leaf = {**given, name: given[name].clone().requires_grad_()}
-        refused(flashjit.InvalidError, [f"{name}: has requires_grad", "flashjit.attention", "no_grad"], kernel.run, **leaf)
-        with torch.no_grad():
-            kernel.run(**leaf)
-    with torch.inference_mode():
-        kernel.run(**{**given, "o": torch.empty_like(q)})
-    if not setting.gpu:
-        out = torch.ones_like(q)
-        product = (out * weight).sum()
-        flashjit.attention(q.numpy(), k, v, out=out)
-        refused(RuntimeError, "inplace", product.backward)
-        refused(flashjit.InvalidError, "out: has requires_grad", flashjit.attention, q.numpy(), k, v, out=torch.ones_like(q).requires_grad_())
-
-
 def test_autocast():
     """As PyTorch's attention: all of q, k and v are cast, and gradients come back in the dtypes of what was given."""
     setting = Setting()
@@ -285,18 +252,6 @@ def test_compile():
                 first = lambda f: lambda *x: f(*x)[0] if function is plain else f(*x)
                 for got, want in zip(gradients(setting, first(compiled), inputs, 2), gradients(setting, first(function), inputs, 2)):
                     setting.close(got, want, function.__name__)
-
-
-def test_errors_in_a_graph():
-    """Dynamo says which of this package it is, and where graphs may be broken the call is made outside of them."""
-    setting = Setting()
-    torch, flashjit = setting.torch, setting.flashjit
-    q, = setting.tensors((1, 9, 2, 32))
-    call = lambda q: flashjit.attention(q, q, q, out=torch.empty_like(q))
-    refused(torch._dynamo.exc.Unsupported, ["InvalidError", "out: given, and the call is traced"],
-            torch.compile(call, fullgraph=True, backend="aot_eager"), q)
-    torch._dynamo.reset()
-    setting.close(torch.compile(call, backend="aot_eager")(q), call(q))
 
 
 def test_compile_of_a_tensor_that_is_given_twice():
