@@ -228,7 +228,7 @@ class Launch:
                  max_k_len: int = 0, stream: int | None = None) -> None:
         self.kernel, self.tensors, self.scalars = kernel, {name: view.tensor for name, view in views.items()}, {}
         self.kept: object = None
-        self.notice: Callable[[], None] | None = None  # what is told that it has written
+        self.notice: Callable[[], None] | None = None  # called when it has written
         pointer = ctypes.pointer
         named = [Param(c_string("params", name), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
         params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(c_string("params", name), None, value) for name, value in scalars.items()))

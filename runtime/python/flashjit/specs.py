@@ -1,4 +1,4 @@
-"""What the text of a spec says without its library."""
+"""The text of a spec, as far as this package reads it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from flashjit.values import shown
 
 # A field, and its value with or without quotes. A flag has none.
 _FIELD = re.compile(r'([^\s=<"]+)(?:<?=(?:"([^"]*)"|(\S*)))?')
-# What calls write, beside k and v with `append` and the gradients that `grads` names. The library's table is in compiler/spec/operands.h.
+# Calls write these, and k and v with `append`, and the gradients that `grads` names. The library knows it by compiler/spec/operands.h, and
+# its C API has no question for it.
 _WRITTEN = {"fwd": ("o", "lse", "max_logit"), "merge": ("o", "lse", "max_logit"), "bwd": ("dq", "dk", "dv"), "quantize": ("y", "scale")}
 
 

@@ -56,7 +56,7 @@ def refuse_gradients(values: Mapping[str, Any]) -> None:
 
 
 def notice_of_changes(values: Iterable[Any]) -> Callable[[], None] | None:
-    """What tells autograd that these were written to, and that what it kept of them is lost; None: PyTorch has none of them."""
+    """Tells autograd, when it is called, that these were written to, and that what it kept of them is lost. None: PyTorch has none of them."""
     changed = [value for value in values if is_torch(value) and not value.is_inference()]
     return functools.partial(_torch().autograd.graph.increment_version, changed) if changed else None
 

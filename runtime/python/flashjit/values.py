@@ -89,7 +89,8 @@ _ELSEWHERE = {
     'flashjit.torch.scaled_dot_product_attention', "dropout_p": 'spec="dropout=0.1"', "dropout": 'spec="dropout=0.1"',
     "softmax_scale": "scale=", "window_size": 'mask="window(left, right)"', "softcap": 'score="softcap(50)"',
     "alibi_slopes": 'score="alibi" with slope=', "cu_seqlens_q": "offsets_q=", "cu_seqlens_k": "offsets_k=",
-    "seed": 'spec="dropout=0.1", which reads it', "offset": 'spec="dropout=0.1", which reads it', "return_lse": "lse=True", "enable_gqa": "nothing: k and v may have fewer heads",
+    "seed": 'spec="dropout=0.1", which reads it', "offset": 'spec="dropout=0.1", which reads it',
+    "return_lse": "lse=True", "enable_gqa": "nothing: k and v may have fewer heads",
 }
 
 
