@@ -93,6 +93,10 @@ Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options,
   FLASHJIT_TRY(check_host_jit(settings));
   if (!options.override_dir.empty())
     return invalid("override_dir: kernels of a processor have no source files; leave it empty");
+  if (!options.bundles.empty() || !options.required.empty())
+    return invalid("bundles, required: bundles hold kernels of GPUs; leave them empty");
+  if (options.ordinal != 0)
+    return invalid(fmt::format("ordinal: {}, and there is one engine of processors; leave it 0", options.ordinal));
   if (options.isolate_compiler)
     return invalid("isolate_compiler: kernels of a processor are not made by NVRTC; set it to false");
   FLASHJIT_ASSIGN(trusted,

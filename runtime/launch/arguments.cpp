@@ -323,6 +323,9 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
   sizes = {extent(Dim::Batch), extent(Dim::Queries), keys, extent(Dim::Queries), keys};
   if (!has_packed_keys(spec_)) sizes.k_tokens = std::min(sizes.k_len, SizeBound::kLargest) * sizes.batch;
   if (!is_packed(spec_)) {
+    if (call.max_q_len != 0 || call.max_k_len != 0)
+      return invalid(fmt::format("max_{}_len: {}, and no sequence is packed: the shapes say the lengths; leave it 0",
+                                 call.max_q_len ? "q" : "k", call.max_q_len ? call.max_q_len : call.max_k_len));
     sizes.q_tokens *= sizes.batch;
     return {};
   }
@@ -411,78 +414,6 @@ Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
         "{}.shape[0]: {} tokens, this kernel reaches {} in packed tensors; split the call, or pin family={} in the "
         "schedule",
         name, tokens, kMostSteps, floor_family(true)->name));
-  }
-  return {};
-}
-
-Result<void> ArgumentChecker::check_contents(const CallArguments& call, const KernelParams& params,
-                                             const CallSizes& sizes) const {
-  FLASHJIT_TRY(check_offsets(call));
-  FLASHJIT_TRY(check_given_positions(params, sizes));
-  return check_table(params, sizes);
-}
-
-Result<void> ArgumentChecker::check_given_positions(const KernelParams& params, const CallSizes& sizes) const {
-  if (params.positions == nullptr) return {};
-  for (std::int64_t b = 0; b < sizes.batch; ++b) {
-    for (std::int64_t t = 0; t < sizes.q_len; ++t) {
-      const int position = params.positions[b * params.positions_stride.batch + t * params.positions_stride.token];
-      if (position >= 0 && position < params.rope_positions) continue;
-      const std::string token = spec_.layout == Layout::Packed ? fmt::format("{}", t) : fmt::format("{}, {}", b, t);
-      return invalid(fmt::format("positions[{}]: {}, {}; positions count from 0", token, position,
-                                 position < 0 ? "before the first" : fmt::format("cos has {}", params.rope_positions)));
-    }
-  }
-  return {};
-}
-
-// Of the pages that hold keys: behind a length the table may hold anything.
-Result<void> ArgumentChecker::check_table(const KernelParams& params, const CallSizes& sizes) const {
-  if (!is_paged(spec_)) return {};
-  for (std::int64_t b = 0; b < sizes.batch; ++b) {
-    if (params.pages == 0 && params.k_lens[b] > 0)
-      return invalid(fmt::format("k_lens[{}]: {} keys, and k and v have no pages; give them some, or a length of 0", b,
-                                 params.k_lens[b]));
-    const std::int64_t keys = std::clamp<std::int64_t>(params.k_lens[b], 0, sizes.k_len);
-    for (std::int64_t i = 0; i * spec_.page_size < keys; ++i) {
-      const int page = params.block_table[b * params.table_stride_batch + i * params.table_stride_page];
-      if (page >= 0 && page < params.pages) continue;
-      return invalid(
-          fmt::format("block_table[{}, {}]: {}, k and v have pages 0 to {}; the sequence has {} keys in {} "
-                      "pages of {}, see k_lens",
-                      b, i, page, params.pages - 1, keys, (keys - 1) / spec_.page_size + 1, spec_.page_size));
-    }
-  }
-  return {};
-}
-
-Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
-  if (!is_packed(spec_)) return {};
-  Given given;
-  FLASHJIT_TRY(find_named(call, given));
-  const auto tensor = [&](std::size_t operand) -> const TensorView& { return *given.operands[operand]; };
-  const std::size_t of_offsets_q = quantizes(spec_) ? operand("x") : operand("q");
-  const struct {
-    const TensorView &offsets, &rows;
-    std::string_view name;
-    std::int64_t longest;
-  } lists[] = {{tensor(operand("offsets_q")), tensor(of_offsets_q), "offsets_q", call.max_q_len},
-               {tensor(operand("offsets_k")), tensor(operand("k")), "offsets_k", call.max_k_len}};
-  for (const auto& [offsets, rows, name, longest] : lists) {
-    if (!offsets.given()) continue;  // keys in pages, or none
-    const int* at = static_cast<const int*>(offsets.data);
-    for (std::int64_t i = 0; i < offsets.shape[0]; ++i) {
-      if (at[i] < 0 || at[i] > rows.shape[0] || (i > 0 && at[i] < at[i - 1])) {
-        return invalid(
-            fmt::format("{}[{}]: {}; offsets must not fall, nor leave the {} tokens", name, i, at[i], rows.shape[0]));
-      }
-      if (i > 0 && longest > 0 && at[i] - at[i - 1] > longest) {
-        return invalid(
-            fmt::format("{}[{}]: the sequence has {} tokens, more than the {} that were promised (max_q_len, "
-                        "max_k_len)",
-                        name, i, at[i] - at[i - 1], longest));
-      }
-    }
   }
   return {};
 }

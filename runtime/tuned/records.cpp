@@ -193,7 +193,7 @@ std::vector<TunedRecord> parse_tuned_records(std::string_view text, std::string_
 }
 
 Result<Shape> parse_shape_hint(std::string_view text) {
-  Shape shape{1, 0, 0};
+  Shape shape{0, 0, 0};
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), item.size() + 1));
@@ -208,8 +208,10 @@ Result<Shape> parse_shape_hint(std::string_view text) {
       return invalid(fmt::format("shape: '{}' is not a size from 1 to {}; write b=4,q=4096,k=4096", item.substr(0, 40),
                                  SizeBound::kLargest));
     }
+    if (*into != 0) return invalid(fmt::format("shape: {} is given twice", item.substr(0, 1)));
     *into = value;
   }
+  shape.b = std::max<std::int64_t>(shape.b, 1);
   if (shape.q_len == 0) return invalid("shape: q is missing; write b=4,q=4096,k=4096");
   if (shape.k_len == 0) shape.k_len = shape.q_len;
   return shape;

@@ -125,6 +125,9 @@ static void engines_refused(flashjit_engine_options options) {
     options.isolate_compiler = 1;
     EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "isolate_compiler");
     options.isolate_compiler = 0;
+    options.ordinal = 7;
+    EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "ordinal");
+    options.ordinal = 0;
     options.override_dir = ".";
     EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "override_dir");
     options.override_dir = NULL;

@@ -215,6 +215,7 @@ TEST(Arguments, RefusedSizes) {
       {
           {"pinned", " q_len=1", [](Arguments&) {}, "q_len: 5, the spec pins q_len=1"},
           {"bounded", " k_len<=8", [](Arguments&) {}, "k_len: 9 is outside 0..8"},
+          {"unpacked length", "", [](Arguments& a) { a.max_k_len = 5; }, "max_k_len: 5, and no sequence is packed"},
           {"batch bound", " b<=1", [](Arguments&) {}, "b: 2 is outside 0..1"},
           {"offsets of a dense layout", "", [](Arguments& a) { a.offsets_q = {address(0x80000), "i32", {3}, {}}; },
            "the spec's layout is not packed"},

@@ -214,7 +214,7 @@ TEST_F(TunedRecords, BuiltInOnesAreSound) {
 }
 
 TEST_F(TunedRecords, HintsAreChecked) {
-  for (const char* bad : {"q=0", "b=2", "q=1x", "x=3", "q=99999999999999", "q", "=", ",", "q=-1"}) {
+  for (const char* bad : {"q=0", "b=2", "q=1x", "x=3", "q=99999999999999", "q", "=", ",", "q=-1", "q=1,q=2"}) {
     EXPECT_FALSE(parse_shape_hint(bad)) << bad;
   }
   EXPECT_EQ(print(*parse_shape_hint("q=7")), "b=1,q=7,k=7");
