@@ -24,10 +24,12 @@ std::string without_times(std::string_view log) {
   return kept;
 }
 
+CompileMode mode_of(const CompileOptions& options) { return {options.effort, options.settings.line_info}; }
+
 Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc,
                                 const CompileOptions& options) {
   FLASHJIT_TRY(verify_plan(plan));
-  FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, options.bounds, options.effort));
+  FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, options.bounds, mode_of(options)));
   EntryUsage most;
   for (const EntryUsage& usage : cubin.facts.entries) {
     most.registers = std::max(most.registers, usage.registers);
@@ -65,7 +67,7 @@ Result<Begun> begin(Plan plan, const CompileOptions& options, const Nvrtc& nvrtc
     begun.notes.push_back(std::move(replaced));
   }
   compiled.key =
-      key_of(compiled.plan, compiled.source, nvrtc.identity(), nvrtc.options(compiled.plan.target, options.effort));
+      key_of(compiled.plan, compiled.source, nvrtc.identity(), nvrtc.options(compiled.plan.target, mode_of(options)));
   return begun;
 }
 

@@ -13,6 +13,14 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
+Result<bool> switched(const char* name, bool absent) {
+  const std::string value = variable(name);
+  if (value.empty()) return absent;
+  if (value != "on" && value != "off")
+    return invalid(fmt::format("{}: '{}' is not a value; use on or off", name, value));
+  return value == "on";
+}
+
 }  // namespace
 
 Result<EnvironmentSettings> read_environment() {
@@ -31,11 +39,10 @@ Result<EnvironmentSettings> read_environment() {
       settings.cache_dir = home + "/.cache/flashjit";
     }
   }
-  const std::string jit = variable("FLASHJIT_JIT");
-  if (!jit.empty() && jit != "on" && jit != "off") {
-    return invalid(fmt::format("FLASHJIT_JIT: '{}' is not a value; use on or off", jit));
-  }
-  settings.jit = jit != "off";
+  FLASHJIT_ASSIGN(jit, switched("FLASHJIT_JIT", true));
+  settings.jit = jit;
+  FLASHJIT_ASSIGN(line_info, switched("FLASHJIT_LINE_INFO", false));
+  settings.line_info = line_info;
   settings.log_file = variable("FLASHJIT_LOG");
   settings.dump_dir = variable("FLASHJIT_DUMP_DIR");
   settings.trusted_list = variable("FLASHJIT_TRUSTED_LIST");

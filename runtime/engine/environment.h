@@ -15,6 +15,7 @@ struct EnvironmentSettings {
   std::string dump_dir;      // FLASHJIT_DUMP_DIR: everything that prepare makes, one folder per kernel
   std::string trusted_list;  // FLASHJIT_TRUSTED_LIST: digests of the files that bundles and shared directories may have
   std::string nvrtc;         // FLASHJIT_NVRTC: the library or a folder that holds it
+  bool line_info = false;    // FLASHJIT_LINE_INFO=on: code of GPUs names the lines that it was made of
   int threads = 0;           // FLASHJIT_THREADS; 0: not set
 };
 

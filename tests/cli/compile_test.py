@@ -50,6 +50,20 @@ def test_pinned_schedule_is_kept():
         assert pin in line["schedule"], line["schedule"]
 
 
+def test_lines_for_profilers():
+    """Another kernel in the store, whose code names the printed loop."""
+    need("nvrtc")
+    keys, spec = set(), "fwd bf16 d=64 heads=1"
+    for more, env in (([], None), (["--line-info"], None), ([], {"FLASHJIT_LINE_INFO": "on"})):
+        out = scratch(f"lines{len(keys)}{len(more)}")
+        line = flashjit("compile", spec, "--arch", "sm_90a", *more, "--emit", "cubin", "--out", out, "--json", env=env).line()
+        cubin, wanted = read(os.path.join(line["folder"], "kernel.cubin")), bool(more or env)
+        assert (b".debug_line" in cubin) == (b"loop.gen.cuh" in cubin) == wanted
+        keys.add((wanted, line["key"]))
+    assert len(keys) == 2 and len({key for _, key in keys}) == 2, keys
+    refused("compile", spec, "--arch", "sm_90a", env={"FLASHJIT_LINE_INFO": "yes"}, says=["FLASHJIT_LINE_INFO", "on or off"])
+
+
 def test_emit_and_out():
     need("nvrtc")
     out = scratch("kernels")

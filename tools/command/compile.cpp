@@ -19,6 +19,7 @@
 #include "runtime/launch/thread_pool.h"
 #include "runtime/store/output_file.h"
 #include "tools/command/commands.h"
+#include "tools/support/inputs.h"
 #include "tools/support/output.h"
 #include "tools/support/progress.h"
 
@@ -346,6 +347,7 @@ void add_compile(CLI::App& app, int& exit_code) {
       sub->add_option("--override", args->override_dir,
                       "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote");
   override_dir->type_name("DIR");
+  add_line_info_option(*sub);
   sub->add_option("--timeout", args->timeout_ms,
                   "Give up a kernel after this many milliseconds; on processors only before LLVM begins")
       ->type_name("MS")

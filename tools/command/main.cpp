@@ -30,7 +30,7 @@ constexpr char kFooter[] =
     "  flashjit run 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=1024 --check\n"
     "\n"
     "Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage.\n"
-    "Environment: FLASHJIT_CACHE_DIR FLASHJIT_JIT FLASHJIT_LOG FLASHJIT_DUMP_DIR FLASHJIT_TRUSTED_LIST FLASHJIT_NVRTC FLASHJIT_THREADS";
+    "Environment: FLASHJIT_CACHE_DIR FLASHJIT_JIT FLASHJIT_LOG FLASHJIT_DUMP_DIR FLASHJIT_TRUSTED_LIST FLASHJIT_NVRTC FLASHJIT_LINE_INFO FLASHJIT_THREADS";
 
 constexpr char kHelpHint[] = "\nRun with --help for more information.\n";
 

@@ -28,6 +28,8 @@ struct InputArgs {
   std::string hint(const ProblemShape& of) const { return no_hint || !record.empty() ? std::string() : hint_of(of); }
 };
 
+// For everything that this command compiles, as the environment does.
+void add_line_info_option(CLI::App& app);
 void add_input_options(CLI::App& app, InputArgs& args, bool files);
 Result<InputFiles> input_files(const InputArgs& args);
 

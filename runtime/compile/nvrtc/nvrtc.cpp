@@ -309,7 +309,7 @@ bool Nvrtc::take(const CompilerResult& identity) {
   return major.ec == std::errc() && major.ptr != end && std::from_chars(major.ptr + 1, end, minor_).ec == std::errc();
 }
 
-std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) const {
+std::vector<std::string> Nvrtc::options(const Target& target, CompileMode mode) const {
   // Quotients and roots right to 2 ulp: those right to half a one branch, and four of them in a score took 13 s to
   // compile instead of 0.9.
   std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name),
@@ -325,7 +325,8 @@ std::vector<std::string> Nvrtc::options(const Target& target, Effort effort) con
   // log.
   if (since_12(9)) list.emplace_back("--no-cache");
   // Of the levels, min takes longer than none, and max makes calls of what has to be inlined.
-  if (effort == Effort::Quick) list.emplace_back("--Ofast-compile=mid");
+  if (mode.effort == Effort::Quick) list.emplace_back("--Ofast-compile=mid");
+  if (mode.line_info) list.emplace_back("-lineinfo");
   return list;
 }
 
@@ -341,8 +342,8 @@ Result<CompilerResult> Nvrtc::run(const KernelSource& source, const std::vector<
 }
 
 Result<Cubin> Nvrtc::compile(const KernelSource& source, const Target& target, const CompileBounds& bounds,
-                             Effort effort) const {
-  FLASHJIT_ASSIGN(made, run(source, options(target, effort), CompilerOutput::Cubin, bounds));
+                             CompileMode mode) const {
+  FLASHJIT_ASSIGN(made, run(source, options(target, mode), CompilerOutput::Cubin, bounds));
   if (!is_elf(made.bytes)) {
     return Error{ErrorKind::Compile, fmt::format("NVRTC returned {} bytes that are no cubin", made.bytes.size()),
                  made.log};

@@ -27,6 +27,11 @@ enum class CompilerOutput { Cubin, Ptx, Identity };
 enum class Effort { Best, Quick };  // quick: a fraction of the time, much slower code
 
 // What one run of the compiler gives.
+struct CompileMode {
+  Effort effort = Effort::Best;
+  bool line_info = false;  // for profilers: which line of the source an instruction is of
+};
+
 struct CompilerResult {
   std::string log;
   std::vector<std::uint8_t> bytes;
@@ -47,13 +52,13 @@ class Nvrtc {
   // Programs are independent: any number of threads may compile at once. Error Compile holds the log as detail.
   // Errors Timeout and Cancelled when `bounds` are over: in this process when NVRTC next asks, between its phases.
   Result<Cubin> compile(const KernelSource& source, const Target& target, const CompileBounds& bounds = {},
-                        Effort effort = Effort::Best) const;
+                        CompileMode mode = {}) const;
   Result<std::string> ptx(const KernelSource& source, const Target& target, const CompileBounds& bounds = {}) const;
   Result<CompilerResult> run(const KernelSource& source, const std::vector<std::string>& options, CompilerOutput output,
                              const CompileBounds& bounds) const;
 
   // What every compile for `target` passes; part of the store's key.
-  std::vector<std::string> options(const Target& target, Effort effort = Effort::Best) const;
+  std::vector<std::string> options(const Target& target, CompileMode mode = {}) const;
 
   int major() const { return major_; }
   int minor() const { return minor_; }
