@@ -43,7 +43,8 @@ struct FamilyRow {
   bool gpu = true;                                           // on which targets: GPUs, or processors
   bool (*computes)(const AttentionSpec& spec) = is_forward;  // the operations that it is for
   bool is_default = true;    // takes part where nothing is pinned; others are for comparisons, where pins ask for them
-  bool from_first = false;   // KV tiles are visited from the first to the last
+  bool from_first = false;   // tiles are visited from the first to the last
+  Axis axis = Axis::Keys;    // along which its loop visits them
   bool splits_keys = false;  // results have other bits with other warps and blocks_per_sm
   bool compiles_quickly = true;  // its kernels may run as the compiler makes them in a hurry
   // What `explain` says where a family before it in the list was not taken: what it does instead, for how much of the

@@ -42,7 +42,8 @@ constexpr std::string_view kKindNames[] = {
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
 
-constexpr AxisNames kAxisNames[] = {{"queries", "q_begin", "q_end"}, {"keys", "kv_begin", "kv_end"}};
+constexpr AxisNames kAxisNames[] = {{"queries", "q_begin", "q_end", "full_q_begin", "full_q_end"},
+                                    {"keys", "kv_begin", "kv_end", "full_begin", "full_end"}};
 
 std::string print_attributes(const Attributes& attributes) {
   if (attributes.all().empty()) return {};
@@ -162,6 +163,7 @@ std::string describe(const Program& program, const Statement& s) {
 std::string dump(const Program& program) {
   std::string out = fmt::format("program {}\n", program.title);
   if (!program.schedule.empty()) out += fmt::format("  schedule {}\n", program.schedule);
+  if (!program.picture_of.empty()) out += fmt::format("  a picture: {} has the loop\n", program.picture_of);
   for (const Attribute& a : program.attributes.all()) out += fmt::format("  {} = {}\n", a.key, print(a.value));
   out += "buffers\n";
   for (const Buffer& b : program.buffers) dump_buffer(b, out);

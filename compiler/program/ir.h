@@ -130,9 +130,9 @@ struct Statement {
 };
 Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 
-// What an axis is called, and the ends of the range of its tiles that are visited.
+// What an axis is called, and the ends of the ranges of its tiles: those that are visited, and those that need no mask.
 struct AxisNames {
-  std::string_view axis, begin, end;
+  std::string_view axis, begin, end, full_begin, full_end;
 };
 AxisNames names_of(Axis axis);
 
@@ -150,6 +150,7 @@ struct Program {
   Attributes attributes;
   std::vector<Statement> body;
   std::vector<std::string_view> passes;  // that have run
+  std::string_view picture_of;           // the file, or folder, that has the loop; empty: this program is printed
 
   int buffer(std::string_view name) const;  // -1: none
   bool ran(std::string_view pass) const;
@@ -173,8 +174,8 @@ Result<void> for_each(std::vector<Statement>& body, const Visit& visit) {
   return {};
 }
 
-// What must hold after whichever pass; an Internal error names the place. make_plan asks after the last one, and after
-// each where that found something, to name the pass at fault, or where somebody watches.
+// What must hold after whichever pass; an Internal error names the place. verify_plan asks after the last one, and after
+// each where that found something, to name the pass at fault.
 Result<void> verify(const Program& program);
 
 }  // namespace flashjit

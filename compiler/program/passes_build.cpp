@@ -50,7 +50,7 @@ Result<std::vector<Statement>> make_scores(const Program& p, const PassContext& 
 
 Result<Statement> make_loop(const Program& p, const PassContext& context) {
   Statement loop = make(p, Kind::Loop, {}, {});
-  loop.along = context.problem.tiles.along;
+  loop.along = context.schedule.family->axis;
   FLASHJIT_ASSIGN(scores, make_scores(p, context));
   loop.body = std::move(scores);
   loop.body.push_back(make(p, Kind::Rescale, {"O", "rows"}, {"S", "rows"}));
@@ -84,7 +84,7 @@ Result<Program> build_merge(Program p, const PassContext& context) {
   if (spec.lse != Lse::none) p.buffers.push_back({"lse", Space::Global, Dtype::F32, "q_len", "1"});
   p.body.push_back(make(p, Kind::Fill, {"O", "rows"}, {}));
   Statement loop = make(p, Kind::Loop, {}, {});
-  loop.along = context.problem.tiles.along;
+  loop.along = context.schedule.family->axis;
   loop.body.push_back(make(p, Kind::Rescale, {"O", "rows"}, {"lse_parts", "O", "rows"}));
   loop.body.push_back(make(p, Kind::Reduce, {"O"}, {"o_parts", "O", "rows"}));
   p.body.push_back(std::move(loop));
@@ -137,7 +137,7 @@ Result<Program> build_backward(Program p, const PassContext& context) {
   p.body = {make(p, Kind::Reduce, {"rows"}, {"given o", "do", "given lse"}),
             make(p, Kind::Fill, {"dQ", "dK", "dV"}, {})};
   Statement loop = make(p, Kind::Loop, {}, {});
-  loop.along = context.problem.tiles.along;
+  loop.along = context.schedule.family->axis;
   FLASHJIT_ASSIGN(scores, make_scores(p, context));
   loop.body = std::move(scores);
   loop.body.push_back(make(p, Kind::Softmax, {"P"}, {"S", "rows"}));
@@ -153,13 +153,8 @@ Result<Program> build_backward(Program p, const PassContext& context) {
   return p;
 }
 
-}  // namespace
-
-Result<Program> build(Program p, const PassContext& context) {
+Result<Program> build_forward(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
-  if (merges(spec)) return build_merge(std::move(p), context);
-  if (quantizes(spec)) return build_quantize(std::move(p), context);
-  if (is_backward(spec)) return build_backward(std::move(p), context);
   p.title = fmt::format("forward for {}: {}", context.problem.target.name, print(spec));
   p.schedule = print(context.schedule);
   add_buffers(p, context);
@@ -170,16 +165,28 @@ Result<Program> build(Program p, const PassContext& context) {
   return p;
 }
 
+}  // namespace
+
+Result<Program> build(Program p, const PassContext& context) {
+  const FamilyRow& family = *context.schedule.family;
+  if (family.vocabulary.empty()) p.picture_of = family.gpu ? family.loop_file : "codegen/host/emit";
+  const AttentionSpec& spec = context.problem.spec;
+  if (merges(spec)) return build_merge(std::move(p), context);
+  if (quantizes(spec)) return build_quantize(std::move(p), context);
+  if (is_backward(spec)) return build_backward(std::move(p), context);
+  return build_forward(std::move(p), context);
+}
+
 Result<Program> analyse_mask(Program p, const PassContext& context) {
   if (quantizes(context.problem.spec)) return p;  // nothing loops
   const bool masked = context.config.has_mask;
   // The ends of the full range rarely fall on tiles, so a mixed phase stands on either side where the mask cuts;
   // without a mask only the tile that k_len cuts is mixed.
-  const AxisNames range = names_of(context.problem.tiles.along);
-  const std::string begin(range.begin), end(range.end);
-  if (masked) p.phases.push_back({begin, "full_begin", true});
-  p.phases.push_back({masked ? "full_begin" : begin, "full_end", false});
-  p.phases.push_back({"full_end", end, true});
+  const AxisNames range = names_of(context.schedule.family->axis);
+  const std::string begin(range.begin), end(range.end), full_begin(range.full_begin), full_end(range.full_end);
+  if (masked) p.phases.push_back({begin, full_begin, true});
+  p.phases.push_back({masked ? full_begin : begin, full_end, false});
+  p.phases.push_back({full_end, end, true});
   FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
     if (s.kind == Kind::Mask) {
       if (context.problem.tiles.line_is_range) FLASHJIT_TRY(s.attributes.set("row", std::string("range"), kAnalyse));

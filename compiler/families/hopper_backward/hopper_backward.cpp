@@ -379,6 +379,7 @@ const FamilyRow kHopperBackward = {
     .fields = "tile_q tile_kv dq",
     .computes = is_backward,
     .from_first = true,
+    .axis = Axis::Queries,
     .compiles_quickly = false,
     .instruction = "WGMMA",
     .why_not = why_not,

@@ -104,7 +104,7 @@ std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig&) { return {}; }
 
-constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=last_to_first"};
+constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
 
 constexpr std::array<std::string_view, 20> kOptions = {
     "max_logit", "sink",      "k_lens", "v_in_k",        "v_transposed", "token_scales", "linear_exp",
@@ -119,6 +119,7 @@ const FamilyRow kHost = {
     .fields = "tile_q tile_kv",
     .gpu = false,
     .computes = [](const AttentionSpec&) { return true; },
+    .from_first = true,
     .why_not = why_not,
     .enumerate = enumerate_host,
     .refuses = refuses_host,

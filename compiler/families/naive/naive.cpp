@@ -148,7 +148,7 @@ std::string describe_backward(const KernelConfig&) {
 }
 
 // All keys are visited, in no order that counts.
-constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=last_to_first"};
+constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
 
 constexpr std::array<std::string_view, 15> kOptions = {
     "max_logit", "sink",   "k_lens", "v_in_k",   "v_transposed", "linear_exp", "append",  "shared_prefix",
@@ -166,6 +166,7 @@ const FamilyRow kNaive = {
     .loop_file = "templates/naive/forward.cuh",
     .fields = "tile_q tile_kv",
     .is_default = false,
+    .from_first = true,
     .second_choice = kSecondChoice,
     .why_not = why_not,
     .enumerate = enumerate,
@@ -188,6 +189,7 @@ const FamilyRow kNaiveBackward = {
     .fields = "tile_q tile_kv",
     .computes = is_backward,
     .is_default = false,
+    .from_first = true,
     .second_choice = kSecondChoice,
     .why_not = why_not_backward,
     .enumerate = enumerate_backward,
