@@ -159,8 +159,8 @@ Expr min(const Expr&, const Expr&);
 Expr max(const Expr&, const Expr&);
 Expr call(Op op, const Expr& argument);  // Abs Exp Log Sqrt Tanh Sigmoid ToFloat
 
-bool same(const Expr& a, const Expr& b);       // structural equality
-std::size_t node_count(const Expr& expr);      // of the DAG, shared nodes once
+bool same(const Expr& a, const Expr& b);   // structural equality
+std::size_t node_count(const Expr& expr);  // of the DAG, shared nodes once
 // Is the score a number where `s` is 0, as far as its operations tell?
 bool is_number_at_zero(const Expr& score);
 std::size_t function_count(const Expr& expr);  // exp, log, tanh and sigmoid among them
