@@ -21,7 +21,7 @@ std::string why_illegal(const Problem& problem, const Schedule& schedule);
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 // The same without the words.
 bool is_legal(const Problem& problem, const Schedule& schedule);
-// The same of a schedule whose family is known to compute the problem here, which is the same for all of them.
+// Is the schedule legal, if its family is known to compute the problem? Families are asked once, schedules each.
 bool fits(const Problem& problem, const Schedule& schedule);
 bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 

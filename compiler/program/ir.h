@@ -130,7 +130,7 @@ struct Statement {
 };
 Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 
-// What an axis is called, and the ends of the ranges of its tiles: those that are visited, and those that need no mask.
+// The name of an axis, and the ends of two ranges of its tiles: the visited ones, and those that need no mask.
 struct AxisNames {
   std::string_view axis, begin, end, full_begin, full_end;
 };
@@ -174,7 +174,7 @@ Result<void> for_each(std::vector<Statement>& body, const Visit& visit) {
   return {};
 }
 
-// What must hold after whichever pass; an Internal error names the place. verify_plan asks after the last one, and after
+// Checks what must hold after any pass; an Internal error names the place. verify_plan asks after the last one, and after
 // each where that found something, to name the pass at fault.
 Result<void> verify(const Program& program);
 

@@ -132,7 +132,7 @@ struct Block {
     return {};
   }
 
-  // What producers and transposers do.
+  // Executes a statement of a producer or a transposer.
   Result<void> provide(Actor& actor, const Step& step) {
     const Statement& s = *step.statement;
     const bool copies = actor.trace.role->kind == Kind::Producer;

@@ -125,7 +125,7 @@ struct ProducerTrace : BodiesTrace {
   }
 };
 
-// What transposes V goes on until all of it has ended.
+// A transposer goes on until all of V has ended.
 struct TransposerTrace : BodiesTrace {
   Result<void> run_role() {
     const Statement* all = find_body(p, "transpose");

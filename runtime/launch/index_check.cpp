@@ -182,7 +182,7 @@ Result<void> ArgumentChecker::check_given_positions(const KernelParams& params, 
   return {};
 }
 
-// Of the pages that hold keys: behind a length the table may hold anything.
+// Only pages that hold keys are checked: behind a length the table may hold anything.
 Result<void> ArgumentChecker::check_table(const KernelParams& params, const CallSizes& sizes) const {
   if (!is_paged(spec_)) return {};
   for (std::int64_t b = 0; b < sizes.batch; ++b) {

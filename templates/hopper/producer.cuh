@@ -152,7 +152,8 @@ struct ProducerState {
     }
     fence_async_proxy();
   }
-  // The same of V^T. Of each column 16 keys at a time, whose order P has: word i has keys 2 i, 2 i + 1, 2 i + 8 and 2 i + 9.
+  // Clears V^T like clear_rows. It goes through each column 16 keys at a time, in the order that P has: word i has keys
+  // 2 i, 2 i + 1, 2 i + 8 and 2 i + 9.
   __device__ void clear_columns(u32 values, int key) {
     const auto [begin, end] = await_copied(key);
 #pragma unroll 1
