@@ -100,7 +100,7 @@ struct KernelLaunch {
   std::vector<int> buffers;  // numbers in Plan::workspace
   std::string_view bounds;   // of __launch_bounds__, as generated code says it
   std::string call;          // what its body is
-  std::string_view file;     // the template that has it; empty: the family's loop_file
+  std::string_view file;     // the template that has it; empty: the loop's
 };
 
 // KernelLaunch::call with one more argument, and those before it that it leaves out.

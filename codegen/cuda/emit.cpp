@@ -190,19 +190,13 @@ Result<std::string> score_function(const Plan& plan) {
       body_of(plan.spec.score, context));
 }
 
-// Does the score read tensors by place that no producer brings, or a derivative any?
-bool reads_by_place(const Plan& plan, const ScoreGradients& gradients) {
-  const auto derivative_does = [](const ReadGradient& of) { return loads_at_places(of.derivative); };
-  return loads_at_places(gradients.score, copied_inputs(plan.spec, plan.config)) ||
-         std::ranges::any_of(gradients.by_params, derivative_does);
-}
-
 // For kernels that go backward. Of plain numbers: nothing is multiplied into an exponent there.
 Result<std::string> slope_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, names_of_gradients(plan.spec)));
+  FLASHJIT_ASSIGN(loads, loads_at_places(plan.spec, plan.config));
   const std::vector<Expr> values = {gradients.score, gradients.by_s};
-  std::string text = fmt::format("\n  static constexpr bool kLoadsAtPlaces = {};\n", reads_by_place(plan, gradients));
+  std::string text = fmt::format("\n  static constexpr bool kLoadsAtPlaces = {};\n", loads);
   return text + function(
                     "The logit of query q and key k, and its derivative by s, which is scale * q.k.\n"
                     "template <class Params>",
@@ -262,10 +256,8 @@ Result<std::string> gradient_functions(const Plan& plan) {
         locals(reads[i].read->args, context) + cuda_gradient_element_body(reads[i].read, reads[i].gradient, context));
   }
   const std::vector<Expr> inputs = copied_inputs(plan.spec, plan.config);
-  text += fact_of_reads("bool", "in_tiles", reads, [&](const GradientRead& r) {
-    const auto is_it = [&](const Expr& input) { return same(input, r.read); };
-    return std::string(std::ranges::any_of(inputs, is_it) ? "true" : "false");
-  });
+  text += fact_of_reads("bool", "in_tiles", reads,
+                        [&](const GradientRead& r) { return std::string(is_in_tiles(r, inputs) ? "true" : "false"); });
   text += fact_of_reads("bool", "covers_all", reads, [](const GradientRead& r) {
     return std::string(r.sum == GradientSum::own && r.index.plain ? "true" : "false");
   });
@@ -437,10 +429,11 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   if (const std::string products = emit_matrix(plan.program); !products.empty()) {
     source.generated.push_back({"matrix.gen.cuh", short_header("The matrix products of this kernel.") + products});
   }
-  FLASHJIT_ASSIGN(loop, emit_loop(plan.program, family.vocabulary));
-  if (!loop.empty()) source.generated.push_back({"loop.gen.cuh", short_header("The loop of this kernel.") + loop});
+  FLASHJIT_ASSIGN(loop, emit_loop(plan.program));
+  if (!loop.empty())
+    source.generated.push_back({std::string(kLoopFile), short_header("The loop of this kernel.") + loop});
   std::string entry = short_header(family.summary);
-  entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", family.loop_file);
+  entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", loop.empty() ? family.loop_file : kLoopFile);
   for (const auto* launches : {&plan.before, &plan.launches})
     for (const KernelLaunch& launch : *launches)
       if (!launch.file.empty()) entry += fmt::format("#include \"{}\"\n", launch.file);

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/program/tile_operations.h"
+#include "compiler/program/vocabulary.h"
 
 namespace flashjit {
 namespace {
@@ -19,22 +19,9 @@ std::string value_of(const Statement& s, std::string_view key, std::string_view 
 }
 
 // Is it a line by itself?
-bool is_one_line(const Statement& s) {
-  const TileOperation* operation = find_tile_operation(s);
+bool is_one_line(const Program& p, const Statement& s) {
+  const TileOperation* operation = find_tile_operation(p, s);
   return operation && operation->close.empty();
-}
-
-// The structure that a role is, and the file of its vocabulary.
-struct RoleNames {
-  std::string_view structure, file;
-};
-RoleNames names_of(Kind role) {
-  switch (role) {
-    case Kind::Producer: return {"Producer", "producer.cuh"};
-    case Kind::Transposer: return {"Transposer", "transpose.cuh"};
-    case Kind::Consumer: return {"Consumer", "consumer.cuh"};
-    default: return {};
-  }
 }
 
 struct Printer {
@@ -55,7 +42,7 @@ struct Printer {
                        fmt::arg("slot", to ? to->code : ""), fmt::arg("ring", to ? to->ring : ""),
                        fmt::arg("fill", to ? to->fill_ring : ""), fmt::arg("barrier", value_of(s, "barrier")),
                        fmt::arg("pending", value_of(s, "pending")), fmt::arg("piece", value_of(s, "piece", "0")),
-                       fmt::arg("on_top", value_of(s, "on_top", "false")), fmt::arg("if", condition(s.label)));
+                       fmt::arg("on_top", value_of(s, "on_top", "false")), fmt::arg("if", condition(p, s.label)));
   }
 
   void add(std::string_view lines, int depth) {
@@ -79,13 +66,13 @@ struct Printer {
   }
 
   Result<void> print_statement(const Statement& s, int depth) {
-    const TileOperation* operation = find_tile_operation(s);
+    const TileOperation* operation = find_tile_operation(p, s);
     if (!operation) return internal(fmt::format("{} {}: no operation prints it", name(s.kind), s.form));
-    if (s.kind == Kind::When && condition(s.label).empty())
+    if (s.kind == Kind::When && condition(p, s.label).empty())
       return internal(fmt::format("when {}: there is no such condition", s.label));
     FLASHJIT_ASSIGN(line, line_of(s, operation->line));
-    if (s.kind == Kind::When && s.body.size() == 1 && is_one_line(s.body.front())) {
-      FLASHJIT_ASSIGN(then, line_of(s.body.front(), find_tile_operation(s.body.front())->line));
+    if (s.kind == Kind::When && s.body.size() == 1 && is_one_line(p, s.body.front())) {
+      FLASHJIT_ASSIGN(then, line_of(s.body.front(), find_tile_operation(p, s.body.front())->line));
       add_with_remark(line.substr(0, line.size() - 1) + then, s.body.front(), depth);
       return {};
     }
@@ -96,7 +83,7 @@ struct Printer {
   }
 
   Result<void> print_body(const Statement& s, int depth) {
-    const TileOperation* operation = find_tile_operation(s);
+    const TileOperation* operation = find_tile_operation(p, s);
     if (!operation) return internal(fmt::format("body {}: nothing says how it is called", s.label));
     text += "\n";
     for (std::string_view remark = operation->remark; !remark.empty();) {
@@ -110,9 +97,10 @@ struct Printer {
     return {};
   }
 
-  Result<void> print_role(const Statement& role, const RoleNames& names) {
-    const bool is_struct = !names.structure.empty();
-    if (is_struct) text += fmt::format("\nstruct {0} : {0}State {{", names.structure);
+  // A role that works with state of its own is a structure, named by the statement; a file of the vocabulary has its state.
+  Result<void> print_role(const Statement& role) {
+    const bool is_struct = !role.label.empty();
+    if (is_struct) text += fmt::format("\nstruct {0} : {0}State {{", role.label);
     for (const Statement& body : role.body) FLASHJIT_TRY(print_body(body, is_struct ? 1 : 0));
     if (is_struct) text += "};\n";
     return {};
@@ -121,16 +109,16 @@ struct Printer {
 
 }  // namespace
 
-Result<std::string> emit_loop(const Program& program, std::string_view vocabulary) {
-  if (vocabulary.empty()) return std::string();
+Result<std::string> emit_loop(const Program& program) {
+  if (!program.vocabulary) return std::string();
   Printer printer{program};
   printer.text = "#pragma once\n\n";
   for (const Statement& role : program.body) {
-    const std::string_view file = names_of(role.kind).file;
-    if (!file.empty()) printer.text += fmt::format("#include \"{}{}\"\n", vocabulary, file);
+    if (!role.form.empty()) printer.text += fmt::format("#include \"{}{}\"\n", program.vocabulary->folder, role.form);
   }
   printer.text += "\nnamespace flashjit {\n";
-  for (const Statement& role : program.body) FLASHJIT_TRY(printer.print_role(role, names_of(role.kind)));
+  for (const Statement& role : program.body)
+    if (role.kind != Kind::Launch) FLASHJIT_TRY(printer.print_role(role));
   return printer.text + "\n}  // namespace flashjit\n";
 }
 

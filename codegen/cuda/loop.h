@@ -9,8 +9,10 @@
 
 namespace flashjit {
 
-// The text of loop.gen.cuh behind its first line, which calls what the files of the folder `vocabulary` have; empty: there is
-// no such folder, and templates/ have the loop.
-Result<std::string> emit_loop(const Program& program, std::string_view vocabulary);
+inline constexpr std::string_view kLoopFile = "loop.gen.cuh";
+
+// Its text behind the first line, which calls what the folder of the program's vocabulary has; empty: the program is a picture,
+// and templates/ have the loop.
+Result<std::string> emit_loop(const Program& program);
 
 }  // namespace flashjit

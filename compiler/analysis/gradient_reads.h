@@ -27,6 +27,11 @@ Result<std::vector<GradientRead>> gradient_reads(const AttentionSpec& spec);
 // Of a plain index: so many neighbouring query heads read the same elements.
 int heads_that_share(const GradientRead& read, const AttentionSpec& spec);
 
+// Does a kernel's producer bring what is read there, one of these inputs?
+bool is_in_tiles(const GradientRead& read, const std::vector<Expr>& inputs);
+// Does the score read tensors by place that no producer brings, or a derivative any?
+Result<bool> loads_at_places(const AttentionSpec& spec, const KernelConfig& config);
+
 // The names of those parameters, for gradients_of().
 std::vector<std::string> names_of_gradients(const AttentionSpec& spec);
 

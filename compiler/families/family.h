@@ -17,6 +17,7 @@
 namespace flashjit {
 
 struct Plan;
+struct Vocabulary;
 struct Prediction;
 struct Shape;
 struct Work;
@@ -37,8 +38,8 @@ struct CompilerFindings {
 struct FamilyRow {
   std::string_view name;
   std::string_view summary;                                  // of the file with its entries
-  std::string_view loop_file;                                // of templates/, or the printed one; GPUs only
-  std::string_view vocabulary = {};                          // the folder of templates/ that a printed loop calls
+  std::string_view loop_file = {};                           // of templates/, where no program is printed; GPUs only
+  const Vocabulary* vocabulary = nullptr;                    // that programs are printed with; null: none is
   std::string_view fields;                                   // of its schedules, besides `family`: "tile_q tile_kv ..."
   bool gpu = true;                                           // on which targets: GPUs, or processors
   bool (*computes)(const AttentionSpec& spec) = is_forward;  // the operations that it is for

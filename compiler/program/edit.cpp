@@ -41,6 +41,9 @@ Statement Maker::otherwise(Body body) const { return labelled(Kind::Otherwise, {
 Statement Maker::body(std::string_view name, Body body) const {
   return labelled(Kind::Body, name, name, std::move(body));
 }
+Statement Maker::role(Kind kind, std::string_view structure, std::string_view file) const {
+  return labelled(kind, structure, file);
+}
 Statement Maker::loop(std::string_view form, Body body) const {
   Statement s = labelled(Kind::Loop, form, form, std::move(body));
   s.along = Axis::Keys;

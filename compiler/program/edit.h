@@ -25,6 +25,8 @@ struct Maker {
   Statement when(std::string_view condition, Body body) const;
   Statement otherwise(Body body) const;
   Statement body(std::string_view name, Body body) const;
+  // A structure of this name; a file of the vocabulary has its state. Both are empty for what is no structure.
+  Statement role(Kind kind, std::string_view structure, std::string_view file) const;
   Statement loop(std::string_view form, Body body) const;
   template <class Value>
   Statement with(Statement s, std::string_view key, Value value) {
@@ -60,6 +62,9 @@ Place find_place(const Program& program, Body& body, Kind kind, std::string_view
 
 // An attribute that is a number; `absent`: the statement has none.
 std::int64_t integer(const Statement& statement, std::string_view key, std::int64_t absent);
+
+// Is it about the slot of the tile before? Then its form says so.
+inline bool is_before(const Statement& statement) { return statement.form.ends_with("before"); }
 
 // A body of a role by its name; null: there is none.
 Statement* find_body(Program& program, std::string_view name);

@@ -46,6 +46,9 @@ const AttributeRow* attribute_row(std::string_view key);
 
 // ---- buffers ----
 
+// By what who reads a ring, and who fills it, count: by rings of its own, by the steps of all items, or by items.
+enum class Counter { Rings, Steps, Items };
+
 enum class Space { Global, Shared, Register };
 
 struct Buffer {
@@ -62,6 +65,8 @@ struct Buffer {
   // who fills them count.
   std::string_view code = {}, ring = {}, fill_ring = {};
   int behind = 0;  // slots that its reader is behind the ring
+  Counter counter = Counter::Rings;
+  int guard = -1;  // the buffer whose barriers stand for this one as well; -1: it has barriers of its own
 };
 
 // ---- statements ----
@@ -91,7 +96,7 @@ enum class Kind {
   Finalize,    // divide by the sum, LSE, sink
   Stage,       // registers -> shared, for wide stores
   Store,       // to global memory
-  // Only programs that are printed have these (tile_operations.h):
+  // Only programs that are printed have these (vocabulary.h):
   Body,       // a function of a role; `label` is its name
   Call,       // of a body, or of what templates do
   Items,      // what a block is given, one after the other: calls the bodies
@@ -114,6 +119,7 @@ enum class Kind {
   Complete,   // this thread has done its part for a slot to be full
   Publish,    // what has been written to shared memory is there for products and copies
   Entry,      // what all threads begin with: who takes which role
+  Launch,     // what another launch of the call does, as the file `label` has it
 };
 std::string_view name(Kind kind);
 
@@ -142,6 +148,8 @@ struct Phase {
   bool mixed = false;  // some key of a tile may be hidden: the Mask statement acts
 };
 
+struct Vocabulary;
+
 struct Program {
   std::string title;
   std::string schedule;
@@ -149,8 +157,9 @@ struct Program {
   std::vector<Phase> phases;
   Attributes attributes;
   std::vector<Statement> body;
-  std::vector<std::string_view> passes;  // that have run
-  std::string_view picture_of;           // the file, or folder, that has the loop; empty: this program is printed
+  std::vector<std::string_view> passes;    // that have run
+  const Vocabulary* vocabulary = nullptr;  // that it is printed with (vocabulary.h); null: it is a picture
+  std::string_view picture_of;             // the file, or folder, that has the loop then
 
   int buffer(std::string_view name) const;  // -1: none
   bool ran(std::string_view pass) const;

@@ -81,6 +81,7 @@ Result<void> check_loops(const std::vector<Statement>& body, std::optional<Axis>
     if (s.along.has_value() != (s.kind == Kind::Loop))
       return internal(
           fmt::format("{}: {}", name(s.kind), s.along ? "only loops run along an axis" : "along which axis?"));
+    if (s.kind == Kind::Launch) continue;  // it has an axis of its own
     if (s.along && along && *s.along != *along)
       return internal(
           fmt::format("loop {}: another one runs along {}", names_of(*s.along).axis, names_of(*along).axis));
@@ -124,6 +125,12 @@ Result<void> check_places(const Program& p) {
     }
   }
   return {};
+}
+
+bool copies_ahead(const std::vector<Statement>& body) {
+  return std::ranges::any_of(body, [](const Statement& s) {
+    return (s.kind == Kind::Load && s.attributes.find("copy") != nullptr) || copies_ahead(s.body);
+  });
 }
 
 // ---- shared memory at work ----
@@ -276,7 +283,8 @@ Result<void> verify(const Program& p) {
   if (!along && !p.phases.empty()) return internal("the program has phases and no loop");
   if (along && p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p, *along));
   if (p.ran("place_buffers")) FLASHJIT_TRY(check_places(p));
-  if (p.ran("pipeline_copies")) FLASHJIT_TRY(has_roles(p) ? check_roles(p) : check_copies(p));
+  if (has_roles(p)) return check_roles(p);
+  if (copies_ahead(p.body)) FLASHJIT_TRY(check_copies(p));
   return {};
 }
 

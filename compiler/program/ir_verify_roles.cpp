@@ -26,9 +26,10 @@ bool awaits_empty(const Statement& s) {
   return barrier && std::get<std::string>(barrier->value) == "empty";
 }
 
-// The slots of one shared buffer, used in turn. Slots are counted from the start and never wrap.
-struct Ring {
-  std::int64_t granted = 0;                                        // known to who fills it to be empty
+// What a role has of the slots of a shared buffer that it fills, or a part of each. They are used in turn, counted from the
+// start, and never wrap.
+struct Filler {
+  std::int64_t granted = 0;                                        // known to be empty
   std::int64_t announced = 0;                                      // to be full once they are filled
   std::vector<std::pair<std::int64_t, std::int64_t>> filled = {};  // the item and the tile of each
 };
@@ -50,7 +51,8 @@ struct Actor {
   std::size_t next = 0;
   std::int64_t count = 0,
                groups = 0;  // slots of K, or of copied V, that it is past; groups of products that it has committed
-  std::map<int, Reader> reads = {};         // by buffer
+  std::map<int, Filler> fillers = {};       // by buffer
+  std::map<int, Reader> reads = {};         // likewise
   std::vector<Product> products = {};       // under way
   std::set<int> written = {};               // registers since the last fence
   std::map<int, std::int64_t> unkept = {};  // that products have written, of which group
@@ -65,11 +67,11 @@ struct Block {
   const Program& p;
   const std::function<void(const RoleTrace&, const Step&)>& on_step;
   std::vector<Actor> actors = {};
-  std::vector<Ring> rings = {};  // by buffer
-  std::vector<int> turns = {};   // given to each consumer, and not taken
+  std::vector<int> turns = {};  // given to each consumer, and not taken
 
   const Buffer& buffer(int b) const { return p.buffers[static_cast<std::size_t>(b)]; }
-  Ring& ring(int b) { return rings[static_cast<std::size_t>(b)]; }
+  // The buffer whose barriers tell of this one.
+  int guard(int b) const { return buffer(b).guard < 0 ? b : buffer(b).guard; }
   bool is_shared(int b) const { return buffer(b).space == Space::Shared; }
 
   std::string at(const Step& step) const {
@@ -82,6 +84,8 @@ struct Block {
 
   // Which slot a reader's statement is about.
   std::int64_t slot_of(const Actor& actor, const Step& step, int b) const {
+    if (buffer(b).counter == Counter::Items) return step.item;
+    if (buffer(b).counter == Counter::Steps) return step.number - (is_before(*step.statement) ? 1 : 0);
     if (!actor.is_consumer()) return actor.count;
     if (buffer(b).ring == "q_ring") return step.item;
     if (buffer(b).ring.empty()) return actor.reads.at(b).released;
@@ -98,37 +102,60 @@ struct Block {
     return std::max<std::int64_t>(least, 0);
   }
 
+  // The slot that is filled next.
+  std::int64_t slot_to_fill(Actor& actor, const Step& step, int b) {
+    if (buffer(b).counter != Counter::Rings) return slot_of(actor, step, b);
+    const std::string_view counter = buffer(b).fill_ring;
+    return counter.empty() ? actor.fillers[b].granted : actor.fills[counter];
+  }
+  // All who fill a part of it have, and what its barriers tell of beside it is there.
+  bool is_full(int b, std::int64_t slot) const {
+    bool any = false;
+    for (const Actor& actor : actors) {
+      for (const auto& [filled, filler] : actor.fillers) {
+        if (guard(filled) != b) continue;
+        if (slot >= static_cast<std::int64_t>(filler.filled.size())) return false;
+        if (filled == b && slot >= filler.announced) return false;
+        any = true;
+      }
+    }
+    return any;
+  }
+
   // Whether a wait is over.
   Result<bool> await(Actor& actor, const Step& step) {
     const int b = step.statement->writes[0];
     if (awaits_empty(*step.statement)) {
-      const std::string_view counter = buffer(b).fill_ring;
-      const std::int64_t slot = counter.empty() ? ring(b).granted : actor.fills[counter];
-      if (slot != ring(b).granted)
-        return wrong(step, fmt::format("awaits slot {}, but {} is the next to be filled", slot, ring(b).granted))
+      Filler& filler = actor.fillers[b];
+      const std::int64_t slot = slot_to_fill(actor, step, b);
+      if (slot != filler.granted)
+        return wrong(step, fmt::format("awaits slot {}, but {} is the next to be filled", slot, filler.granted))
             .error();
-      if (ring(b).granted - released(b) >= buffer(b).stages) return false;
-      ++ring(b).granted;
+      const int place = step.statement->reads.empty() ? b : step.statement->reads[0];  // another's, which it takes
+      if (filler.granted - released(place) >= buffer(b).stages) return false;
+      ++filler.granted;
       return true;
     }
     const std::int64_t slot = slot_of(actor, step, b);
-    if (slot < 0 || slot >= std::min(ring(b).announced, static_cast<std::int64_t>(ring(b).filled.size()))) return false;
+    if (slot < 0 || !is_full(b, slot)) return false;
     actor.reads[b].full.insert(slot);
     return true;
   }
 
-  Result<void> fill(const Step& step) {
+  Result<void> fill(Actor& actor, const Step& step) {
     const int b = step.statement->writes[0];
-    if (static_cast<std::int64_t>(ring(b).filled.size()) >= ring(b).granted)
+    Filler& filler = actor.fillers[b];
+    if (static_cast<std::int64_t>(filler.filled.size()) >= actor.fillers[guard(b)].granted)
       return wrong(step, "overwrites a slot before it has awaited that it is empty");
-    ring(b).filled.emplace_back(step.item, step.tile);
+    filler.filled.emplace_back(step.item, buffer(b).counter == Counter::Items ? -1 : step.tile);
     return {};
   }
   // The slot that is filled next, or was filled last, is full once it is.
-  Result<void> announce(const Step& step, int b) {
-    if (ring(b).announced >= ring(b).granted)
+  Result<void> announce(Actor& actor, const Step& step, int b) {
+    Filler& filler = actor.fillers[b];
+    if (filler.announced >= filler.granted)
       return wrong(step, "speaks of a slot before it has awaited that it is empty");
-    ++ring(b).announced;
+    ++filler.announced;
     return {};
   }
 
@@ -138,12 +165,16 @@ struct Block {
     const bool copies = actor.trace.role->kind == Kind::Producer;
     const int b = s.writes.empty() ? -1 : s.writes[0];
     switch (s.kind) {
-      case Kind::Expect: actor.expecting = s.form == "copied"; return step.held ? Result<void>() : announce(step, b);
+      case Kind::Expect:
+        actor.expecting = s.form == "copied";
+        return step.held ? Result<void>() : announce(actor, step, b);
       case Kind::Complete:
         if (actor.unpublished.contains(b)) return wrong(step, "is not seen by products: a publish is missing");
-        FLASHJIT_TRY(announce(step, b));
+        FLASHJIT_TRY(announce(actor, step, b));
         // Who has nothing to copy fills the slot by that.
-        if (copies && ring(b).announced > static_cast<std::int64_t>(ring(b).filled.size())) return fill(step);
+        if (const Filler& filler = actor.fillers[b];
+            copies && filler.announced > static_cast<std::int64_t>(filler.filled.size()))
+          return fill(actor, step);
         return {};
       case Kind::Publish: actor.unpublished.clear(); return {};
       case Kind::Advance: ++(s.form == "to_fill" ? actor.fills[buffer(b).fill_ring] : actor.count); return {};
@@ -158,13 +189,13 @@ struct Block {
         if (copies) break;
         FLASHJIT_TRY(read(actor, step, s.reads[0], step.item, step.tile));
         actor.unpublished.insert(b);
-        return fill(step);
+        return fill(actor, step);
       case Kind::Load:
         if (!copies) break;
         if (const Attribute* tells = s.attributes.find("barrier");
             tells && (print(tells->value) == "copied") != actor.expecting)
           return wrong(step, "tells a barrier that does not expect it");
-        return fill(step);
+        return fill(actor, step);
       default: break;
     }
     return wrong(step, fmt::format("the {} does not do that", name(actor.trace.role->kind)));
@@ -174,11 +205,15 @@ struct Block {
   Result<void> read(Actor& actor, const Step& step, int b, std::int64_t item, std::int64_t tile) {
     if (item < 0) return {};
     const std::int64_t slot = slot_of(actor, step, b);
-    if (!actor.reads[b].full.contains(slot))
+    if (!actor.reads[guard(b)].full.contains(slot))
       return wrong(step, fmt::format("reads {} before it has awaited that it is full", buffer(b).name));
-    const auto [there, of] = ring(b).filled[static_cast<std::size_t>(slot)];
-    if (there != item || (of >= 0 && of != tile))
-      return wrong(step, fmt::format("reads {}, but item {}, tile {} is there", buffer(b).name, there, of));
+    for (const Actor& by : actors) {
+      const auto filler = by.fillers.find(b);
+      if (filler == by.fillers.end()) continue;
+      const auto [there, of] = filler->second.filled[static_cast<std::size_t>(slot)];
+      if (there != item || (of >= 0 && of != tile))
+        return wrong(step, fmt::format("reads {}, but item {}, tile {} is there", buffer(b).name, there, of));
+    }
     return {};
   }
 
@@ -189,7 +224,10 @@ struct Block {
     if (slot != reader.released)
       return wrong(step, fmt::format("releases slot {}, but {} is the next to be released", slot, reader.released));
     if (!reader.full.contains(slot)) return wrong(step, "releases a slot that it has not awaited");
-    const auto reads_it = [&](const Product& product) { return std::ranges::count(product.statement->reads, b) > 0; };
+    const auto is_told_of = [&](int read) { return is_shared(read) && guard(read) == b; };
+    const auto reads_it = [&](const Product& product) {
+      return std::ranges::any_of(product.statement->reads, is_told_of);
+    };
     if (std::ranges::any_of(actor.products, reads_it))
       return wrong(step, "releases a slot that a product under way reads: a wait is missing");
     ++reader.released;
@@ -243,13 +281,14 @@ struct Block {
     FLASHJIT_TRY(check_registers(actor, step));
     for (const int b : s.reads) {
       if (!is_shared(b)) continue;
-      const bool before = buffer(b).behind > 0;
+      const bool before = buffer(b).behind > 0 || (is_before(s) && buffer(b).counter == Counter::Steps);
       FLASHJIT_TRY(read(actor, step, b,
                         before          ? step.item_before
                         : step.tile < 0 ? -1
                                         : step.item,
                         before ? step.tile_before : step.tile));
     }
+    if (s.kind == Kind::Stage) FLASHJIT_TRY(fill(actor, step));
     if (s.kind == Kind::Mma) actor.products.push_back({&s, actor.groups});
     if (s.kind == Kind::Commit) ++actor.groups;
     if (s.kind == Kind::Wait) {
@@ -271,6 +310,7 @@ struct Block {
     const Statement& s = *step.statement;
     if (actor.is_consumer() && on_step) on_step(actor.trace, step);
     if (s.kind == Kind::Release && actor.reads.contains(s.writes[0])) return release(actor, step);
+    if (actor.is_consumer() && s.kind == Kind::Complete) return announce(actor, step, s.writes[0]);
     return actor.is_consumer() ? consume(actor, step) : provide(actor, step);
   }
 
@@ -295,32 +335,40 @@ struct Block {
     return actor.next > before;
   }
 
-  // Who reads which ring: what it releases anywhere.
-  void set_up() {
-    rings.resize(p.buffers.size());
-    turns.resize(static_cast<std::size_t>(std::max<std::int64_t>(consumers_of(p), 1)));
-    const bool transposed = p.buffer("Vc") >= 0;
-    for (Actor& actor : actors) {
-      for (std::size_t b = 0; b < p.buffers.size(); ++b) {
-        if (!is_shared(static_cast<int>(b))) continue;
-        const bool is_copied_v = p.buffers[b].name == "Vc";
-        const bool reads =
-            actor.is_consumer() ? !is_copied_v : is_copied_v && actor.trace.role->kind == Kind::Transposer;
-        if (reads && (transposed || !is_copied_v)) actor.reads[static_cast<int>(b)] = {};
+  // Who fills which ring, and who reads it: what it does with it anywhere.
+  void find_rings(Actor& actor, const Body& body) const {
+    for (const Statement& s : body) {
+      const int b = s.writes.empty() ? -1 : s.writes[0];
+      const bool is_of_ring = b >= 0 && is_shared(b);
+      const bool fills = s.kind == Kind::Load || s.kind == Kind::Stage || s.kind == Kind::Transpose ||
+                         s.kind == Kind::Expect || s.kind == Kind::Complete;
+      const bool awaits = s.kind == Kind::Await;
+      if (is_of_ring && (fills || (awaits && awaits_empty(s)))) {
+        for (int other = 0; other < static_cast<int>(p.buffers.size()); ++other)
+          if (other == b || buffer(other).guard == b) actor.fillers[other];
       }
+      if (is_of_ring && (s.kind == Kind::Release || (awaits && !awaits_empty(s)))) actor.reads[b];
+      find_rings(actor, s.inside);
+      find_rings(actor, s.body);
     }
+  }
+  void set_up() {
+    turns.resize(static_cast<std::size_t>(std::max<std::int64_t>(consumers_of(p), 1)));
+    for (Actor& actor : actors) find_rings(actor, actor.trace.role->body);
   }
 
   Result<void> check_end() {
-    for (std::size_t b = 0; b < rings.size(); ++b) {
-      // The end, which is announced as an item or a tile is, nobody gives back.
-      const bool has_end = p.buffers[b].ring == "q_ring" || p.buffers[b].name == "Vc";
-      const auto filled = static_cast<std::int64_t>(rings[b].filled.size()), used = filled - (has_end ? 1 : 0);
-      if (rings[b].granted != filled || rings[b].announced != filled ||
-          (used > 0 && released(static_cast<int>(b)) != used)) {
-        return internal(fmt::format("{}: {} slots awaited empty, {} announced, {} filled, {} released",
-                                    p.buffers[b].name, rings[b].granted, rings[b].announced, filled,
-                                    released(static_cast<int>(b))));
+    for (const Actor& actor : actors) {
+      for (const auto& [b, filler] : actor.fillers) {
+        // The end, which is announced as an item or a tile is, nobody gives back.
+        const bool has_end = buffer(b).ring == "q_ring" || buffer(b).name == "Vc";
+        const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
+        const bool is_told = guard(b) == b;  // by barriers of its own
+        if (is_told && filler.granted == filled && filler.announced == filled && (used <= 0 || released(b) == used))
+          continue;
+        if (!is_told && filled == actor.fillers.at(guard(b)).granted) continue;
+        return internal(fmt::format("{}: {} slots awaited empty, {} announced, {} filled, {} released", buffer(b).name,
+                                    filler.granted, filler.announced, filled, released(b)));
       }
     }
     for (const Actor& actor : actors) {
@@ -351,16 +399,31 @@ struct Block {
   }
 };
 
+// The shared buffers that statements name.
+void find_tiles(const Program& p, const Body& body, std::set<int>& tiles) {
+  for (const Statement& s : body) {
+    if (s.kind == Kind::Launch) continue;
+    for (const auto* named : {&s.writes, &s.reads})
+      for (const int b : *named)
+        if (b >= 0 && p.buffers[static_cast<std::size_t>(b)].space == Space::Shared) tiles.insert(b);
+    find_tiles(p, s.inside, tiles);
+    find_tiles(p, s.body, tiles);
+  }
+}
+
 Result<void> check_tiles_apart(const Program& p) {
-  for (const Buffer& a : p.buffers) {
-    if (a.space != Space::Shared) continue;
+  std::set<int> tiles;
+  find_tiles(p, p.body, tiles);
+  for (const int tile : tiles) {
+    const Buffer& a = p.buffers[static_cast<std::size_t>(tile)];
+    if (!a.layout.starts_with("swizzle")) continue;
     if (a.offset % kSwizzleRepeats != 0 || a.bytes % kSwizzleRepeats != 0)
       return internal(fmt::format("{}: {} bytes at {} are not multiples of {}, where the swizzle repeats", a.name,
                                   a.bytes, a.offset, kSwizzleRepeats));
-    for (const Buffer& b : p.buffers) {
+    for (const int other : tiles) {
+      const Buffer& b = p.buffers[static_cast<std::size_t>(other)];
       const bool overlap = a.offset < b.offset + b.stages * b.bytes && b.offset < a.offset + a.stages * a.bytes;
-      if (&a != &b && b.space == Space::Shared && overlap)
-        return internal(fmt::format("{} and {} overlap in shared memory", a.name, b.name));
+      if (&a != &b && overlap) return internal(fmt::format("{} and {} overlap in shared memory", a.name, b.name));
     }
   }
   return {};

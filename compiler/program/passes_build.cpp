@@ -169,7 +169,7 @@ Result<Program> build_forward(Program p, const PassContext& context) {
 
 Result<Program> build(Program p, const PassContext& context) {
   const FamilyRow& family = *context.schedule.family;
-  if (family.vocabulary.empty()) p.picture_of = family.gpu ? family.loop_file : "codegen/host/emit";
+  p.picture_of = family.gpu ? family.loop_file : "codegen/host/emit";
   const AttentionSpec& spec = context.problem.spec;
   if (merges(spec)) return build_merge(std::move(p), context);
   if (quantizes(spec)) return build_quantize(std::move(p), context);

@@ -1,6 +1,7 @@
 #include "compiler/program/roles.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <string_view>
 
@@ -30,6 +31,8 @@ struct BodiesTrace {
   std::map<std::string_view, bool> known = {};  // conditions that are what they are
   Step now = {};                                // item and tiles
   Result<void> failed = {};
+  std::function<bool(const Statement&)> run_loop =
+      {};  // as often as it goes round; empty: once. False: it has returned
 
   void add(const Statement& s) {
     Step step = now;
@@ -54,6 +57,7 @@ struct BodiesTrace {
   }
   bool execute(const Statement& s) {
     if (s.kind == Kind::Return) return false;
+    if (s.kind == Kind::Loop && run_loop) return run_loop(s);
     if (s.kind != Kind::When && s.kind != Kind::Otherwise) add(s);
     execute(s.inside);
     if (!execute(s.body)) return false;
@@ -292,6 +296,56 @@ struct ConsumerTrace : BodiesTrace {
   }
 };
 
+// A role whose loops over items, and over the steps of one, are its own.
+struct LoopsTrace : BodiesTrace {
+  const Statement& role;
+  int number, of;
+
+  static bool has_loops(const Statement& role) {
+    const auto is_of_items = [](const Statement& s) { return s.kind == Kind::Loop && s.label == "items"; };
+    return std::ranges::any_of(role.body,
+                               [&](const Statement& body) { return std::ranges::any_of(body.body, is_of_items); });
+  }
+
+  Result<void> run_role() {
+    known = {{"first_warpgroup", number == 0}, {"last_warpgroup", number == of - 1}, {"leads", true},
+             {"inputs_copied", true},          {"inputs_not_copied", false},         {"left_to_others", false}};
+    run_loop = [this](const Statement& loop) {
+      return loop.label == "items" ? run_items(loop.body) : run_steps(loop.body);
+    };
+    execute(role.body.back().body);
+    return failed;
+  }
+
+  bool run_items(const Body& body) {
+    known["no_item"] = false;
+    for (const RoleItem& item : scenario.items) {
+      now.tile = now.item_before = now.tile_before = -1;
+      known["begins"] = known["any"] = known["any_steps"] = item.tiles > 0;
+      tiles = item.tiles;
+      if (!execute(body)) return false;
+      ++now.item;
+      first += item.tiles;
+    }
+    known["no_item"] = true;
+    return execute(body);
+  }
+  bool run_steps(const Body& body) {
+    for (now.tile = 0; now.tile < tiles; ++now.tile) {
+      now.number = first + now.tile;
+      known["follows"] = now.tile > 0;
+      known["no_values"] = now.tile == 0;
+      now.item_before = now.tile > 0 ? now.item : -1;
+      now.tile_before = now.tile - 1;
+      if (!execute(body)) return false;
+    }
+    now.tile = tiles - 1;
+    return true;
+  }
+
+  std::int64_t tiles = 0, first = 0;  // of this item, and the number of its first
+};
+
 }  // namespace
 
 std::int64_t consumers_of(const Program& p) {
@@ -304,8 +358,7 @@ std::int64_t consumers_of(const Program& p) {
 namespace {
 
 // `made` with what it needs beside the scenario.
-template <class Trace>
-Result<void> add_trace(Trace made, const Statement& role, int number, std::vector<RoleTrace>& traces) {
+Result<void> add_trace(auto made, const Statement& role, int number, std::vector<RoleTrace>& traces) {
   FLASHJIT_TRY(made.run_role());
   traces.push_back({&role, number, std::move(made.out)});
   if constexpr (requires { made.visited; }) traces.back().visited = std::move(made.visited);
@@ -321,6 +374,10 @@ Result<std::vector<RoleTrace>> trace_roles(const Program& p, const Scenario& sce
       return BodiesTrace{p, scenario, {scenario.seed * 97 + static_cast<std::uint64_t>(number)}};
     };
     const int count = static_cast<int>(integer(role, "count", 1));
+    const bool has_loops = LoopsTrace::has_loops(role);
+    for (int number = 0; number < count && has_loops; ++number)
+      FLASHJIT_TRY(add_trace(LoopsTrace{bodies(number), role, number, count}, role, number, traces));
+    if (has_loops) continue;
     switch (role.kind) {
       case Kind::Producer: FLASHJIT_TRY(add_trace(ProducerTrace{bodies(count)}, role, 0, traces)); break;
       case Kind::Transposer: FLASHJIT_TRY(add_trace(TransposerTrace{bodies(count)}, role, 0, traces)); break;
@@ -328,7 +385,8 @@ Result<std::vector<RoleTrace>> trace_roles(const Program& p, const Scenario& sce
         for (int number = 0; number < count; ++number)
           FLASHJIT_TRY(add_trace(ConsumerTrace{bodies(number), role, number, count}, role, number, traces));
         break;
-      case Kind::Entry: break;
+      case Kind::Entry:
+      case Kind::Launch: break;
       default: return internal(fmt::format("{} is outside of a role", name(role.kind)));
     }
   }

@@ -27,8 +27,9 @@ struct Step {
   // What it is for: the item, counted from 0, and the tile that its scores are of, and the same of the product of P and V. A
   // tile of -1: none.
   std::int64_t item = 0, tile = -1, item_before = -1, tile_before = -1;
-  bool on_top = false;  // what is so called in the step
-  bool held = false;    // a slot that is copied now is full only when who copies says so
+  std::int64_t number = 0;  // of the tile, among those of all items
+  bool on_top = false;      // what is so called in the step
+  bool held = false;        // a slot that is copied now is full only when who copies says so
 };
 
 struct RoleTrace {

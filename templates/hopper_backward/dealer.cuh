@@ -2,6 +2,7 @@
 // a call tell each other about them.
 #pragma once
 
+#include "templates/backward/parameters.cuh"
 #include "templates/hopper_backward/order.cuh"
 #include "templates/items.cuh"
 
@@ -84,6 +85,35 @@ __device__ inline void count_items(const KernelParams& params, const SharedMemor
     release(done);
     wait_barrier(done, parity);  // all sums of the item have been added to
     if (lane_id() == 0) add_released(done_of(item.seq, counters), 1);
+  });
+}
+
+// Zeros in gradients of parameters where no query tile is visited.
+__device__ inline void zero_unvisited(const KernelParams& params, const BackwardItem& item) {
+  const int begin = item.first * kTileQ, end = (item.last + 1) * kTileQ, lane = static_cast<int>(lane_id()),
+            keys = item.seq.k_len - item.k_lo - lane;
+  each_read([&](auto number) {
+    constexpr int read = decltype(number)::value;
+    if constexpr (Variant::covers_all(read)) {
+      const auto place = [&](int q, int k) { return Variant::element(Parameter<read>(), params, item.seq, q, k); };
+      const Int64 down = place(1, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
+      float* to = element_of_gradient<read>(params, item.seq, 0, item.k_lo + lane);
+#pragma unroll 1
+      for (int q = 0; q < item.seq.q_len; ++q, to += down) {
+        if (q >= begin && q < end) continue;
+#pragma unroll
+        for (int i = 0; i < kTileKv / 32; ++i)
+          if (i * 32 < keys) to[i * right] = 0.0f;
+      }
+    }
+  });
+}
+
+// By a warp that has nothing else to do, and few registers.
+__device__ inline void zero_items(const KernelParams& params, const SharedMemory& shared) {
+  each_item(params, shared, [&](const BackwardItem& item, u32 done, u32) {
+    zero_unvisited(params, item);
+    release(done);
   });
 }
 

@@ -25,7 +25,7 @@ __device__ inline void draw(Kept& kept, const SharedMemory& shared, const Backwa
 
 // With 128 queries there are no registers for that when dS is made: P bears it in its sign then. (With a score function P is
 // multiplied with a slope.)
-constexpr bool kSignsTell = kDrops && kQueryTiles > 4 && !config.has_score;
+constexpr bool kSignsTell = signs_tell(config);
 __device__ inline void mark_dropped(float (&p)[kTileQ / 2], u32 (&operand)[kQueryTiles][4], const Kept& kept) {
 #pragma unroll
   for (int i = 0; i < kTileQ / 2; i += 2) {

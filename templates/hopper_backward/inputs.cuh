@@ -81,10 +81,8 @@ __device__ inline void copy_own_inputs(const SharedMemory& shared, u32 warpgroup
   __syncwarp();
 }
 
-// `copied`: by the producer.
-__device__ inline void read_inputs(InputWords& words, const SharedMemory& shared, u32 warpgroup, bool copied,
-                                   const KernelParams& params, const Sequence& seq, int step) {
-  if (copied) wait_barrier(shared.inputs_full(warpgroup), step % 2);
+__device__ inline void read_inputs(InputWords& words, const SharedMemory& shared, u32 warpgroup,
+                                   const KernelParams& params, const Sequence& seq) {
   Variant::visit_inputs(params, seq, [&](auto input, int, int) {
     constexpr int i = decltype(input)::value;
     if constexpr (config.inputs_16 >> i & 1) read_halves<i>(shared.inputs<i>(warpgroup), words);

@@ -42,6 +42,14 @@ constexpr int dq_columns(const KernelConfig& c) {
   return in_clusters(c) ? (row.panels() + 1) / 2 * row.panel_columns() : row.columns / c.warpgroups;
 }
 
+// P bears in its sign what is dropped where registers are few (dropout.cuh).
+constexpr bool signs_tell(const KernelConfig& c) { return c.dropped > 0 && c.tile_q > 64 && !c.has_score; }
+// Gradients of parameters: does the loop write zeros where it visits nothing? It can where a tile of keys is of one head, and
+// query tiles follow each other.
+constexpr bool zeroes_unvisited(const KernelConfig& c) {
+  return !c.mask_has_holes && c.sequences == Sequences::dense && group_size(c) == 1;
+}
+
 // ---- workspace ----
 
 // Of each query tile of each head, in the order of tiles, heads, batch indices: dQ, summed in fp32 in the order in which

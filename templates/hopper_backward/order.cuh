@@ -51,6 +51,15 @@ __device__ inline void wait_for_turns(const KernelParams& params, const SharedMe
   } while (at.advance(params, item));
 }
 
+// The steps of all items of a block.
+__device__ inline void let_steps_go(const KernelParams& params, const SharedMemory& shared, const int* added) {
+  u32 step = 0;
+  each_item(params, shared, [&](BackwardItem& item, u32 done, u32) {
+    wait_for_turns(params, shared, item, added, step);
+    release(done);
+  });
+}
+
 // A warp tells the others what has been added: it is one of those that have to be done with a step, so it misses none.
 __device__ inline void tell_steps(const KernelParams& params, const SharedMemory& shared, BackwardItem& item,
                                   int* added, u32& step) {

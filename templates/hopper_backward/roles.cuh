@@ -3,10 +3,29 @@
 // hold. dQ is made apart, or by a third warpgroup (cluster.cuh).
 #pragma once
 
+#include "templates/hopper_backward/cluster.cuh"
+#include "templates/hopper_backward/order.cuh"
 #include "templates/hopper_backward/output.cuh"
+#include "templates/hopper_backward/producer.cuh"
 #include "templates/hopper_backward/scores.cuh"
 
 namespace flashjit {
+
+// S = K Q^T of 64 keys, relative to the LSE unless scores are made apart; and dP = V dO^T, relative to D unless some of it
+// is dropped. (Templates: row terms that nothing needs are then not asked for.)
+template <int scores>
+__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 k,
+                                    u32 stage) {
+  if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)));
+  multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
+}
+template <int scores>
+__device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 v, u32 stage,
+                                u32 d_o_step) {
+  if constexpr (!kDrops)
+    multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)));
+  multiply_dp(dp, descriptor(v), descriptor(shared.d_o(d_o_step)));
+}
 
 // 64 rows of dK or dV, which two products may share (columns_at_once()).
 template <int dims>
@@ -235,5 +254,83 @@ struct GradientRole : Role {
     dk.store<config.output_dk>(params, shared, params.dk, params.dk_stride, config.scale * kDropoutFactor, all);
   }
 };
+
+// In a cluster, K of the other block, in the columns of dQ that this one makes.
+__device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemory& shared, const BackwardItem& item) {
+  const int panels = dq_panels(), first = static_cast<int>(cluster_rank()) * kDqPanels;
+  const int key = item.k_lo + block_keys(config) - static_cast<int>(first_key_of_block());
+  arrive_expecting(shared.other_k_full(), panels * kLayout.k.panel_bytes());
+  for (int panel = 0; panel < panels; ++panel)
+    copy_keys(shared.other_k() + panel * kLayout.k.panel_bytes(), maps.k, shared.other_k_full(), item.seq,
+              (first + panel) * kLayout.k.panel_columns(), key);
+}
+
+// The producer of a block: a warp, of which the first lane copies.
+struct RoleProducer : ProducerState {
+  __device__ void copy_keys(u32 to, const PanelLayout& panels, const TensorMap& map, u32 full,
+                            const BackwardItem& item) const {
+    arrive_expecting(full, panels.bytes());
+    copy_key_tile(to, panels, map, full, item);
+  }
+  __device__ void copy_queries(const Sequence& seq, const Steps& at) const {
+    const u32 stage = step % kStages, full = shared.q_full(stage);
+    wait_barrier(shared.q_empty(stage), step / kStages % 2 ^ 1);
+    if (leads()) {
+      arrive_expecting(full, kLayout.q.bytes() + row_terms_bytes(config) + (kInClusters ? 0 : kLayout.d_o.bytes()));
+      copy_query_rows(shared.q(stage), kLayout.q, maps.q, maps.q_steps, full, seq, at.tile * kTileQ);
+      copy_bytes(shared.terms(stage), terms_of(seq, at), row_terms_bytes(config), full);
+    }
+    if constexpr (kInClusters) {
+      wait_barrier(shared.d_o_empty(step), step / kLayout.d_o_stages % 2 ^ 1);
+      if (leads()) arrive_expecting(shared.d_o_full(step), kLayout.d_o.bytes());
+    }
+    if (leads())
+      copy_query_rows(shared.d_o(step), kLayout.d_o, maps.o, maps.o_steps, kInClusters ? shared.d_o_full(step) : full,
+                      seq, at.tile * kTileQ);
+  }
+
+  __device__ void run(BackwardItem& item) {
+    Steps at;
+    if (!at.begin(params, item)) return;
+    if (leads()) {
+      copy_keys(shared.k(), kLayout.k, maps.k, shared.k_full(), item);
+      copy_keys(shared.v(), kLayout.v, maps.v, shared.v_full(), item);
+      if constexpr (kInClusters) copy_other_keys(maps, shared, item);
+    }
+    do {
+      copy_queries(at.sequence(item), at);
+      ++step;
+    } while (at.advance(params, item));
+  }
+};
+
+// One block for each tile of keys of each KV head, or of each cluster.
+__device__ inline void hopper_backward(const KernelParams& params, const TensorMaps& maps, const char* row_terms,
+                                       float* dq_sums = nullptr, float* = nullptr, int* = nullptr, int* added = nullptr,
+                                       int* dealt = nullptr, float* kv_sums = nullptr, int* parts_done = nullptr) {
+  extern __shared__ __align__(1024) char memory[];
+  const SharedMemory shared = {shared_address(memory), memory};
+  if constexpr (deals_to_clusters(config)) take_item(shared, item_counter(params, dealt));
+  BackwardItem item = item_of_block(params, shared);
+  if (kPacked && item.k_lo >= item.seq.k_len) return;
+  set_up(shared, params, false);
+  const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
+  if (warpgroup == kWarpgroups) {
+    shrink_registers<backward_producer_registers(config)>();
+    const u32 warp = uniform(threadIdx.x / 32 % 4);
+    // Each returns, so that ptxas does not keep which warp this is.
+    u32 first_step = 0;
+    if (warp == 0) return RoleProducer{{params, maps, row_terms, shared}}.run(item);
+    if (kOrdered && warp == 1) return wait_for_turns(params, shared, item, added, first_step);
+    if (kOrdered && warp == 2) tell_steps(params, shared, item, added, first_step);
+  } else if (kInClusters && warpgroup == 2) {
+    shrink_registers<kDqRoleRegisters>();
+    if constexpr (kInClusters) add_query_gradients(shared, dq_sums);
+  } else {
+    grow_registers<backward_consumer_registers(config)>();
+    if (warpgroup == 0) ScoreRole{params, shared, item, {0}}.run({kv_sums, parts_done});
+    else GradientRole{params, shared, item, {1}}.run({kv_sums, parts_done});
+  }
+}
 
 }  // namespace flashjit

@@ -43,22 +43,6 @@ struct Ones {
   }
 };
 
-// S = K Q^T of 64 keys, relative to the LSE unless scores are made apart; and dP = V dO^T, relative to D unless some of it
-// is dropped. (Templates: row terms that nothing needs are then not asked for.)
-template <int scores>
-__device__ inline void issue_scores(float (&s)[scores], const SharedMemory& shared, const Ones& ones, u32 k,
-                                    u32 stage) {
-  if constexpr (!kScoresApart) multiply_terms(s, ones.of, rows_descriptor(shared.terms(stage)));
-  multiply_scores(s, descriptor(k), descriptor(shared.q(stage)));
-}
-template <int scores>
-__device__ inline void issue_dp(float (&dp)[scores], const SharedMemory& shared, const Ones& ones, u32 v, u32 stage,
-                                u32 d_o_step) {
-  if constexpr (!kDrops)
-    multiply_terms(dp, ones.of, rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes)));
-  multiply_dp(dp, descriptor(v), descriptor(shared.d_o(d_o_step)));
-}
-
 // dS of 64 keys to a panel, not transposed: a row for each query.
 __device__ inline void store_ds(u32 panel, const Fragments& ds) {
   const u32 to = matrices_of_warp(panel);
@@ -333,9 +317,6 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * (config.has_score ? kLog2e : kExponentScale));
   convert<config.element>(p, s);
 }
-
-// Where scores load nothing by place but what the producer brings, that spills less.
-constexpr bool kSumsLater = config.score_adds && !Variant::kLoadsAtPlaces;
 
 // dS = P dP, where P is all that derivatives by what the score reads are multiplied with. P becomes dS.
 __device__ inline void make_ds_and_sums(Fragments& ds, Scores& p, const ByWeight& by_weight, OfParameters& sums,

@@ -7,11 +7,8 @@
 namespace flashjit {
 
 constexpr bool kPacked = kRows == Rows::packed;
-// Of gradients of parameters: does the loop write zeros where it visits nothing? It can where a tile of keys is of one head,
-// and query tiles follow each other.
-constexpr bool kZeroesUnvisited = !config.mask_has_holes && !kPacked && group_size(config) == 1;
-// Where dS may be kept, the warp for that has another task, and the last launch writes all.
-constexpr bool kLoopZeroes = kZeroesUnvisited && !config.keeps_ds;
+// Where dS may be kept, the warp that would set unvisited gradients to zero has another task, and the last launch writes all.
+constexpr bool kLoopZeroes = zeroes_unvisited(config) && !config.keeps_ds;
 
 // The number of a query tile of a head among those of all: where its part of the workspace is.
 __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequence& seq, int head, int tile) {

@@ -121,6 +121,12 @@ struct Steps {
   // In place of the one before the first.
   __device__ static Steps none() { return {-1, 0}; }
   __device__ bool any() const { return tile >= 0; }
+  // Whose queries they are.
+  __device__ Sequence sequence(const BackwardItem& item) const {
+    Sequence seq = item.seq;
+    seq.h = head;
+    return seq;
+  }
 
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {

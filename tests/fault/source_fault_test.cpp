@@ -9,7 +9,7 @@
 #include <set>
 
 #include "codegen/cuda/embedded_templates.h"
-#include "compiler/program/tile_operations.h"
+#include "compiler/program/vocabulary.h"
 #include "runtime/engine/environment.h"
 #include "tests/fault/store_fixture.h"
 #include "tests/random/spec_generator.h"
@@ -43,7 +43,11 @@ class ClosedSource {
   ClosedSource() {
     // Ours alone: the templates, the lines that statements are, and the few words that only emitters write.
     for (const EmbeddedFile& file : embedded_templates()) add_words(file.text);
-    for (const TileOperation& operation : tile_operations()) add_words(operation.line);
+    for (const TileOperation& operation : shared_operations()) add_words(operation.line);
+    for (const Family family : families()) {
+      if (!family->vocabulary) continue;
+      for (const TileOperation& operation : family->vocabulary->operations) add_words(operation.line);
+    }
     for (const char* word :
          {"kernel_config", "extern", "__global__", "__launch_bounds__", "__grid_constant__", "__cluster_dims__",
           "flashjit_forward", "flashjit_naive_scores", "flashjit_naive_softmax", "flashjit_naive_product",

@@ -168,8 +168,8 @@ struct Consumer : Maker {
     return body;
   }
 
-  Statement role() {
-    Statement consumer = with(make(Kind::Consumer), "count", std::int64_t{c.warpgroups});
+  Statement warpgroups() {
+    Statement consumer = with(role(Kind::Consumer, "Consumer", "consumer.cuh"), "count", std::int64_t{c.warpgroups});
     consumer.body = {body("main_step", main_step()),     body("takes_main_step", takes_main_step()),
                      body("main_steps", main_steps()),   body("careful_step", careful_step()),
                      body("finish_item", finish_item()), body("pass_copies", pass_copies())};
@@ -189,7 +189,7 @@ Result<void> add_consumer(Program& program, const PassContext& context) {
   };
   name_registers("S", "s"), name_registers("P", "p"), name_registers("O", "o"), name_registers("rows", "rows");
   Consumer consumer{{program, "pipeline_copies"}, c, c.overlap == Overlap::qk_pv, output_replaces_queries(c)};
-  Statement role = consumer.role();
+  Statement role = consumer.warpgroups();
   if (!consumer.failed) return consumer.failed.error();
   program.body.push_back(std::move(role));
   return {};

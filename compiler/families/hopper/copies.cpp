@@ -115,12 +115,12 @@ struct CopyRoles : Maker {
   }
 
   Statement producer() {
-    Statement role = make(Kind::Producer);
-    role.body = {body("copy_tile_keys", copy_keys()), body("copy_waiting_values", copy_values()),
-                 body("end_tile", end_tile()), body("announce", announce())};
-    if (transposes) role.body.push_back(body("end_values", end_values()));
-    role.body.push_back(body("produce", produce()));
-    return role;
+    Statement producer = role(Kind::Producer, "Producer", "producer.cuh");
+    producer.body = {body("copy_tile_keys", copy_keys()), body("copy_waiting_values", copy_values()),
+                     body("end_tile", end_tile()), body("announce", announce())};
+    if (transposes) producer.body.push_back(body("end_values", end_values()));
+    producer.body.push_back(body("produce", produce()));
+    return producer;
   }
 
   Statement transposer() {
@@ -135,9 +135,9 @@ struct CopyRoles : Maker {
         when("first_lane", {make(Kind::Complete, {"Vs"}, {}, "slot"), make(Kind::Release, {"Vc"}, {}, "by_threads")}),
         make(Kind::Advance, {"Vc"}),
         make(Kind::Advance, {"Vs"}, {}, "to_fill")};
-    Statement role = make(Kind::Transposer);
-    role.body = {body("transpose", {loop("until_ended", std::move(tile))})};
-    return role;
+    Statement transposer = role(Kind::Transposer, "Transposer", "transpose.cuh");
+    transposer.body = {body("transpose", {loop("until_ended", std::move(tile))})};
+    return transposer;
   }
 
   Statement entry() const {
@@ -146,11 +146,11 @@ struct CopyRoles : Maker {
     Body computing = {call("grow_registers"), let("consumer")};
     if (c.keys == Keys::parts) computing.push_back(call("set_parts"));
     computing.push_back(call("consume"));
-    Statement role = make(Kind::Entry);
-    role.body = {
+    Statement entry = make(Kind::Entry);
+    entry.body = {
         body("hopper_forward", {let("shared"), let("shared_memory"), call("set_up"),
                                 when("copying_warpgroup", std::move(copying)), otherwise(std::move(computing))})};
-    return role;
+    return entry;
   }
 
   void name_ring(std::string_view buffer, std::string_view slot, std::string_view ring, std::string_view fill_ring) {

@@ -1,4 +1,5 @@
 #include "compiler/families/hopper/hopper.h"
+#include "compiler/families/hopper/roles.h"
 
 #include <algorithm>
 #include <vector>
@@ -215,8 +216,7 @@ GridRule query_tiles(const KernelConfig& c) {
 const FamilyRow kHopper = {
     .name = "hopper",
     .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
-    .loop_file = "loop.gen.cuh",
-    .vocabulary = "templates/hopper/",
+    .vocabulary = &kHopperVocabulary,
     .fields =
         "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose keys order",
     .compiles_quickly = false,

@@ -66,6 +66,7 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 
 // Splits the program into a producer and consumers that hand each other the slots of rings.
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
+  p.vocabulary = context.schedule.family->vocabulary;
   FLASHJIT_TRY(add_copies(p, context));
   FLASHJIT_TRY(add_consumer(p, context));
   add_entry(p, context);

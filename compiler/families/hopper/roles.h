@@ -2,8 +2,11 @@
 #pragma once
 
 #include "compiler/program/passes.h"
+#include "compiler/program/vocabulary.h"
 
 namespace flashjit {
+
+extern const Vocabulary kHopperVocabulary;
 
 // The producer, and the transposer if there is one, in place of the program's loop; and what a block begins with.
 Result<void> add_copies(Program& program, const PassContext& context);

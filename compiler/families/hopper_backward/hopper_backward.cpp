@@ -9,6 +9,7 @@
 #include "compiler/language/gradient.h"
 #include "compiler/families/choices.h"
 #include "compiler/families/gradient_launches.h"
+#include "compiler/families/hopper_backward/roles.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -259,7 +260,8 @@ KernelLaunch last_launch(const KernelConfig& c) {
             .overlaps = true,
             .buffers = {1},
             .bounds = "flashjit::kFinishThreads",
-            .call = "finish_backward(params, dq_sums)"};
+            .call = "finish_backward(params, dq_sums)",
+            .file = "templates/hopper_backward/finish.cuh"};
   }
   return {.entry = "flashjit_backward_queries",
           .threads = hopper_threads(c),
@@ -269,7 +271,8 @@ KernelLaunch last_launch(const KernelConfig& c) {
           .overlaps = true,
           .buffers = {0},
           .bounds = "flashjit::hopper_threads(flashjit::config), 1",
-          .call = "backward_queries(params, maps, row_terms)"};
+          .call = "backward_queries(params, maps, row_terms)",
+          .file = "templates/hopper_backward/queries.cuh"};
 }
 
 // One more buffer, an argument of these launches, at these places.
@@ -363,8 +366,8 @@ std::string describe(const KernelConfig& c) {
                             kDqTileQ, dq_layout(c).tile_kv);
 }
 
-constexpr std::array<std::string_view, 6> kHonoured = {"fn",  "when=mixed", "holes",
-                                                       "row", "smem_bytes", "direction=first_to_last"};
+constexpr std::array<std::string_view, 10> kHonoured = {
+    "fn", "when=mixed", "holes", "row", "smem_bytes", "direction=first_to_last", "barrier", "copy", "count", "pending"};
 
 constexpr std::array<std::string_view, 7> kOptions = {
     "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",
@@ -375,7 +378,8 @@ constexpr std::array<std::string_view, 7> kOptions = {
 const FamilyRow kHopperBackward = {
     .name = "hopper_backward",
     .summary = "Gradients of attention, for Hopper: one warpgroup copies, the others compute.",
-    .loop_file = "templates/hopper_backward/main.cuh",
+    .loop_file = "templates/hopper_backward/roles.cuh",
+    .vocabulary = &kHopperBackwardVocabulary,
     .fields = "tile_q tile_kv dq",
     .computes = is_backward,
     .from_first = true,

@@ -1,10 +1,13 @@
-// Products and shared memory of the backward loops for Hopper.
+// Products, shared memory and roles of the backward loops for Hopper.
 #include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
+#include "compiler/analysis/gradient_reads.h"
+#include "compiler/analysis/score_inputs.h"
 #include "compiler/families/hopper_backward/hopper_backward.h"
+#include "compiler/families/hopper_backward/roles.h"
 #include "compiler/families/pass_parts.h"
 
 namespace flashjit {
@@ -34,6 +37,14 @@ void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig
   terms.stages = c.stages;
   p.buffers.push_back(terms);
   p.buffers.push_back({"Ones", Space::Register, Dtype::BF16, "64", "16"});
+  if (has_inputs(c)) {
+    p.buffers.push_back({"inputs", Space::Global, Dtype::U8, "q_len", "k_len"});
+    Buffer inputs{"Is", Space::Shared, Dtype::U8, fmt::format("{}", c.tile_q), fmt::format("{}", kPanelWidth)};
+    inputs.layout = fmt::format("swizzle{}", kPanelWidth);
+    inputs.offset = l.inputs_offset;
+    inputs.bytes = c.warpgroups * tile_inputs_bytes(c);
+    p.buffers.push_back(std::move(inputs));
+  }
   if (in_clusters(c)) {
     PanelLayout half = l.k;
     half.columns = dq_columns(c);
@@ -100,6 +111,7 @@ void multiply(const Program& p, std::vector<Statement>& body, const std::vector<
   body = std::move(changed);
 }
 
+// The loop along queries, and the one along keys where dQ has a launch of its own.
 Result<Program> assign_warps(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
@@ -109,15 +121,94 @@ Result<Program> assign_warps(Program p, const PassContext& context) {
   multiply(p, loop->body, dk_dv_products(c));
   if (!adds_dq(c)) {
     multiply(p, of_queries.body, dq_products(c));
-    p.body.insert(p.body.begin() + at + 1, std::move(of_queries));
+    Statement launch = make_statement(Kind::Launch);
+    launch.label = "queries.cuh";
+    of_queries.along = Axis::Keys;
+    launch.body = {std::move(of_queries)};
+    p.body.insert(p.body.begin() + at + 1, std::move(launch));
   }
   p.body.insert(p.body.begin() + at, make_statement(Kind::Fill, {p.buffer("Ones")}));
   return p;
 }
 
+// ---- the loop as it is printed ----
+
+struct CodeName {
+  std::string_view buffer, code, ring = {}, fill_ring = {};
+  Counter counter = Counter::Rings;
+  std::string_view guard = {};
+};
+constexpr CodeName kCodeNames[] = {
+    {"S", "s"},
+    {"dP", "dp"},
+    {"P", "p"},
+    {"dS", "ds"},
+    {"dK", "dk"},
+    {"dV", "dv"},
+    {"dQ", "dq"},
+    {"last dQ", "sums"},
+    {"Ones", "ones"},
+    {"Ks", "k", "place", "kPlaces", Counter::Items},
+    {"Vs", "v", "", "", Counter::Items},
+    {"Qs", "q", "stage", "kStages", Counter::Steps},
+    {"dOs", "d_o", "", "", Counter::Steps, "Qs"},
+    {"Terms", "terms", "", "", Counter::Steps, "Qs"},
+    {"dSs", "exchange", "exchange", "kExchanges", Counter::Steps},
+    {"Is", "inputs", "", "", Counter::Steps},
+};
+
+void name_buffers(Program& p, const KernelConfig& c) {
+  const auto add_registers = [&](std::string_view name, int rows, int columns) {
+    p.buffers.push_back(
+        {std::string(name), Space::Register, Dtype::F32, fmt::format("{}", rows), fmt::format("{}", columns)});
+  };
+  add_registers("dP", kRowsPerWarpgroup, c.tile_q);
+  if (adds_dq(c)) add_registers("last dQ", kRowsPerWarpgroup, dq_columns(c));
+  for (const CodeName& name : kCodeNames) {
+    const int b = p.buffer(name.buffer);
+    if (b < 0) continue;
+    Buffer& buffer = p.buffers[static_cast<std::size_t>(b)];
+    buffer.code = name.code, buffer.ring = name.ring, buffer.fill_ring = name.fill_ring;
+    buffer.counter = name.counter;
+    if (!name.guard.empty()) buffer.guard = p.buffer(name.guard);
+  }
+}
+
+// What other launches do, as far as there is a statement for it.
+Statement launch(const Program& p, std::string_view file, Kind kind) {
+  Statement launch = make_statement(Kind::Launch);
+  launch.label = file;
+  std::ranges::copy_if(p.body, std::back_inserter(launch.body), [&](const Statement& s) { return s.kind == kind; });
+  return launch;
+}
+
+// Blocks whose warpgroups have roles are left to a template.
+Result<Program> pipeline_copies(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  if (has_roles(c)) return p;
+  p.vocabulary = context.schedule.family->vocabulary;
+  p.picture_of = {};
+  name_buffers(p, c);
+  FLASHJIT_ASSIGN(choices, backward_choices(context));
+  Statement prepare = launch(p, "prepare.cuh", Kind::Reduce), last = launch(p, "finish.cuh", Kind::Store);
+  std::erase_if(last.body, [&](const Statement& s) { return s.writes[0] != p.buffer("dq"); });
+  if (!choices.adds_dq) {
+    const auto queries = std::ranges::find(p.body, Kind::Launch, &Statement::kind);
+    last.label = queries->label;
+    last.body.insert(last.body.begin(), queries->body.begin(), queries->body.end());
+  }
+  p.body = {std::move(prepare)};
+  FLASHJIT_TRY(add_backward_producer(p, choices));
+  FLASHJIT_TRY(add_backward_consumer(p, context, choices));
+  add_backward_entry(p, choices);
+  p.body.push_back(std::move(last));
+  return p;
+}
+
 constexpr int kPanelColumns = 64;  // of 16 bits
 
-constexpr std::array kPasses = {Pass{"place_buffers", place_buffers}, Pass{"assign_warps", assign_warps}};
+constexpr std::array kPasses = {Pass{"place_buffers", place_buffers}, Pass{"assign_warps", assign_warps},
+                                Pass{"pipeline_copies", pipeline_copies}};
 
 // Of a warpgroup, which has 64 rows.
 Product product(const KernelConfig& c, std::string_view name, std::string_view target, std::string_view a,
@@ -161,6 +252,32 @@ Product terms(const KernelConfig& c, std::string_view target) {
 }  // namespace
 
 std::span<const Pass> hopper_backward_passes() { return kPasses; }
+
+Result<BackwardChoices> backward_choices(const PassContext& context) {
+  const KernelConfig& c = context.config;
+  const AttentionSpec& spec = context.problem.spec;
+  BackwardChoices has = {};
+  has.adds_dq = adds_dq(c), has.ordered = adds_in_order(c);
+  // Which weights are kept is found out beside products: those of the scores where registers allow, else the last ones of
+  // the step before.
+  has.drops = c.dropped > 0, has.draws_first = c.tile_q > 64;
+  has.signs_tell = signs_tell(c);
+  has.apart = scores_apart(c);
+  has.inputs = has_inputs(c);
+  has.sums = c.gradients > 0;
+  has.keeps = c.keeps_ds;
+  has.cuts_items = cuts_items(c), has.swaps = hopper_backward_layout(c).swaps;
+  has.counts = counts_items(c);
+  if (!has.sums) return has;
+  has.zeroes = zeroes_unvisited(c) && !c.keeps_ds;
+  FLASHJIT_ASSIGN(loads, loads_at_places(spec, c));
+  // Where scores load nothing by place but what the producer brings, that spills less.
+  has.sums_at_once = !c.score_adds || loads;
+  FLASHJIT_ASSIGN(reads, gradient_reads(spec));
+  const std::vector<Expr> inputs = copied_inputs(spec, c);
+  has.gradient_tiles = std::ranges::any_of(reads, [&](const GradientRead& read) { return is_in_tiles(read, inputs); });
+  return has;
+}
 
 std::vector<Product> dk_dv_products(const KernelConfig& c) {
   const Product scores = product(c, "scores", "S", "Ks", "Qs", c.tile_q, padded_dim_qk(c)),

@@ -1,13 +1,13 @@
-#include "compiler/program/tile_operations.h"
+// The words of hopper's programs.
+#include "compiler/program/vocabulary.h"
 
-#include <algorithm>
+#include "compiler/families/hopper/roles.h"
 
 namespace flashjit {
 
 namespace {
 
-constexpr TileOperation kTileOperations[] = {
-    // Bodies
+constexpr TileOperation kOperations[] = {
     {Kind::Body,
      "main_step",
      "void main_step(const WorkState& work, int tile, bool last)",
@@ -62,7 +62,6 @@ constexpr TileOperation kTileOperations[] = {
      {},
      "Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody\n"
      "looks at: the values as well, and the tiles from `tile` on."},
-    {Kind::Body, "consume", "void consume()", {}, "All items of the block."},
     {Kind::Body,
      "copy_tile_keys",
      "void copy_tile_keys(const WorkState& work, int tile)",
@@ -84,7 +83,6 @@ constexpr TileOperation kTileOperations[] = {
      "void end_values()",
      {},
      "Tells the warps that transpose V that all of it has been copied."},
-    {Kind::Body, "produce", "void produce()", {}, "All items of the block."},
     {Kind::Body,
      "transpose",
      "void transpose()",
@@ -108,7 +106,6 @@ constexpr TileOperation kTileOperations[] = {
     {Kind::Call, "ask_scales", "scales.ask(params, work);"},
     {Kind::Call, "receive_scales", "scales.receive(params, work);"},
     {Kind::Call, "note_failure", "note_failure(work);"},
-    {Kind::Call, "gather_warp", "__syncwarp();"},
     {Kind::Call, "await_stores", "wait_stores();"},
     {Kind::Call, "await_stores_read", "wait_stores_read();"},
     {Kind::Call, "set_up", "set_up(shared, params);"},
@@ -128,13 +125,9 @@ constexpr TileOperation kTileOperations[] = {
     {Kind::Call, "return_counters", "return_counters(params);"},
     {Kind::Items, "", "take_items(*this);"},
     {Kind::Items, "dealt", "deal_items(*this);"},
-    {Kind::Return, "", "return;"},
     {Kind::Return, "no", "return false;"},
     {Kind::Return, "yes", "return true;"},
     {Kind::Return, "if_all_have_references", "return all_have_references();"},
-    {Kind::When, "", "if ({if}) {{", "}}"},
-    {Kind::Otherwise, "", "else {{", "}}"},
-
     {Kind::Loop, "looks_inside", "#pragma unroll 1\ndo {{", "}} while (uniform(--tile >= first));"},
     {Kind::Loop, "looks_between", "do {{", "}} while (tile >= first);"},
     {Kind::Loop, "part", "#pragma unroll 1\nfor (; tile >= stop; --tile) {{", "}}"},
@@ -164,8 +157,6 @@ constexpr TileOperation kTileOperations[] = {
     {Kind::Let, "this_tile", "const int stop = tile;"},
     {Kind::Let, "few_tiles", "const int stop = max(tile - kLooksAfter + 1, first);"},
 
-    {Kind::Let, "shared", "extern __shared__ __align__(1024) char memory[];"},
-    {Kind::Let, "shared_memory", "const SharedMemory shared = {{shared_address(memory), memory}};"},
     {Kind::Let, "consumer", "Consumer consumer{{{{{{}}, {{}}, {{}}, params, maps, shared}}}};"},
     {Kind::Let, "page", "const u32 page = look_up_page(work, tile * kTileKv);"},
     {Kind::Let, "scales", "const TileScales scales = find_scales(work, tile, work.seq.b);"},
@@ -196,7 +187,6 @@ constexpr TileOperation kTileOperations[] = {
     {Kind::Complete, "slot", "arrive(shared.{slot}_full({fill}.stage()));"},
     {Kind::Transpose, "",
      "transpose_tile<kTransposingWarps>(shared.{slot}({fill}.stage()), shared.{from}(copied.stage()), warp);"},
-    {Kind::Publish, "", "fence_async_proxy();"},
     {Kind::Advance, "to_fill", "{fill}.advance();"},
     {Kind::Mark, "waiting", "waiting_tile = tile;"},
     {Kind::Mark, "none_waits", "waiting_tile = -1;"},
@@ -210,12 +200,6 @@ constexpr TileOperation kTileOperations[] = {
     {Kind::Release, "by_threads", "arrive(shared.{slot}_empty({ring}.stage()));"},
     {Kind::Release, "inputs", "inputs.release();"},
     {Kind::Advance, "", "{ring}.advance();"},
-    {Kind::BeginTurn, "", "begin_turn();"},
-    {Kind::EndTurn, "", "end_turn();"},
-
-    // Products
-    {Kind::Fence, "", "begin_products();"},
-    {Kind::Keep, "", "pin_registers({to});"},
     {Kind::Mma, "scores", "multiply_queries({to}, shared.q(q_ring.stage()), shared.k(ring.stage()));"},
     {Kind::Mma, "output",
      "multiply_output({to}, {from}, descriptor(values_at(), kLayout.v.panel_bytes()), !(marks & kFresh));"},
@@ -224,12 +208,9 @@ constexpr TileOperation kTileOperations[] = {
     {Kind::Mma, "ones", "multiply_ones({to}, {from}, shared.ones(), {on_top});"},
     {Kind::Mark, "begun", "marks &= ~kFresh;"},
     {Kind::Mark, "next_item", "marks >>= kNext;"},
-    {Kind::Commit, "", "commit_products();"},
-    {Kind::Wait, "", "wait_products<{pending}>();"},
     {Kind::TakeIn, "", "take_in<{piece}>({to}, {from});"},
     {Kind::TakeIn, "unit", "take_in<{piece}>({to}, {from}, unit);"},
     {Kind::TakeIn, "sums", "take_in_sums({to}, {from});"},
-    {Kind::Fill, "", "clear({to});"},
     {Kind::Fill, "rows", "{to}.clear();"},
 
     // Scores and weights
@@ -266,9 +247,6 @@ constexpr TileOperation kTileOperations[] = {
     {Kind::Store, "stored", "store_output(params, work, {from}, kept);"},
 };
 
-struct Condition {
-  std::string_view label, text;
-};
 constexpr Condition kConditions[] = {
     {"output", "output"},
     {"scores", "scores"},
@@ -297,8 +275,6 @@ constexpr Condition kConditions[] = {
     {"all_begun_in_full", "is_marked(kAllBegun) && tile >= tiles.full_first"},
     {"was_full", "!is_mixed(work, previous)"},
     {"parts", "params.parts > 1"},
-    {"first_warpgroup", "warpgroup_id() == 0"},
-    {"last_warpgroup", "warpgroup_id() == kWarpgroups - 1"},
     {"copying_warpgroup", "threadIdx.x < kThreadsPerWarpgroup"},
     {"first_thread", "threadIdx.x == 0"},
     {"copying_threads", "threadIdx.x < kProducers"},
@@ -315,18 +291,6 @@ constexpr Condition kConditions[] = {
 
 }  // namespace
 
-const TileOperation* find_tile_operation(const Statement& s) {
-  const auto found = std::ranges::find_if(kTileOperations, [&](const TileOperation& operation) {
-    return operation.kind == s.kind && operation.form == s.form;
-  });
-  return found == std::ranges::end(kTileOperations) ? nullptr : &*found;
-}
-
-std::span<const TileOperation> tile_operations() { return kTileOperations; }
-
-std::string_view condition(std::string_view label) {
-  const auto found = std::ranges::find(kConditions, label, &Condition::label);
-  return found == std::ranges::end(kConditions) ? std::string_view() : found->text;
-}
+const Vocabulary kHopperVocabulary = {"templates/hopper/", kOperations, kConditions};
 
 }  // namespace flashjit

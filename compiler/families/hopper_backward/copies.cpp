@@ -1,0 +1,111 @@
+// The roles that do not compute, and how a block is shared out.
+#include <string>
+#include <utility>
+
+#include "compiler/families/hopper_backward/roles.h"
+
+namespace flashjit {
+
+namespace {
+
+struct CopyRoles : Maker {
+  const BackwardChoices& has;
+
+  // `place`: whose readers are to be done, where that is another buffer's.
+  Statement await_empty(std::string_view buffer, std::string_view place, std::string_view form) {
+    Statement s = make(Kind::Await, {buffer}, {}, form);
+    if (place != buffer) s.reads = {p.buffer(place)};
+    return with(std::move(s), "barrier", std::string("empty"));
+  }
+  Statement await_keys_place() {
+    return has.swaps ? await_empty("Ks", "Vs", "swapped_keys") : await_empty("Ks", "Ks", "place");
+  }
+  Statement await_values_place() {
+    return has.swaps ? await_empty("Vs", "Ks", "swapped_values") : await_empty("Vs", "Vs", "alone_to_fill");
+  }
+  Statement copied(std::string_view to, std::string_view from) {
+    return with(make(Kind::Load, {to}, {from}, from), "copy", std::string("tma"));
+  }
+  Statement steps(Body body) const {
+    Statement s = loop("steps", std::move(body));
+    s.along = Axis::Queries;
+    return s;
+  }
+
+  Body copy_step() {
+    return {let("stage_to_fill"), await_empty("Qs", "Qs", "to_fill"),
+            when("leads", {make(Kind::Expect, {"Qs"}, {}, "step"), copied("Qs", "q"), copied("Terms", "rows"),
+                           copied("dOs", "do")})};
+  }
+  // Its place is free later than that of the first queries.
+  Body copy_values() { return {await_values_place(), when("leads", {make(Kind::Expect, {"Vs"}), copied("Vs", "v")})}; }
+  Body copy_steps() {
+    Body step = {let("seq"), call("copy_step")};
+    if (has.inputs) {
+      Statement copy = call("copy_inputs");
+      Statement await = with(make(Kind::Await, {"Is"}, {}, "to_fill"), "barrier", std::string("empty"));
+      copy.inside = {std::move(await), make(Kind::Expect, {"Is"}), make(Kind::Load, {"Is"}, {"inputs"})};
+      step.push_back(when("inputs_copied", {std::move(copy)}));
+    }
+    append(step, {make(Kind::Advance, {"Qs"}), when("no_values", {call("copy_values")}), mark("values")});
+    return {let("place"), await_keys_place(), when("leads", {make(Kind::Expect, {"Ks"}), copied("Ks", "k")}),
+            let("no_values"), steps(std::move(step))};
+  }
+  Body produce() {
+    Statement items =
+        loop("items",
+             {let("item"), when("no_item", {make(Kind::Return)}), let("steps"), when("begins", {call("copy_steps")}),
+              otherwise({let("place"), await_keys_place(), when("leads", {make(Kind::Complete, {"Ks"}, {}, "place")}),
+                         await_values_place(), when("leads", {make(Kind::Complete, {"Vs"}, {}, "place")})}),
+              call("release_item_of_round"), when("leads", {call("want_item")})});
+    items.along = Axis::Queries;
+    return {std::move(items)};
+  }
+  Statement producer() {
+    Statement producer = role(Kind::Producer, "Producer", "producer.cuh");
+    producer.body = {body("copy_step", copy_step()), body("copy_values", copy_values()),
+                     body("copy_steps", copy_steps()), body("produce", produce())};
+    return producer;
+  }
+
+  // Each warp returns, so that ptxas does not keep which one it is.
+  Statement warp(std::string_view which, std::string_view what) const {
+    return when(which, {call(what), make(Kind::Return)});
+  }
+  Statement entry() const {
+    Body copying = {call("shrink_registers"), let("warp"), warp("warp_0", "produce_steps"), warp("warp_1", "deal")};
+    if (has.counts) copying.push_back(warp("warp_2", "count_items"));
+    if (has.ordered) copying.push_back(call("let_steps_go"));
+    if (has.keeps) copying.push_back(warp("keeps", "keep_items"));
+    if (has.zeroes) copying.push_back(when("warp_3", {call("zero_items")}));
+    Body computing = {call("grow_registers"), let("consumer")};
+    if (has.sums) computing.push_back(call("set_head_sums"));
+    if (has.keeps) computing.push_back(call("set_keeps"));
+    if (has.cuts_items) computing.push_back(call("set_part_sums"));
+    computing.push_back(call("consume"));
+    Body all = {let("shared"), let("shared_memory")};
+    if (has.counts) all.push_back(call("begin_next_launch"));
+    if (has.keeps) all.push_back(let("keeps"));
+    append(all, {call(has.keeps ? "set_up_keeping" : "set_up"), let("warpgroup"),
+                 when("copying_warpgroup", std::move(copying)), otherwise(std::move(computing))});
+    Statement entry = make(Kind::Entry);
+    entry.body = {body("hopper_backward", std::move(all))};
+    return entry;
+  }
+};
+
+}  // namespace
+
+Result<void> add_backward_producer(Program& program, const BackwardChoices& choices) {
+  CopyRoles roles{{program, "pipeline_copies"}, choices};
+  Statement producer = roles.producer();
+  FLASHJIT_TRY(roles.failed);
+  program.body.push_back(std::move(producer));
+  return {};
+}
+
+void add_backward_entry(Program& program, const BackwardChoices& choices) {
+  program.body.push_back(CopyRoles{{program, "pipeline_copies"}, choices}.entry());
+}
+
+}  // namespace flashjit

@@ -1,0 +1,42 @@
+// The words that programs are printed with: of each kind and form of statement the line of CUDA that it is. A few belong to
+// every program, the others to a family's vocabulary, whose functions one folder of templates/ has.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "compiler/program/ir.h"
+
+namespace flashjit {
+
+// `line` is a call of what templates/ have, or opens what `close` closes behind the statement's body. Of a statement stand in
+// it {to} and {from}: what it writes first, and what it reads first beside what it writes; {slot}, {ring} and {fill}: the
+// barriers of what it writes, and the rings of who reads and who fills it; {barrier}, {pending}, {piece} and {on_top}:
+// attributes; {if}: the condition. What there is to choose, a pass has chosen: it is another form.
+struct TileOperation {
+  Kind kind;
+  std::string_view form;
+  std::string_view line, close = {};
+  std::string_view remark = {};  // Body: what it is for
+};
+
+// What a condition is in CUDA.
+struct Condition {
+  std::string_view label, text;
+};
+
+struct Vocabulary {
+  std::string_view folder;  // of templates/, with a slash at its end
+  std::span<const TileOperation> operations;
+  std::span<const Condition> conditions;
+};
+
+// What every vocabulary has.
+std::span<const TileOperation> shared_operations();
+
+// Null: nothing prints it.
+const TileOperation* find_tile_operation(const Program& program, const Statement& statement);
+// Empty: there is no such condition.
+std::string_view condition(const Program& program, std::string_view label);
+
+}  // namespace flashjit

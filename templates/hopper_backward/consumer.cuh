@@ -1,0 +1,145 @@
+// The consumer's vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
+// word. What it does and in which order stands there.
+//
+// A block takes one tile of keys after the other, 64 for each of its warpgroups, and goes over the query tiles that see them.
+// Scores are kept transposed, keys down and queries across: so P^T and dS^T are, as a thread has them, what the products for
+// dV and dK take from registers. dS goes through shared memory to all warpgroups, which make a part of dQ each and add it to
+// sums in memory.
+#pragma once
+
+#include "templates/hopper_backward/dealer.cuh"
+#include "templates/hopper_backward/kept.cuh"
+#include "templates/hopper_backward/scores.cuh"
+
+namespace flashjit {
+
+constexpr int kDqColumns = dq_columns(config);
+
+struct ConsumerState {
+  const KernelParams& params;
+  const TensorMaps& maps;
+  const SharedMemory& shared;
+  float* dq_sums;
+  u32 warpgroup;
+  u32 keys;  // of the item's, the first of this warpgroup
+  BackwardItem item;
+  u32 k, v;   // where they are
+  u32 place;  // of K
+  u32 item_place;
+  Ones ones;
+
+  float dk[config.head_dim_qk / 2], dv[config.head_dim_v / 2];
+  Scores s, dp;
+  float dq[kDqColumns / 2];
+  Fragments p, ds;
+  Kept kept;
+  float* head_sums;
+  PartSums part_sums;
+  bool keeps;  // dS is kept, and its gradients come later
+  OfParameters of_parameters;
+
+  __device__ u32 warpgroup_id() const { return warpgroup; }
+  // Warpgroups take turns at issuing products, so that one exponentiates beside the products of the other.
+  __device__ void begin_turn() const { Turns{warpgroup}.begin(); }
+  __device__ void end_turn() const { Turns{warpgroup}.end(); }
+
+  // Operands of products, by the stage that they are in.
+  __device__ u32 own_keys() const { return descriptor(k + keys * kPanelWidth); }
+  __device__ u32 own_values() const { return descriptor(v + keys * kPanelWidth); }
+  __device__ u32 queries(u32 stage) const { return descriptor(shared.q(stage)); }
+  __device__ u32 query_rows(u32 stage) const { return descriptor(shared.q(stage), kLayout.q.panel_bytes()); }
+  __device__ u32 d_o(u32 stage) const { return descriptor(shared.d_o(stage)); }
+  __device__ u32 d_o_rows(u32 stage) const { return descriptor(shared.d_o(stage), kLayout.d_o.panel_bytes()); }
+  __device__ u32 lse_terms(u32 stage) const { return rows_descriptor(shared.terms(stage)); }
+  __device__ u32 d_terms(u32 stage) const { return rows_descriptor(shared.terms(stage) + kTileQ * kTermBytes); }
+  // dQ of a warpgroup is of all queries in its share of the columns, or of its share of the queries. (A template: there may be
+  // no such product.)
+  template <int registers>
+  __device__ void multiply_dq_share(float (&sums)[registers], u32 exchange) const {
+    constexpr bool kColumns = splits_dq_columns(config);
+    const u32 rows = kColumns ? 0 : keys * kPanelWidth;
+    const u32 columns = kColumns ? warpgroup * kDqColumns / kLayout.k.panel_columns() * kLayout.k.panel_bytes() : 0;
+    multiply_dq(sums, descriptor(shared.exchange(exchange) + rows), descriptor(k + columns, kLayout.k.panel_bytes()));
+  }
+
+  __device__ ScorePlace place_of_scores(const Steps& at) const { return ScorePlace(item, keys, at); }
+  __device__ ByWeight by_weight(u32 stage) const { return {dp, kept, shared.terms(stage)}; }
+
+  __device__ void store_own_ds(u32 exchange) const {
+    store_ds(shared.exchange(exchange) + warpgroup * kLayout.ds.panel_bytes(), ds);
+  }
+  // Adds this warpgroup's part of dQ to memory. Columns behind the head dim are left out.
+  __device__ void add_dq(const float (&sums)[kDqColumns / 2], const Steps& at) const {
+    const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
+    float* to = dq_sums + workspace_tile(params, item.seq, at.head, at.tile) * dq_sum_floats(config) +
+                warpgroup * (kRowsPerWarpgroup * kDqColumns) + thread * 4;
+    constexpr bool kAll = !splits_dq_columns(config) || kDqColumns * kWarpgroups == config.head_dim_qk;
+#pragma unroll
+    for (int j = 0; j < kDqColumns / 8; ++j) {
+      if (kAll || warpgroup * kDqColumns + j * 8 < config.head_dim_qk)
+        add_to_global(to + j * 4 * kThreadsPerWarpgroup, sums[4 * j], sums[4 * j + 1], sums[4 * j + 2],
+                      sums[4 * j + 3]);
+    }
+  }
+
+  __device__ void copy_own_inputs(const Steps& at) {
+    const ScorePlace place = place_of_scores(at);
+    flashjit::copy_own_inputs(shared, warpgroup, params, place.seq, at.tile * kTileQ,
+                              place.key - static_cast<int>(lane_id() / 4));
+  }
+
+  // Brings what scores load nearer: the keys of a warp, query by query.
+  __device__ void prefetch(const Steps& at) {
+    ScorePlace place = place_of_scores(at);
+    const int lane = static_cast<int>(lane_id()), key = place.key - lane / 4;
+#pragma unroll
+    for (int row = 0; row < kTileQ; row += 32) {
+      const int q = min(at.tile * kTileQ + row + lane, place.seq.q_len - 1);
+      Variant::prefetch(params, place.seq, q, min(key, place.seq.k_len - 1));
+      Variant::prefetch(params, place.seq, q, min(key + 15, place.seq.k_len - 1));
+    }
+  }
+
+  // To the next step; false: this was the last. Behind the steps of a head its gradients of parameters are complete.
+  __device__ bool advance_and_sum(Steps& at, const Steps& before) {
+    const bool more = at.advance(params, item);
+    if (!more || at.head != before.head) {
+      const ScorePlace place = place_of_scores(before);
+      of_parameters.end_head(params, place.seq, place.key, head_sums_of(params, head_sums), item.k_lo / kTileKv,
+                             static_cast<int>(warpgroup * 4 + threadIdx.x / 32 % 4));
+    }
+    return more;
+  }
+
+  // Where others have queries of the same keys. False: dK and dV are left to one of them.
+  __device__ bool add_up(int number, bool any) {
+    wait_for_launch_before();  // which has set sums to zero
+    const int warp = number * cut_warps(config) + static_cast<int>(warpgroup * 4 + recompute(threadIdx.x) / 32 % 4);
+    float *of_dk = part_sums.of_warp(warp, cut_floats(config)), *of_dv = of_dk + 16 * config.head_dim_qk;
+    if (any) {
+      PartSums::add(of_dk, dk);
+      PartSums::add(of_dv, dv);
+    }
+    if (!part_sums.is_last(warp, params.parts)) return false;
+    PartSums::read(dk, of_dk);
+    PartSums::read(dv, of_dv);
+    return true;
+  }
+  __device__ void store_dk(const BackwardItem& its, int key) const {
+    store_rows<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, its.seq),
+                                                     params.dk_stride.token, key, its.seq.k_len,
+                                                     config.scale * kDropoutFactor, dk);
+  }
+  __device__ void store_dv(const BackwardItem& its, int key) const {
+    store_rows<config.output_dv, config.head_dim_v>(params.dv, key_begin(params.dv_stride, its.seq),
+                                                    params.dv_stride.token, key, its.seq.k_len, kDropoutFactor, dv);
+  }
+
+  // Where the tiles of a round are.
+  __device__ void find_places(int round) {
+    place = uniform(round % kPlaces), item_place = uniform(round % kItemPlaces);
+    k = uniform(shared.k(place)), v = uniform(shared.v(place));
+  }
+};
+
+}  // namespace flashjit
