@@ -1,4 +1,4 @@
-// Runs the program of a forward kernel on small tiles in float64: what its consumers make of a few items.
+// Runs printed programs on small tiles in float64: what their consumers make of a few items.
 #pragma once
 
 #include <string>
@@ -8,7 +8,9 @@
 
 namespace flashjit::testing {
 
-// Empty: all items have the reference's O. Else what is wrong: a protocol that is broken, or an element that is off.
+// Empty: all items have the reference's O, or the reference's gradients. Else what is wrong: a protocol that is broken, or an
+// element that is off.
 std::string interpret(const Program& program, const Scenario& scenario);
+std::string interpret_backward(const Program& program, const Scenario& scenario);
 
 }  // namespace flashjit::testing

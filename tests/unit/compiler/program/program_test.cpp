@@ -1,30 +1,17 @@
 // The program of a hopper kernel computes attention, and a program with a statement changed does not.
 #include <algorithm>
-#include <cstdio>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include <gtest/gtest.h>
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include "codegen/cuda/loop.h"
-#include "compiler/plan.h"
-#include "compiler/program/edit.h"
-#include "compiler/program/ir_verify_roles.h"
-#include "tests/sanitized.h"
-#include "tests/unit/compiler/program/interpreter.h"
+#include "tests/unit/compiler/program/mutations.h"
 
 namespace flashjit {
 namespace {
 
-constexpr char kHopper[] = "templates/hopper/";
+using testing::Case;
+using testing::collect;
+using testing::Mutations;
 
-struct Case {
-  std::string spec, pins;
-};
 // Each choice that changes statements, and pairs of these.
 std::vector<Case> cases() {
   std::vector<Case> all;
@@ -52,51 +39,19 @@ std::vector<Case> cases() {
   return all;
 }
 
-// Nothing where no schedule has these pins.
-std::optional<Plan> plan_of(const Case& c) {
-  const auto spec = parse_spec(c.spec);
-  EXPECT_TRUE(spec) << c.spec << ": " << spec.error().message;
-  const auto target = find_target("sm_90a");
-  const auto pins = parse_schedule(c.pins);
-  EXPECT_TRUE(pins) << c.pins;
-  if (!spec || !target || !pins) return {};
-  auto plan = make_plan(*spec, **target, *pins);
-  if (!plan) return {};
-  return std::move(*plan);
-}
-
-std::vector<Scenario> scenarios() {
-  std::vector<Scenario> all;
-  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6})
-    all.push_back({{{3, 1}, {1, 1}, {0, 0}, {9, 2}, {2, 2}, {6, 1}, {5, 1}}, seed});
-  return all;
-}
-
-std::string find_fault(const Program& program) {
-  for (const Scenario& scenario : scenarios()) {
-    if (const std::string wrong = testing::interpret(program, scenario); !wrong.empty()) return wrong;
-  }
-  return {};
-}
-
 TEST(HopperProgram, ComputesAttention) {
   int programs = 0;
   for (const Case& c : cases()) {
-    const auto plan = plan_of(c);
+    const auto plan = testing::plan_of(c);
     if (!plan) continue;
     ++programs;
-    EXPECT_EQ(find_fault(plan->program), "") << c.spec << " // " << c.pins << "\n" << dump(plan->program);
+    EXPECT_EQ(testing::find_fault(plan->program, testing::interpret), "") << c.spec << " // " << c.pins << "\n"
+                                                                          << dump(plan->program);
   }
   EXPECT_GE(programs, 50);
 }
 
 // Every statement of the steps, by the body it is in.
-void collect(Body& body, std::vector<Place>& out) {
-  for (std::size_t i = 0; i < body.size(); ++i) {
-    out.push_back({&body, i});
-    collect(body[i].body, out);
-  }
-}
 std::vector<Place> places_of(Program& program) {
   std::vector<Place> all;
   std::vector<std::string_view> names = {
@@ -133,58 +88,22 @@ bool waits_twice(const Program& program, const Statement& s) {
   return s.kind == Kind::Wait && first->form != "scores";
 }
 
-// What changes programs, one place at a time, and what came of it.
-struct Mutations {
-  std::size_t step = 1;  // every such case
-  int tried = 0, seen = 0, excused = 0, printed_alike = 0;
-  std::vector<std::string> unseen = {};
-
-  // `change` says what it has changed; empty: there is nothing to change there.
-  template <class Change>
-  void try_all(const Change& change) {
-    const std::vector<Case> all = cases();
-    for (std::size_t n = 0; n < all.size(); n += step) {
-      const Case& c = all[n];
-      const auto plan = plan_of(c);
-      if (!plan) continue;
-      const auto text = emit_loop(plan->program, kHopper);
-      ASSERT_TRUE(text) << text.error().message;
-      Program whole = plan->program;
-      const std::size_t count = places_of(whole).size();
-      for (std::size_t i = 0; i < count; ++i) {
-        Program program = plan->program;
-        bool is_excused = false;
-        const std::string changed = change(program, places_of(program)[i], is_excused);
-        if (changed.empty()) continue;
-        ++tried;
-        const auto other = emit_loop(program, kHopper);
-        printed_alike += other && *other == *text;
-        if (!find_fault(program).empty()) ++seen;
-        else if (is_excused) ++excused;
-        else unseen.push_back(fmt::format("{}: {} // {}", changed, c.spec, c.pins));
-      }
-    }
-    ::testing::Test::RecordProperty("tried", tried);
-    ::testing::Test::RecordProperty("seen", seen);
-    std::printf("%d changes: %d seen, %d that may go unseen, %zu others\n", tried, seen, excused, unseen.size());
-    EXPECT_EQ(printed_alike, 0);
-  }
-};
+Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret, places_of, step}; }
 
 TEST(HopperProgram, AStatementLessIsSeen) {
-  Mutations mutations{.step = FLASHJIT_SANITIZED ? 9 : 1};
+  Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 9 : 1);
   mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
     const Statement removed = place.take(1).front();
     is_excused = may_go_unseen(removed) || waits_twice(program, removed);
     return fmt::format("{} {}", describe(program, removed), removed.form);
   });
-  EXPECT_TRUE(mutations.unseen.empty()) << fmt::format("{}", fmt::join(mutations.unseen, "\n"));
+  mutations.expect_none_unseen();
   EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 200 : 2000);
 }
 
 // Neighbours may change places where neither needs the other: no more than what was so when this was written.
 TEST(HopperProgram, NeighboursThatChangePlaces) {
-  Mutations mutations{.step = FLASHJIT_SANITIZED ? 16 : 4};
+  Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 16 : 4);
   mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
     if (place.at + 1 >= place.body->size()) return {};
     Statement &a = place.statement(), &b = (*place.body)[place.at + 1];
@@ -202,7 +121,7 @@ std::string other_barrier(const Statement& s, const std::string& barrier) {
 }
 
 TEST(HopperProgram, AnotherAttributeIsSeen) {
-  Mutations mutations;
+  Mutations mutations = mutations_of(1);
   mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
     Statement& s = place.statement();
     Attributes changed;
@@ -218,7 +137,7 @@ TEST(HopperProgram, AnotherAttributeIsSeen) {
     is_excused = waits_twice(program, s) || s.form == "behind_sum";
     return what.empty() ? what : what + " of " + describe(program, s);
   });
-  EXPECT_TRUE(mutations.unseen.empty()) << fmt::format("{}", fmt::join(mutations.unseen, "\n"));
+  mutations.expect_none_unseen();
   EXPECT_GT(mutations.seen, 200);
 }
 

@@ -1,0 +1,223 @@
+#include <array>
+#include <cmath>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "compiler/program/edit.h"
+#include "compiler/program/ir_verify_roles.h"
+#include "tests/unit/compiler/program/interpreter.h"
+
+namespace flashjit::testing {
+
+namespace {
+
+constexpr int kQueries = 2, kKeys = 3, kDims = 4;
+
+// Numbers that follow from where they are.
+double number(int what, std::int64_t item, std::int64_t of, int row, int column) {
+  const auto at = static_cast<double>(what * 7919 + item * 613 + of * 97 + row * 31 + column * 11 + 1);
+  return std::sin(at * 1.7);
+}
+double query(std::int64_t item, std::int64_t tile, int q, int i) { return number(1, item, tile, q, i); }
+double d_o(std::int64_t item, std::int64_t tile, int q, int i) { return number(2, item, tile, q, i); }
+double key(std::int64_t item, int warpgroup, int k, int i) { return number(3, item, warpgroup, k, i); }
+double value(std::int64_t item, int warpgroup, int k, int i) { return number(4, item, warpgroup, k, i); }
+double lse(std::int64_t item, std::int64_t tile, int q) { return number(5, item, tile, q, 0); }
+double d(std::int64_t item, std::int64_t tile, int q) { return number(6, item, tile, q, 0); }
+
+using Scores = std::array<std::array<double, kQueries>, kKeys>;  // transposed, as the kernel has them
+using KeyRows = std::array<std::array<double, kDims>, kKeys>;
+using QueryRows = std::array<std::array<double, kDims>, kQueries>;
+
+// What the warpgroups of a block tell each other, by slot and warpgroup, and what they add to in memory.
+struct Shared {
+  std::map<std::pair<std::int64_t, int>, Scores> ds;
+  std::map<std::pair<std::int64_t, std::int64_t>, QueryRows> dq;  // by item and tile
+};
+
+struct Consumer {
+  int warpgroup, warpgroups;
+  std::int64_t slots;  // of dS
+  Shared& shared;
+  Scores s = {}, p = {}, dp = {}, ds = {};
+  KeyRows dk = {}, dv = {};
+  std::map<std::string, QueryRows> dq = {};  // by registers
+  bool has_lse = false, has_d = false;       // is S, is dP relative to it?
+  std::map<std::int64_t, std::pair<KeyRows, KeyRows>> results = {};
+
+  void add_scores(Scores& to, bool onto, const auto& element) {
+    for (int k = 0; k < kKeys; ++k)
+      for (int q = 0; q < kQueries; ++q) to[k][q] = (onto ? to[k][q] : 0) + element(k, q);
+  }
+  void multiply(const Program& program, const Step& step) {
+    const Statement& statement = *step.statement;
+    const bool onto = statement.product.accumulates;
+    const std::int64_t item = step.item, tile = step.tile;
+    const auto dot = [](const auto& a, const auto& b) {
+      double sum = 0;
+      for (int i = 0; i < kDims; ++i) sum += a(i) * b(i);
+      return sum;
+    };
+    if (statement.form == "lse_terms") {
+      has_lse = true;
+      add_scores(s, onto, [&](int, int q) { return -lse(item, tile, q); });
+    } else if (statement.form == "d_terms") {
+      has_d = true;
+      add_scores(dp, onto, [&](int, int q) { return -d(item, tile, q); });
+    } else if (statement.form == "scores") {
+      has_lse = has_lse && onto;
+      add_scores(s, onto, [&](int k, int q) {
+        return dot([&](int i) { return key(item, warpgroup, k, i); }, [&](int i) { return query(item, tile, q, i); });
+      });
+    } else if (statement.form == "dp") {
+      has_d = has_d && onto;
+      add_scores(dp, onto, [&](int k, int q) {
+        return dot([&](int i) { return value(item, warpgroup, k, i); }, [&](int i) { return d_o(item, tile, q, i); });
+      });
+    } else if (statement.form == "dv") {
+      for (int k = 0; k < kKeys; ++k)
+        for (int i = 0; i < kDims; ++i)
+          for (int q = 0; q < kQueries; ++q) dv[k][i] += p[k][q] * d_o(item, tile, q, i);
+    } else if (statement.form == "dk") {
+      for (int k = 0; k < kKeys; ++k)
+        for (int i = 0; i < kDims; ++i)
+          for (int q = 0; q < kQueries; ++q) dk[k][i] += ds[k][q] * query(item, tile, q, i);
+    } else {  // dQ, of a share of the columns
+      const std::int64_t slot = (step.number - (is_before(statement) ? 1 : 0) + slots) % slots;
+      QueryRows& to = dq[program.buffers[static_cast<std::size_t>(statement.writes[0])].name];
+      to = {};
+      for (int of = 0; of < warpgroups; ++of)
+        for (int q = 0; q < kQueries; ++q)
+          for (int i = warpgroup; i < kDims; i += warpgroups)
+            for (int k = 0; k < kKeys; ++k) to[q][i] += shared.ds[{slot, of}][k][q] * key(item, of, k, i);
+    }
+  }
+  void make_probabilities(const Step& step) {
+    for (int k = 0; k < kKeys; ++k)
+      for (int q = 0; q < kQueries; ++q) p[k][q] = std::exp(s[k][q] - (has_lse ? 0 : lse(step.item, step.tile, q)));
+  }
+  void make_gradients(const Step& step, const Scores& weights) {
+    for (int k = 0; k < kKeys; ++k)
+      for (int q = 0; q < kQueries; ++q)
+        ds[k][q] = weights[k][q] * (dp[k][q] - (has_d ? 0 : d(step.item, step.tile, q)));
+  }
+
+  void execute(const Program& program, const Step& step) {
+    const Statement& statement = *step.statement;
+    const auto writes = [&](std::string_view name) {
+      return !statement.writes.empty() && program.buffers[static_cast<std::size_t>(statement.writes[0])].name == name;
+    };
+    switch (statement.kind) {
+      case Kind::Mma: multiply(program, step); break;
+      case Kind::Softmax:
+        make_probabilities(step);
+        s = p;
+        break;
+      case Kind::Gradient:
+        if (statement.form == "at_once") make_probabilities(step);
+        make_gradients(step, statement.form == "at_once" ? p : s);
+        break;
+      case Kind::Stage: shared.ds[{step.number % slots, warpgroup}] = ds; break;
+      case Kind::Fill:
+        if (writes("dK")) dk = {};
+        if (writes("dV")) dv = {};
+        break;
+      case Kind::Store:
+        if (writes("dk")) results[step.item].first = dk;
+        if (writes("dv")) results[step.item].second = dv;
+        if (writes("dq")) {
+          const std::string& from = program.buffers[static_cast<std::size_t>(statement.reads[0])].name;
+          QueryRows& to = shared.dq[{step.item, is_before(statement) ? step.tile_before : step.tile}];
+          for (int q = 0; q < kQueries; ++q)
+            for (int i = 0; i < kDims; ++i) to[q][i] += dq[from][q][i];
+        }
+        break;
+      default: break;
+    }
+  }
+};
+
+std::string differ(std::string_view what, std::int64_t item, int row, int column, double got, double expected) {
+  if (std::abs(got - expected) < 1e-9) return {};
+  return fmt::format("{} of item {}, row {}, column {}: {} for {}", what, item, row, column, got, expected);
+}
+
+// The gradients of an item by their definition.
+struct Reference {
+  std::int64_t item;
+  double p(int warpgroup, int k, std::int64_t tile, int q) const {
+    double sum = -lse(item, tile, q);
+    for (int i = 0; i < kDims; ++i) sum += key(item, warpgroup, k, i) * query(item, tile, q, i);
+    return std::exp(sum);
+  }
+  double ds(int warpgroup, int k, std::int64_t tile, int q) const {
+    double sum = -d(item, tile, q);
+    for (int i = 0; i < kDims; ++i) sum += value(item, warpgroup, k, i) * d_o(item, tile, q, i);
+    return p(warpgroup, k, tile, q) * sum;
+  }
+};
+
+std::string compare_keys(const Consumer& consumer, std::int64_t item, std::int64_t tiles) {
+  const auto found = consumer.results.find(item);
+  if (found == consumer.results.end()) return fmt::format("dK and dV of item {} are never stored", item);
+  const Reference reference = {item};
+  for (int k = 0; k < kKeys; ++k) {
+    for (int i = 0; i < kDims; ++i) {
+      double dk = 0, dv = 0;
+      for (std::int64_t tile = 0; tile < tiles; ++tile) {
+        for (int q = 0; q < kQueries; ++q) {
+          dk += reference.ds(consumer.warpgroup, k, tile, q) * query(item, tile, q, i);
+          dv += reference.p(consumer.warpgroup, k, tile, q) * d_o(item, tile, q, i);
+        }
+      }
+      const auto& [of_dk, of_dv] = found->second;
+      if (const std::string off = differ("dK", item, k, i, of_dk[k][i], dk); !off.empty()) return off;
+      if (const std::string off = differ("dV", item, k, i, of_dv[k][i], dv); !off.empty()) return off;
+    }
+  }
+  return {};
+}
+std::string compare_queries(Shared& shared, std::int64_t item, std::int64_t tiles, int warpgroups) {
+  const Reference reference = {item};
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    for (int q = 0; q < kQueries; ++q) {
+      for (int i = 0; i < kDims; ++i) {
+        double dq = 0;
+        for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup)
+          for (int k = 0; k < kKeys; ++k) dq += reference.ds(warpgroup, k, tile, q) * key(item, warpgroup, k, i);
+        if (const std::string off = differ("dQ", item, q, i, shared.dq[{item, tile}][q][i], dq); !off.empty())
+          return off;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string interpret_backward(const Program& program, const Scenario& scenario) {
+  Shared shared;
+  const int warpgroups = static_cast<int>(consumers_of(program)), exchange = program.buffer("dSs");
+  const std::int64_t slots = exchange < 0 ? 1 : program.buffers[static_cast<std::size_t>(exchange)].stages;
+  std::vector<Consumer> consumers;
+  for (int i = 0; i < warpgroups; ++i) consumers.push_back({i, warpgroups, slots, shared});
+  const auto done = run_roles(program, scenario, [&](const RoleTrace& trace, const Step& step) {
+    consumers[static_cast<std::size_t>(trace.number)].execute(program, step);
+  });
+  if (!done) return done.error().message;
+  for (std::size_t n = 0; n < scenario.items.size(); ++n) {
+    const auto item = static_cast<std::int64_t>(n);
+    const std::int64_t tiles = scenario.items[n].tiles;
+    for (const Consumer& consumer : consumers)
+      if (const std::string off = compare_keys(consumer, item, tiles); !off.empty()) return off;
+    if (exchange < 0) continue;  // dQ is another launch's
+    if (const std::string off = compare_queries(shared, item, tiles, warpgroups); !off.empty()) return off;
+  }
+  return {};
+}
+
+}  // namespace flashjit::testing

@@ -1,0 +1,138 @@
+// The program of a hopper_backward kernel computes gradients, and a program with a statement changed does not.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/unit/compiler/program/mutations.h"
+
+namespace flashjit {
+namespace {
+
+using testing::Case;
+using testing::Mutations;
+
+// Each choice that changes statements, and pairs of these.
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  const std::string table = "score=\"s + table[h, q, k]\" params=\"table: bf16[3]\"",
+                    slope = "params=\"slope: fp32[1]\"";
+  for (const std::string& spec :
+       {std::string("bwd bf16 d=128 heads=2 mask=\"causal\""), std::string("bwd fp16 d=64 heads=4/2"),
+        std::string("bwd bf16 d=128 dropout=0.1"), std::string("bwd bf16 d=64 dropout=0.1 mask=\"window(300, 0)\""),
+        std::string("bwd bf16 d=128 score=\"softcap(50.0)\" mask=\"causal\""),
+        std::string("bwd bf16 d=64 layout=packed mask=\"causal\""), "bwd bf16 d=128 heads=2 " + table,
+        "bwd bf16 d=128 heads=2 " + table + " grads=\"table\"", "bwd bf16 d=64 heads=2 " + table + " grads=\"table\"",
+        "bwd bf16 d=128 heads=2 score=\"s - slope[h] * (q - k)\" " + slope + " grads=\"slope\"",
+        "bwd bf16 d=64 heads=2 score=\"s * slope[h]\" " + slope + " grads=\"slope\"",
+        std::string("bwd bf16 d=64 score=\"s * s / s\""), std::string("bwd bf16 d=96 mask=\"(q + k) % 7 != h\"")}) {
+    for (const std::string dq : {"atomics", "ordered", "launch"})
+      all.push_back({spec, "family=hopper_backward,dq=" + dq});
+  }
+  return all;
+}
+
+TEST(HopperBackwardProgram, ComputesGradients) {
+  int programs = 0;
+  for (const Case& c : cases()) {
+    const auto plan = testing::plan_of(c);
+    if (!plan) continue;
+    ++programs;
+    ASSERT_TRUE(plan->program.picture_of.empty()) << c.spec;
+    EXPECT_EQ(testing::find_fault(plan->program, testing::interpret_backward), "") << c.spec << " // " << c.pins << "\n"
+                                                                                   << dump(plan->program);
+  }
+  EXPECT_GE(programs, 25);
+}
+
+// Every statement of the loops, by the body it is in.
+std::vector<Place> places_of(Program& program) {
+  std::vector<Place> all;
+  for (const std::string_view name :
+       {"copy_step", "copy_values", "copy_steps", "produce", "step", "add_last_dq", "store_keys", "visit", "consume"})
+    if (Statement* body = find_body(program, name)) testing::collect(body->body, all);
+  return all;
+}
+
+// Statements whose loss changes neither what is computed in exact numbers nor who waits for whom: names, without which it
+// would not compile, what only rounded numbers or a real compiler show, and what is between these roles and those that deal
+// out items, or sum up gradients of parameters.
+bool may_go_unseen(const Statement& s) {
+  constexpr Kind kUnseen[] = {Kind::Let,  Kind::Draw,  Kind::Drop, Kind::Return, Kind::Otherwise,
+                              Kind::Keep, Kind::Fence, Kind::Mark, Kind::Advance};
+  constexpr std::string_view kCalls[] = {
+      "gather_warp",      "copy_own_inputs", "read_inputs", "set_ones_again", "keep_numbers",          "prefetch",
+      "put_gradients",    "await_turn",      "find_places", "release_item",   "release_item_of_round", "want_item",
+      "await_turn_before"};
+  if (s.kind == Kind::Call) return std::ranges::count(kCalls, s.label) > 0;
+  if (s.kind == Kind::When) return std::ranges::all_of(s.body, may_go_unseen);
+  if (s.kind == Kind::Fill) return s.form == "ones";
+  return std::ranges::count(kUnseen, s.kind) > 0;
+}
+
+// Is it what is done for gradients of tensors that are read in tiles, which the interpreter does not have?
+bool is_of_gradient_tiles(const Body& body) {
+  return std::ranges::any_of(body, [](const Statement& s) { return s.label == "put_gradients"; });
+}
+bool waits_for_gradient_tiles(const Place& place) {
+  const Statement& s = place.statement();
+  if (s.kind == Kind::When) return is_of_gradient_tiles(s.body);
+  return s.kind == Kind::Wait && place.at + 2 < place.body->size() &&
+         (*place.body)[place.at + 2].label == "put_gradients";
+}
+
+// Where all is made at once, all products are waited for together: one group does for two.
+bool joins_groups(const Program& program, const Statement& s) {
+  const Statement* step = find_body(program, "step");
+  return s.kind == Kind::Commit &&
+         std::ranges::any_of(step->body, [](const Statement& s) { return s.label == "prefetch"; });
+}
+
+Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret_backward, places_of, step}; }
+
+TEST(HopperBackwardProgram, AStatementLessIsSeen) {
+  Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 9 : 1);
+  mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
+    is_excused = waits_for_gradient_tiles(place);
+    const Statement removed = place.take(1).front();
+    is_excused |= may_go_unseen(removed) || joins_groups(program, removed);
+    return fmt::format("{} {}", describe(program, removed), removed.form);
+  });
+  mutations.expect_none_unseen();
+  EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 80 : 800);
+}
+
+// Neighbours may change places where neither needs the other: no more than what was so when this was written.
+TEST(HopperBackwardProgram, NeighboursThatChangePlaces) {
+  Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 16 : 4);
+  mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
+    if (place.at + 1 >= place.body->size()) return {};
+    Statement &a = place.statement(), &b = (*place.body)[place.at + 1];
+    if (b.kind == Kind::Otherwise) return {};
+    is_excused = may_go_unseen(a) || may_go_unseen(b);
+    std::swap(a, b);
+    return fmt::format("{} before {}", describe(program, a), describe(program, b));
+  });
+  EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 20 : 100);
+}
+
+TEST(HopperBackwardProgram, AnotherAttributeIsSeen) {
+  Mutations mutations = mutations_of(1);
+  mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
+    Statement& s = place.statement();
+    is_excused = waits_for_gradient_tiles(place);
+    Attributes changed;
+    std::string what;
+    for (Attribute a : s.attributes.all()) {
+      if (a.key == "pending") a.value = std::get<std::int64_t>(a.value) + 1, what = "pending";
+      else if (a.key == "barrier") a.value = std::string(print(a.value) == "full" ? "empty" : "full"), what = "barrier";
+      EXPECT_TRUE(changed.set(a.key, a.value, a.writer));
+    }
+    s.attributes = changed;
+    return what.empty() ? what : what + " of " + describe(program, s);
+  });
+  mutations.expect_none_unseen();
+  EXPECT_GT(mutations.seen, 300);
+}
+
+}  // namespace
+}  // namespace flashjit
