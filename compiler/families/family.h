@@ -81,6 +81,8 @@ struct FamilyRow {
   std::span<const std::string_view> options;
   // The choices of a schedule in words, lines for `explain`.
   std::string (*describe)(const KernelConfig& config);
+  // Likewise which measurements have decided between them; null: none have.
+  std::string (*explain_tuned)(const Problem& problem, const Schedule& schedule) = nullptr;
 };
 
 // In the order in which they are tried: when the kernels of one turn out bad, the next one's turn comes.

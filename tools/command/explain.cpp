@@ -72,7 +72,10 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
     text +=
         fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
-  if (all) text += plan.schedule.family->describe(plan.config) + describe_append(plan) + describe_value_rows(plan);
+  const FamilyRow& family = *plan.schedule.family;
+  if (all) text += family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan);
+  if (all && family.explain_tuned)
+    text += family.explain_tuned(Problem(plan.spec, plan.target, plan.tiles), plan.schedule);
   const std::vector<std::string> notes = plan.all_notes();
   const std::size_t shown = all ? notes.size() : std::min(notes.size(), kShownNotes);
   for (std::size_t i = 0; i < shown; ++i) text += fmt::format("  note: {}\n", notes[i]);

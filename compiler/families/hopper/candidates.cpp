@@ -9,6 +9,7 @@
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/choices.h"
 #include "compiler/families/hopper/hopper.h"
+#include "compiler/families/hopper/tuned.h"
 #include "compiler/spec/config_words.h"
 
 namespace flashjit {
@@ -362,56 +363,21 @@ struct Enumeration {
   // 1053 TFLOP/s for 1012; H200, 2026-11-28). Windows, and keys whose scales are those of blocks, take none anyway.
   bool leaves_no_turns(const Schedule& s) const {
     const bool tight = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
-    const bool turns_under_mask = spec.mask && spec.scale_block == 0 && !begins_late();
+    const bool turns_under_mask = spec.mask && spec.scale_block == 0 && !begins_late(problem);
     return tight && (has_inputs || turns_under_mask || (spec.mask && spec.d_qk > 128));
   }
 
-  // Do rows begin behind the first key, as those of a window? Then they see few.
-  bool begins_late() const { return problem.tiles.full_begin->op != Op::IntConst; }
-
-  // A column of ones beside V, where memory is left for it beside two Q: an addition less for every score, for eight
-  // more columns of the product. Of V dim 64 they are too many (0.92); at 128 and 192 they gain 1 to 6 % (1.00
-  // to 1.06), with alibi 3 % and softcap 7 %. Turns pay or do no harm wherever they can be taken (d=64: 1.03, d=128 and
-  // 256: 1.00), but not at 128 beside that column (0.99), unless there is a score function (alibi 1.01 to 1.02, softcap
-  // the same). H200, 2026-11-22, tests/device/RESULTS.md. With dropout two warpgroups take them (909 us for 1045 without
-  // at d=128, 766 for 849 at d=256, 1 x 8192; H200, 2026-11-25), three do not.
-  //
-  // Of 8 bits ones pay where weights are bits, else up to V dims of 80 (over additions at 1 x 16384, d=32; 64; 80; 96; 112:
-  // 1.05; 1.08, causal 1.12, alibi 1.17; 1.03; 0.99; 0.97; softcap 0.97) and at 128 as a product by themselves (full 1.03,
-  // causal 1.00 to 1.05, window 1.00, 192/128 1.05; scales of blocks 0.98; d=256 1.00). Turns do not pay at d=64 (0.94 to
-  // 1.00), beside sums by additions at d=96 and 112 (0.94 to 0.98, 0.91 to 1.00; at 128 about 1.00, but alibi 1.05 and softcap
-  // 1.03), beside that product (0.95 to 1.02), unless weights are bits (1.07), nor in windows (of 1024, d=128: 0.98,
-  // linear_exp 0.97). H200, 2026-11-25 and 28.
+  // A column of ones beside V where that pays and there is room for it; turns where they pay (tuned.cpp).
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
     matrix.row_sum = RowSum::matrix;
-    if (ones_pay(matrix) && !pins.row_sum && !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) &&
-        fits(problem, matrix))
+    if (find_ones_row(problem, matrix).pays && !pins.row_sum &&
+        !refuses_row_sum(spec, matrix, config_of(problem, matrix), nullptr) && fits(problem, matrix))
       s = matrix;
-    const bool turns = overlaps && *s.warpgroups > 1 && !(drops(spec) && *s.warpgroups == 3) && turns_pay(s);
+    const bool turns = overlaps && *s.warpgroups > 1 && find_turns_row(problem, s).pays;
     s.exclusive = pins.exclusive.value_or(turns ? Exclusive::issue : Exclusive::none);
     out.push_back(s);
-  }
-
-  bool ones_pay(const Schedule& s) const {
-    const bool first = *s.reference == Reference::first;
-    if (narrow && spec.linear_exp) return *s.warpgroups < 3 || spec.d_v <= 128;  // d=144 with 64 keys spills 8 bytes
-    if (*s.overlap != Overlap::qk_pv) return false;
-    if (narrow) {
-      const bool pay = spec.d_v <= 80 || (sums_apart(config_of(problem, s)) && spec.scale_block == 0);
-      return pay && first && !problem.score.has_tanh && !has_inputs;
-    }
-    return *s.keys == Keys::whole && *s.warpgroups == 2 && *s.q_stages == 2 && first && spec.d_v >= 128;
-  }
-  bool turns_pay(const Schedule& s) const {
-    if (narrow) {
-      const bool plain_sums = *s.row_sum == RowSum::adds && !spec.score;
-      if (begins_late()) return false;
-      if (sums_apart(config_of(problem, s))) return spec.linear_exp && spec.scale_block == 0;
-      return spec.d_v > (plain_sums ? 112 : 64);
-    }
-    return *s.row_sum == RowSum::adds || spec.d_v > 128 || spec.score;
   }
 };
 

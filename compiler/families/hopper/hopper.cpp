@@ -1,5 +1,6 @@
 #include "compiler/families/hopper/hopper.h"
 #include "compiler/families/hopper/roles.h"
+#include "compiler/families/hopper/tuned.h"
 
 #include <algorithm>
 #include <vector>
@@ -234,6 +235,7 @@ const FamilyRow kHopper = {
     .honoured = kHonoured,
     .options = kOptions,
     .describe = describe,
+    .explain_tuned = explain_tuned,
 };
 
 }  // namespace flashjit
