@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/program/ir_verify_roles.h"
 #include "compiler/program/vocabulary.h"
 
 namespace flashjit {
@@ -107,17 +108,26 @@ struct Printer {
   }
 };
 
+// The role, or those of a launch; a launch that a file has stands for itself.
+void add_roles(const Statement& s, std::vector<Statement>& roles) {
+  if (s.kind != Kind::Launch || !has_roles(s.body)) return roles.push_back(s);
+  for (const Statement& role : s.body) roles.push_back(role);
+}
+
 }  // namespace
 
 Result<std::string> emit_loop(const Program& program) {
   if (!program.vocabulary) return std::string();
   Printer printer{program};
   printer.text = "#pragma once\n\n";
-  for (const Statement& role : program.body) {
-    if (!role.form.empty()) printer.text += fmt::format("#include \"{}{}\"\n", program.vocabulary->folder, role.form);
+  std::vector<Statement> roles;
+  for (const Statement& role : program.body) add_roles(role, roles);
+  for (const Statement& role : roles) {
+    const std::string_view file = role.kind == Kind::Launch ? role.label : role.form;
+    if (!file.empty()) printer.text += fmt::format("#include \"{}{}\"\n", program.vocabulary->folder, file);
   }
   printer.text += "\nnamespace flashjit {\n";
-  for (const Statement& role : program.body)
+  for (const Statement& role : roles)
     if (role.kind != Kind::Launch) FLASHJIT_TRY(printer.print_role(role));
   return printer.text + "\n}  // namespace flashjit\n";
 }

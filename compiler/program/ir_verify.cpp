@@ -106,7 +106,7 @@ Result<void> check_phases(const Program& p, Axis along) {
           fmt::format("phase {} begins at {}, the one before ends at {}", i, p.phases[i].begin, p.phases[i - 1].end));
     }
   }
-  if (has_roles(p)) return {};
+  if (has_roles(p.body)) return {};
   const int masks = count(p.body, Kind::Mask), softmaxes = count(p.body, Kind::Softmax);
   if (mixed && masks != softmaxes)
     return internal(
@@ -276,14 +276,15 @@ Result<void> check_copies(const Program& p) {
 }  // namespace
 
 Result<void> verify(const Program& p) {
+  const bool is_printed = p.vocabulary || has_roles(p.body);
   FLASHJIT_TRY(check_attributes(p, p.attributes, "program"));
-  if (!has_roles(p)) FLASHJIT_TRY(check_definitions(p));  // roles hand each other what is defined
+  if (!is_printed) FLASHJIT_TRY(check_definitions(p));  // roles hand each other what is defined
   std::optional<Axis> along;
   FLASHJIT_TRY(check_loops(p.body, along));
-  if (!along && !p.phases.empty()) return internal("the program has phases and no loop");
+  if (!along && !p.phases.empty() && !is_printed) return internal("the program has phases and no loop");
   if (along && p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p, *along));
   if (p.ran("place_buffers")) FLASHJIT_TRY(check_places(p));
-  if (has_roles(p)) return check_roles(p);
+  if (is_printed) return check_roles(p);
   if (copies_ahead(p.body)) FLASHJIT_TRY(check_copies(p));
   return {};
 }

@@ -32,6 +32,7 @@ struct Filler {
   std::int64_t granted = 0;                                        // known to be empty
   std::int64_t announced = 0;                                      // to be full once they are filled
   std::vector<std::pair<std::int64_t, std::int64_t>> filled = {};  // the item and the tile of each
+  bool asks = false;  // whether a slot is empty; else it is to be filled once
 };
 
 // Who reads a ring: how many slots it has released, and which it knows to be full.
@@ -43,6 +44,7 @@ struct Reader {
 struct Product {
   const Statement* statement;
   std::int64_t group;
+  Step step;
 };
 
 // A role, how far it has come, and what it has under way.
@@ -224,9 +226,12 @@ struct Block {
     if (slot != reader.released)
       return wrong(step, fmt::format("releases slot {}, but {} is the next to be released", slot, reader.released));
     if (!reader.full.contains(slot)) return wrong(step, "releases a slot that it has not awaited");
-    const auto is_told_of = [&](int read) { return is_shared(read) && guard(read) == b; };
+    // Where rings count by themselves, any slot that a product reads may be this one.
     const auto reads_it = [&](const Product& product) {
-      return std::ranges::any_of(product.statement->reads, is_told_of);
+      return std::ranges::any_of(product.statement->reads, [&](int read) {
+        return is_shared(read) && guard(read) == b &&
+               (buffer(b).counter == Counter::Rings || slot_of(actor, product.step, read) == slot);
+      });
     };
     if (std::ranges::any_of(actor.products, reads_it))
       return wrong(step, "releases a slot that a product under way reads: a wait is missing");
@@ -281,7 +286,8 @@ struct Block {
     FLASHJIT_TRY(check_registers(actor, step));
     for (const int b : s.reads) {
       if (!is_shared(b)) continue;
-      const bool before = buffer(b).behind > 0 || (is_before(s) && buffer(b).counter == Counter::Steps);
+      const bool before = buffer(b).counter == Counter::Rings ? buffer(b).behind > 0
+                                                              : is_before(s) && buffer(b).counter == Counter::Steps;
       FLASHJIT_TRY(read(actor, step, b,
                         before          ? step.item_before
                         : step.tile < 0 ? -1
@@ -289,7 +295,7 @@ struct Block {
                         before ? step.tile_before : step.tile));
     }
     if (s.kind == Kind::Stage) FLASHJIT_TRY(fill(actor, step));
-    if (s.kind == Kind::Mma) actor.products.push_back({&s, actor.groups});
+    if (s.kind == Kind::Mma) actor.products.push_back({&s, actor.groups, step});
     if (s.kind == Kind::Commit) ++actor.groups;
     if (s.kind == Kind::Wait) {
       const std::int64_t done = actor.groups - integer(s, "pending", 0);
@@ -345,16 +351,22 @@ struct Block {
       const bool awaits = s.kind == Kind::Await;
       if (is_of_ring && (fills || (awaits && awaits_empty(s)))) {
         for (int other = 0; other < static_cast<int>(p.buffers.size()); ++other)
-          if (other == b || buffer(other).guard == b) actor.fillers[other];
+          if (other == b || buffer(other).guard == b) actor.fillers[other].asks |= awaits;
       }
-      if (is_of_ring && (s.kind == Kind::Release || (awaits && !awaits_empty(s)))) actor.reads[b];
+      if (is_of_ring && actor.trace.role->kind != Kind::Producer &&
+          (s.kind == Kind::Release || (awaits && !awaits_empty(s))))
+        actor.reads[b];
       find_rings(actor, s.inside);
       find_rings(actor, s.body);
     }
   }
   void set_up() {
     turns.resize(static_cast<std::size_t>(std::max<std::int64_t>(consumers_of(p), 1)));
-    for (Actor& actor : actors) find_rings(actor, actor.trace.role->body);
+    for (Actor& actor : actors) {
+      find_rings(actor, actor.trace.role->body);
+      for (auto& [b, filler] : actor.fillers)
+        if (!filler.asks && buffer(b).counter == Counter::Items) filler.granted = 1;
+    }
   }
 
   Result<void> check_end() {
@@ -364,9 +376,11 @@ struct Block {
         const bool has_end = buffer(b).ring == "q_ring" || buffer(b).name == "Vc";
         const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
         const bool is_told = guard(b) == b;  // by barriers of its own
-        if (is_told && filler.granted == filled && filler.announced == filled && (used <= 0 || released(b) == used))
-          continue;
-        if (!is_told && filled == actor.fillers.at(guard(b)).granted) continue;
+        // What is filled once, or read when a block ends, is not given back.
+        const bool is_given_back = used <= 0 || !filler.asks || released(b) >= used - buffer(b).behind;
+        const bool is_granted = filler.asks ? filler.granted == filled : filler.granted >= filled;
+        if (is_told && is_granted && filler.announced == filled && is_given_back && released(b) <= used) continue;
+        if (!is_told && filled == static_cast<std::int64_t>(actor.fillers.at(guard(b)).filled.size())) continue;
         return internal(fmt::format("{}: {} slots awaited empty, {} announced, {} filled, {} released", buffer(b).name,
                                     filler.granted, filler.announced, filled, released(b)));
       }
@@ -443,9 +457,15 @@ Result<void> run_roles(const Program& p, const Scenario& scenario,
   return block.run(scenario.seed);
 }
 
-bool has_roles(const Program& p) { return std::ranges::any_of(p.body, is_role); }
+bool has_roles(const Body& body) { return std::ranges::any_of(body, is_role); }
 
 Result<void> check_roles(const Program& p, std::uint64_t seed) {
+  for (const Statement& s : p.body) {
+    if (s.kind != Kind::Launch || !has_roles(s.body)) continue;
+    Program launch = p;
+    launch.body = s.body;
+    FLASHJIT_TRY(check_roles(launch, seed));
+  }
   FLASHJIT_TRY(check_tiles_apart(p));
   std::int64_t stages = 1;
   for (const Buffer& b : p.buffers) stages = std::max<std::int64_t>(stages, b.stages);

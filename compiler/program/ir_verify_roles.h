@@ -8,7 +8,8 @@
 
 namespace flashjit {
 
-bool has_roles(const Program& program);
+// Does a program, or a launch, consist of roles?
+bool has_roles(const std::vector<Statement>& body);
 
 // Executes all roles on the rings of shared memory, for several lengths: every slot is awaited before it is filled or read,
 // and released once, in its turn, after the last product that reads it; registers belong to products until these are waited

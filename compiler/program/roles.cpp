@@ -301,10 +301,12 @@ struct LoopsTrace : BodiesTrace {
   const Statement& role;
   int number, of;
 
-  static bool has_loops(const Statement& role) {
-    const auto is_of_items = [](const Statement& s) { return s.kind == Kind::Loop && s.label == "items"; };
-    return std::ranges::any_of(role.body,
-                               [&](const Statement& body) { return std::ranges::any_of(body.body, is_of_items); });
+  static bool is_own(const Statement& s) {
+    constexpr std::string_view kLoops[] = {"items", "steps", "key_tiles"};
+    return s.kind == Kind::Loop && std::ranges::count(kLoops, s.label) > 0;
+  }
+  static bool has_loops(const Body& body) {
+    return std::ranges::any_of(body, [](const Statement& s) { return is_own(s) || has_loops(s.body); });
   }
 
   Result<void> run_role() {
@@ -313,16 +315,21 @@ struct LoopsTrace : BodiesTrace {
     run_loop = [this](const Statement& loop) {
       return loop.label == "items" ? run_items(loop.body) : run_steps(loop.body);
     };
+    begin_item(scenario.items.front());  // of blocks that have one alone
     execute(role.body.back().body);
     return failed;
+  }
+  void begin_item(const RoleItem& item) {
+    now.tile = now.item_before = now.tile_before = -1;
+    known["begins"] = known["any"] = known["any_steps"] = known["sees_any"] = item.tiles > 0;
+    known["sees_nothing"] = item.tiles == 0;
+    tiles = item.tiles;
   }
 
   bool run_items(const Body& body) {
     known["no_item"] = false;
     for (const RoleItem& item : scenario.items) {
-      now.tile = now.item_before = now.tile_before = -1;
-      known["begins"] = known["any"] = known["any_steps"] = item.tiles > 0;
-      tiles = item.tiles;
+      begin_item(item);
       if (!execute(body)) return false;
       ++now.item;
       first += item.tiles;
@@ -333,7 +340,7 @@ struct LoopsTrace : BodiesTrace {
   bool run_steps(const Body& body) {
     for (now.tile = 0; now.tile < tiles; ++now.tile) {
       now.number = first + now.tile;
-      known["follows"] = now.tile > 0;
+      known["follows"] = known["follows_number"] = now.tile > 0;
       known["no_values"] = now.tile == 0;
       now.item_before = now.tile > 0 ? now.item : -1;
       now.tile_before = now.tile - 1;
@@ -370,11 +377,12 @@ Result<void> add_trace(auto made, const Statement& role, int number, std::vector
 Result<std::vector<RoleTrace>> trace_roles(const Program& p, const Scenario& scenario) {
   std::vector<RoleTrace> traces;
   for (const Statement& role : p.body) {
+    if (role.kind == Kind::Entry || role.kind == Kind::Launch) continue;
     const auto bodies = [&](int number) {
       return BodiesTrace{p, scenario, {scenario.seed * 97 + static_cast<std::uint64_t>(number)}};
     };
     const int count = static_cast<int>(integer(role, "count", 1));
-    const bool has_loops = LoopsTrace::has_loops(role);
+    const bool has_loops = LoopsTrace::has_loops(role.body);
     for (int number = 0; number < count && has_loops; ++number)
       FLASHJIT_TRY(add_trace(LoopsTrace{bodies(number), role, number, count}, role, number, traces));
     if (has_loops) continue;
@@ -385,8 +393,6 @@ Result<std::vector<RoleTrace>> trace_roles(const Program& p, const Scenario& sce
         for (int number = 0; number < count; ++number)
           FLASHJIT_TRY(add_trace(ConsumerTrace{bodies(number), role, number, count}, role, number, traces));
         break;
-      case Kind::Entry:
-      case Kind::Launch: break;
       default: return internal(fmt::format("{} is outside of a role", name(role.kind)));
     }
   }

@@ -1,5 +1,6 @@
 // dQ by a launch of its own: the same bits in every run, and nothing to be zeroed or added up in memory. A block has two
-// warpgroups of 64 queries each and goes over the key tiles that they see; dQ stays in registers.
+// warpgroups of 64 queries each and goes over the key tiles that they see; dQ stays in registers. What the roles of a block do,
+// and in which order, stands in loop.gen.cuh: this is the vocabulary.
 #pragma once
 
 #include "templates/hopper_backward/output.cuh"
@@ -64,33 +65,21 @@ __device__ inline int visible_key_tile(const KernelParams& params, const DqItem&
   return tile;
 }
 
-__device__ inline void produce_keys(const KernelParams& params, const TensorMaps& maps, const DqMemory& shared,
-                                    const DqItem& item) {
-  if (item.last < item.first) return;
-  arrive_expecting(shared.q_full(), kDq.q.bytes() + kDq.d_o.bytes());
-  copy_query_rows(shared.q(), kDq.q, maps.q, maps.q_steps, shared.q_full(), item.seq, item.q_lo);
-  copy_query_rows(shared.d_o(), kDq.d_o, maps.o, maps.o_steps, shared.q_full(), item.seq, item.q_lo);
-#pragma unroll 1
-  for (int number = 0, tile = visible_key_tile(params, item, item.last); tile >= item.first;
-       ++number, tile = visible_key_tile(params, item, tile - 1)) {
-    const u32 stage = number % kDqStages, parity = number / kDqStages % 2 ^ 1;
-    wait_barrier(shared.k_empty(stage), parity);
-    arrive_expecting(shared.k_full(stage), kDq.k.bytes());
-    copy_key_rows(shared.k(stage), kDq.k, maps.dq_k, shared.k_full(stage), item.seq, tile * kDq.tile_kv, kEvictLast);
-    wait_barrier(shared.v_empty(stage), parity);
-    arrive_expecting(shared.v_full(stage), kDq.v.bytes());
-    copy_key_rows(shared.v(stage), kDq.v, maps.dq_v, shared.v_full(stage), item.seq, tile * kDq.tile_kv, kEvictLast);
-  }
-}
+struct DqProducerState {
+  const KernelParams& params;
+  const TensorMaps& maps;
+  const DqMemory& shared;
+  const DqItem& item;
+};
 
 // Scores are not transposed here: a thread has two queries and two neighbouring keys of every eight.
-template <int tile_kv>
-struct DqConsumer {
-  static constexpr int kDqScores = tile_kv / 2, kKeySteps = tile_kv / 16;
+struct DqConsumerState {
+  static constexpr int kDqScores = kDq.tile_kv / 2, kKeySteps = kDq.tile_kv / 16;
   const KernelParams& params;
   const DqMemory& shared;
   const DqItem& item;
-  Turns turns;
+  const char* row_terms;
+  u32 warpgroup;
   u32 rows;                        // of the block's, the first of this warpgroup
   float minus_lse[2], minus_d[2];  // of this thread's queries, the first in units of an exponent of two
 
@@ -99,12 +88,23 @@ struct DqConsumer {
   u32 ds[kKeySteps][4];
   TileNumbers kept[1][kKeySteps];
 
+  __device__ u32 warpgroup_id() const { return warpgroup; }
+  __device__ void begin_turn() const { Turns{warpgroup}.begin(); }
+  __device__ void end_turn() const { Turns{warpgroup}.end(); }
+
+  // Operands of products, by the stage that they are in.
+  __device__ u32 own_queries() const { return descriptor(shared.q() + rows * kPanelWidth); }
+  __device__ u32 own_d_o() const { return descriptor(shared.d_o() + rows * kPanelWidth); }
+  __device__ u32 keys(u32 stage) const { return descriptor(shared.k(stage)); }
+  __device__ u32 key_rows(u32 stage) const { return descriptor(shared.k(stage), kDq.k.panel_bytes()); }
+  __device__ u32 values(u32 stage) const { return descriptor(shared.v(stage)); }
+
   __device__ int query(int h) const {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
     return item.q_lo + static_cast<int>(rows + thread / 32 * 16 + thread % 32 / 4) + 8 * h;
   }
 
-  __device__ void read_terms(const char* row_terms) {
+  __device__ void read_terms() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int q = min(query(h), item.seq.q_len - 1);
@@ -171,69 +171,22 @@ struct DqConsumer {
       dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries, config.dropped>(kept[0][i / 8], i % 8 / 2, i % 2));
   }
 
-  __device__ void step(int number, int tile) {
-    const u32 stage = number % kDqStages;
-    wait_barrier(shared.k_full(stage), number / kDqStages % 2);
-    begin_products();
-    multiply_dq_scores(s, descriptor(shared.q() + rows * kPanelWidth), descriptor(shared.k(stage)));
-    commit_products();
-    wait_products<1>();  // dQ of the step before
-    pin_fragments(ds);
-    if (number > 0) release(shared.k_empty(stage ^ 1));
-    wait_barrier(shared.v_full(stage), number / kDqStages % 2);
-    begin_products();
-    multiply_dq_dp(dp, descriptor(shared.d_o() + rows * kPanelWidth), descriptor(shared.v(stage)));
-    commit_products();
-    turns.end();
-    if constexpr (kDrops) draw(tile);
-    wait_products<1>();
-    pin_registers(s);
-    make_probabilities(tile);
-    pin_registers(s);
-    wait_products<0>();
-    pin_registers(dp);
-    release(shared.v_empty(stage));
-    if constexpr (kDrops) drop_dp();
+  // S has P times slopes.
+  __device__ void make_ds() {
 #pragma unroll
     for (int i = 0; i < kDqScores; i += 2) {
       const float d = minus_d[i % 4 / 2];
       ds[i / 8][i % 8 / 2] = pack<config.element>(s[i] * (dp[i] + d), s[i + 1] * (dp[i + 1] + d));
     }
-    turns.begin();
-    begin_products();
-    multiply_dq(dq, ds, descriptor(shared.k(stage), kDq.k.panel_bytes()), true);
-    commit_products();
   }
-
-  __device__ void run(const char* row_terms) {
-#pragma unroll
-    for (float& x : dq) x = 0;
-    turns.enter();
-    if (item.last >= item.first) {
-      read_terms(row_terms);
-      wait_barrier(shared.q_full(), 0);
-#pragma unroll 1
-      for (int number = 0, tile = visible_key_tile(params, item, item.last); tile >= item.first;
-           ++number, tile = visible_key_tile(params, item, tile - 1))
-        step(number, tile);
-      wait_products<0>();
-      pin_registers(dq);
-    }
-    turns.leave();
+  __device__ void store_dq() const {
     store_rows<config.output_dq, config.head_dim_qk>(params.dq, query_row(params.dq_stride, item.seq, item.seq.h, 0),
                                                      params.dq_stride.token, item.q_lo + static_cast<int>(rows),
                                                      item.seq.q_len, config.scale * kDropoutFactor, dq);
   }
 };
 
-// One block for every 128 queries of each head and batch index.
-// (A template, so that its products need not exist where it is not called.)
-template <int tile_kv = kDq.tile_kv>
-__device__ inline void backward_queries(const KernelParams& params, const TensorMaps& maps, const char* row_terms) {
-  extern __shared__ __align__(1024) char memory[];
-  const DqMemory shared = {shared_address(memory)};
-  const DqItem item = dq_item(params, blockIdx.x);
-  if (kPacked && item.q_lo >= item.seq.q_len) return;
+__device__ inline void set_up(const DqMemory& shared, const KernelParams& params) {
   if (threadIdx.x == 0) {
     if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
     init_barrier(shared.q_full(), 1);
@@ -246,14 +199,6 @@ __device__ inline void backward_queries(const KernelParams& params, const Tensor
     publish_barriers();
   }
   __syncthreads();
-  const u32 warpgroup = uniform(threadIdx.x / kThreadsPerWarpgroup);
-  if (warpgroup == kDqWarpgroups) {
-    shrink_registers<backward_producer_registers(config)>();
-    if (threadIdx.x == kDqWarpgroups * kThreadsPerWarpgroup) produce_keys(params, maps, shared, item);
-  } else {
-    grow_registers<backward_consumer_registers(config)>();
-    DqConsumer<tile_kv>{params, shared, item, {warpgroup}, warpgroup * kRowsPerWarpgroup}.run(row_terms);
-  }
 }
 
 }  // namespace flashjit

@@ -260,8 +260,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
             .overlaps = true,
             .buffers = {1},
             .bounds = "flashjit::kFinishThreads",
-            .call = "finish_backward(params, dq_sums)",
-            .file = "templates/hopper_backward/finish.cuh"};
+            .call = "finish_backward(params, dq_sums)"};
   }
   return {.entry = "flashjit_backward_queries",
           .threads = hopper_threads(c),
@@ -271,8 +270,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
           .overlaps = true,
           .buffers = {0},
           .bounds = "flashjit::hopper_threads(flashjit::config), 1",
-          .call = "backward_queries(params, maps, row_terms)",
-          .file = "templates/hopper_backward/queries.cuh"};
+          .call = "backward_queries(params, maps, row_terms)"};
 }
 
 // One more buffer, an argument of these launches, at these places.
@@ -378,7 +376,6 @@ constexpr std::array<std::string_view, 7> kOptions = {
 const FamilyRow kHopperBackward = {
     .name = "hopper_backward",
     .summary = "Gradients of attention, for Hopper: one warpgroup copies, the others compute.",
-    .loop_file = "templates/hopper_backward/roles.cuh",
     .vocabulary = &kHopperBackwardVocabulary,
     .fields = "tile_q tile_kv dq",
     .computes = is_backward,

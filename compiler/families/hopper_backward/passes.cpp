@@ -111,23 +111,11 @@ void multiply(const Program& p, std::vector<Statement>& body, const std::vector<
   body = std::move(changed);
 }
 
-// The loop along queries, and the one along keys where dQ has a launch of its own.
 Result<Program> assign_warps(Program p, const PassContext& context) {
-  const KernelConfig& c = context.config;
   const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
   if (loop == p.body.end()) return internal("pass assign_warps: the program has no loop");
-  const auto at = loop - p.body.begin();
-  Statement of_queries = *loop;
-  multiply(p, loop->body, dk_dv_products(c));
-  if (!adds_dq(c)) {
-    multiply(p, of_queries.body, dq_products(c));
-    Statement launch = make_statement(Kind::Launch);
-    launch.label = "queries.cuh";
-    of_queries.along = Axis::Keys;
-    launch.body = {std::move(of_queries)};
-    p.body.insert(p.body.begin() + at + 1, std::move(launch));
-  }
-  p.body.insert(p.body.begin() + at, make_statement(Kind::Fill, {p.buffer("Ones")}));
+  multiply(p, loop->body, dk_dv_products(context.config));
+  p.body.insert(loop, make_statement(Kind::Fill, {p.buffer("Ones")}));
   return p;
 }
 
@@ -155,6 +143,10 @@ constexpr CodeName kCodeNames[] = {
     {"Terms", "terms", "", "", Counter::Steps, "Qs"},
     {"dSs", "exchange", "exchange", "kExchanges", Counter::Steps},
     {"Is", "inputs", "", "", Counter::Steps},
+    {"row Qs", "q", "", "", Counter::Items},
+    {"row dOs", "d_o", "", "", Counter::Items, "row Qs"},
+    {"column Ks", "k", "", "", Counter::Steps},
+    {"column Vs", "v", "stage", "", Counter::Steps},
 };
 
 void name_buffers(Program& p, const KernelConfig& c) {
@@ -170,37 +162,42 @@ void name_buffers(Program& p, const KernelConfig& c) {
     Buffer& buffer = p.buffers[static_cast<std::size_t>(b)];
     buffer.code = name.code, buffer.ring = name.ring, buffer.fill_ring = name.fill_ring;
     buffer.counter = name.counter;
+    if (name.buffer.starts_with("row") || name.buffer == "column Ks") buffer.behind = 1;  // not given back at the end
     if (!name.guard.empty()) buffer.guard = p.buffer(name.guard);
   }
 }
 
-// What other launches do, as far as there is a statement for it.
-Statement launch(const Program& p, std::string_view file, Kind kind) {
+// What a launch does as a file has it, of the textbook's statements.
+Statement launch(const Program& p, std::string_view file, auto has) {
   Statement launch = make_statement(Kind::Launch);
   launch.label = file;
-  std::ranges::copy_if(p.body, std::back_inserter(launch.body), [&](const Statement& s) { return s.kind == kind; });
+  std::ranges::copy_if(p.body, std::back_inserter(launch.body), has);
   return launch;
 }
 
 // Blocks whose warpgroups have roles are left to a template.
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
-  if (has_roles(c)) return p;
   p.vocabulary = context.schedule.family->vocabulary;
-  p.picture_of = {};
   name_buffers(p, c);
-  FLASHJIT_ASSIGN(choices, backward_choices(context));
-  Statement prepare = launch(p, "prepare.cuh", Kind::Reduce), last = launch(p, "finish.cuh", Kind::Store);
-  std::erase_if(last.body, [&](const Statement& s) { return s.writes[0] != p.buffer("dq"); });
-  if (!choices.adds_dq) {
-    const auto queries = std::ranges::find(p.body, Kind::Launch, &Statement::kind);
-    last.label = queries->label;
-    last.body.insert(last.body.begin(), queries->body.begin(), queries->body.end());
+  const auto is_before = [](const Statement& s) { return s.kind == Kind::Reduce; };
+  const auto is_last = [&](const Statement& s) { return s.kind == Kind::Store && s.writes[0] == p.buffer("dq"); };
+  Body body = {launch(p, "prepare.cuh", is_before)};
+  if (has_roles(c)) {
+    body.push_back(launch(p, "roles.cuh", [&](const Statement& s) { return !is_before(s) && !is_last(s); }));
   }
-  p.body = {std::move(prepare)};
-  FLASHJIT_TRY(add_backward_producer(p, choices));
-  FLASHJIT_TRY(add_backward_consumer(p, context, choices));
-  add_backward_entry(p, choices);
+  Statement last = launch(p, "finish.cuh", is_last);
+  p.body = std::move(body);
+  if (!has_roles(c)) {
+    FLASHJIT_ASSIGN(choices, backward_choices(context));
+    FLASHJIT_TRY(add_backward_producer(p, choices));
+    FLASHJIT_TRY(add_backward_consumer(p, context, choices));
+    add_backward_entry(p, choices);
+  }
+  if (!adds_dq(c)) {
+    FLASHJIT_ASSIGN(queries, queries_launch(p, c));
+    last = std::move(queries);
+  }
   p.body.push_back(std::move(last));
   return p;
 }

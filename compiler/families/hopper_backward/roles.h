@@ -28,5 +28,7 @@ Result<BackwardChoices> backward_choices(const PassContext& context);
 Result<void> add_backward_producer(Program& program, const BackwardChoices& choices);
 Result<void> add_backward_consumer(Program& program, const PassContext& context, const BackwardChoices& choices);
 void add_backward_entry(Program& program, const BackwardChoices& choices);
+// The launch that makes dQ, with its roles.
+Result<Statement> queries_launch(Program& program, const KernelConfig& config);
 
 }  // namespace flashjit

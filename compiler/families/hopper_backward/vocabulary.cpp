@@ -51,7 +51,24 @@ constexpr TileOperation kOperations[] = {
      "A block is two warpgroups of 64 keys each that compute, and one of warps that copy, deal out items and tell others what\n"
      "is done. There are as many blocks as SMs."},
 
+    {Kind::Body,
+     "dq_step",
+     "void dq_step(int number, int tile)",
+     {},
+     "A tile of keys, of which 64 queries make their dS: P is made while dP is computed, and dQ while the next scores are."},
+    {Kind::Body,
+     "backward_queries",
+     "inline void backward_queries(const KernelParams& params, const TensorMaps& maps, const char* row_terms)",
+     {},
+     "One block for every 128 queries of each head and batch index: two warpgroups that compute, and one that copies."},
+
     {Kind::Call, "step", "step(number, at, before);"},
+    {Kind::Call, "dq_step", "dq_step(number, tile);"},
+    {Kind::Call, "read_terms", "read_terms();"},
+    {Kind::Call, "set_up_dq", "set_up(shared, params);"},
+    {Kind::Call, "produce_keys", "DqProducer{{{{params, maps, shared, item}}}}.produce();"},
+    {Kind::Call, "consume_keys",
+     "DqConsumer{{{{params, shared, item, row_terms, warpgroup, warpgroup * kRowsPerWarpgroup}}}}.consume();"},
     {Kind::Call, "add_last_dq", "add_last_dq(number, before);"},
     {Kind::Call, "store_keys", "store_keys(shared.item(item_place), before.any());"},
     {Kind::Call, "visit", "visit(number);"},
@@ -92,6 +109,15 @@ constexpr TileOperation kOperations[] = {
     {Kind::Loop, "steps_with_sums", "do {{", "}} while (advance_and_sum(at, before));"},
     {Kind::Loop, "items", "#pragma unroll 1\nfor (int round = 0;; ++round) {{", "}}"},
 
+    {Kind::Loop, "key_tiles",
+     "#pragma unroll 1\nfor (int number = 0, tile = visible_key_tile(params, item, item.last); tile >= item.first;\n"
+     "     ++number, tile = visible_key_tile(params, item, tile - 1)) {{",
+     "}}"},
+
+    {Kind::Let, "key_stage", "const u32 stage = number % kDqStages, parity = number / kDqStages % 2 ^ 1;"},
+    {Kind::Let, "key_stage_read", "const u32 stage = number % kDqStages;"},
+    {Kind::Let, "dq_memory", "const DqMemory shared = {{shared_address(memory)}};"},
+    {Kind::Let, "dq_item", "const DqItem item = dq_item(params, blockIdx.x);"},
     {Kind::Let, "stage", "const u32 stage = number % kStages;"},
     {Kind::Let, "exchange", "const u32 exchange = number % kExchanges;"},
     {Kind::Let, "words", "InputWords words;"},
@@ -132,6 +158,10 @@ constexpr TileOperation kOperations[] = {
     // K comes to where V of the item before was, and V to where its K was.
     {Kind::Await, "swapped_keys", "wait_barrier(shared.v_{barrier}(), round % 2 ^ 1);"},
     {Kind::Await, "swapped_values", "wait_barrier(shared.k_{barrier}(round % 2 ^ 1), (round + 1) / 2 % 2 ^ 1);"},
+    {Kind::Await, "key_to_fill", "wait_barrier(shared.{slot}_{barrier}(stage), parity);"},
+    {Kind::Await, "key", "wait_barrier(shared.{slot}_{barrier}(stage), number / kDqStages % 2);"},
+    {Kind::Await, "once", "wait_barrier(shared.{slot}_{barrier}(), 0);"},
+    {Kind::Release, "key_before", "release(shared.{slot}_empty(stage ^ 1));"},
     {Kind::Release, "", "release(shared.{slot}_empty({ring}));"},
     {Kind::Release, "before", "release(shared.{slot}_empty((number - 1) % {fill}));"},
     {Kind::Release, "last", "release(shared.{slot}_empty(number % {fill}));"},
@@ -141,6 +171,8 @@ constexpr TileOperation kOperations[] = {
     {Kind::Expect, "step",
      "arrive_expecting(full, kLayout.q.bytes() + row_terms_bytes(config) + kLayout.d_o.bytes());"},
     {Kind::Expect, "", "arrive_expecting(shared.{slot}_full({ring}), kLayout.{slot}.bytes());"},
+    {Kind::Expect, "key_tile", "arrive_expecting(shared.{slot}_full(stage), kDq.{slot}.bytes());"},
+    {Kind::Expect, "rows_of_queries", "arrive_expecting(shared.q_full(), kDq.q.bytes() + kDq.d_o.bytes());"},
     {Kind::Advance, "", "++step;"},
 
     // Copies
@@ -151,6 +183,12 @@ constexpr TileOperation kOperations[] = {
     {Kind::Load, "rows", "copy_bytes(shared.terms(stage), terms_of(seq, at), row_terms_bytes(config), full);"},
     {Kind::Load, "k", "copy_key_tile(shared.k(place), kLayout.k, maps.k, shared.k_full(place), item);"},
     {Kind::Load, "v", "copy_key_tile(shared.v(round % kPlaces), kLayout.v, maps.v, shared.v_full(), item);"},
+    {Kind::Load, "key_tile",
+     "copy_key_rows(shared.{slot}(stage), kDq.{slot}, maps.dq_{slot}, shared.{slot}_full(stage), item.seq, tile * kDq.tile_kv, kEvictLast);"},
+    {Kind::Load, "rows_of_queries",
+     "copy_query_rows(shared.q(), kDq.q, maps.q, maps.q_steps, shared.q_full(), item.seq, item.q_lo);"},
+    {Kind::Load, "rows_of_d_o",
+     "copy_query_rows(shared.d_o(), kDq.d_o, maps.o, maps.o_steps, shared.q_full(), item.seq, item.q_lo);"},
 
     // Products
     {Kind::Keep, "fragments", "pin_fragments({to});"},
@@ -162,6 +200,9 @@ constexpr TileOperation kOperations[] = {
     {Kind::Mma, "dk", "multiply_dk({to}, {from}, query_rows(stage), true);"},
     {Kind::Mma, "dq", "multiply_dq_share({to}, exchange);"},
     {Kind::Mma, "dq_before", "multiply_dq_share({to}, exchange ^ 1);"},
+    {Kind::Mma, "dq_scores", "multiply_dq_scores({to}, own_queries(), keys(stage));"},
+    {Kind::Mma, "dq_dp", "multiply_dq_dp({to}, own_d_o(), values(stage));"},
+    {Kind::Mma, "dq_sum", "multiply_dq({to}, {from}, key_rows(stage), true);"},
     {Kind::Fill, "ones", "{to}.set();"},
 
     // Scores and gradients
@@ -175,6 +216,11 @@ constexpr TileOperation kOperations[] = {
      "make_ds_and_sums({to}, {from}, by_weight(stage), of_parameters, params, place_of_scores(at));"},
     {Kind::Gradient, "at_once",
      "make_all_gradients(s, by_weight(stage), p, ds, of_parameters, params, place_of_scores(at), is_mixed(item, at.tile));"},
+    {Kind::Draw, "of_keys", "draw(tile);"},
+    {Kind::Softmax, "of_queries", "make_probabilities(tile);"},
+    {Kind::Drop, "dp", "drop_dp();"},
+    {Kind::Gradient, "of_queries", "make_ds();"},
+    {Kind::Store, "dq", "store_dq();"},
     {Kind::Stage, "", "store_own_ds({ring});"},
     {Kind::Store, "before", "add_dq({from}, before);"},
     {Kind::Store, "last", "add_dq({from}, last);"},
@@ -184,6 +230,12 @@ constexpr TileOperation kOperations[] = {
 
 constexpr Condition kConditions[] = {
     {"follows", "before.any()"},
+    {"follows_number", "number > 0"},
+    {"sees_any", "item.last >= item.first"},
+    {"sees_nothing", "item.last < item.first"},
+    {"behind_queries", "item.q_lo >= item.seq.q_len"},
+    {"copying_keys", "warpgroup == kDqWarpgroups"},
+    {"first_copying", "threadIdx.x == kDqWarpgroups * kThreadsPerWarpgroup"},
     {"any", "any"},
     {"any_steps", "before.any()"},
     {"begins", "at.begin(params, item)"},

@@ -1,6 +1,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -141,6 +142,45 @@ struct Consumer {
   }
 };
 
+// A warpgroup of the launch that makes dQ where that is one of its own: queries of one item, and tiles of keys.
+struct QueryConsumer {
+  int warpgroup;
+  std::array<std::array<double, kKeys>, kQueries> s = {}, dp = {}, ds = {};
+  QueryRows dq = {{{7, 7, 7, 7}, {7, 7, 7, 7}}};  // whatever the registers held before
+  std::optional<QueryRows> result = {};
+
+  void execute(const Step& step) {
+    const Statement& statement = *step.statement;
+    const auto each = [](const auto& act) {
+      for (int q = 0; q < kQueries; ++q)
+        for (int k = 0; k < kKeys; ++k) act(q, k);
+    };
+    const auto key_tile = static_cast<int>(step.tile);
+    if (statement.form == "dq_scores" || statement.form == "dq_dp") {
+      each([&](int q, int k) {
+        double sum = 0;
+        for (int i = 0; i < kDims; ++i) {
+          sum += statement.form == "dq_dp" ? d_o(0, warpgroup, q, i) * value(0, key_tile, k, i)
+                                           : query(0, warpgroup, q, i) * key(0, key_tile, k, i);
+        }
+        (statement.form == "dq_dp" ? dp : s)[q][k] = sum;
+      });
+    } else if (statement.form == "dq_sum") {
+      each([&](int q, int k) {
+        for (int i = 0; i < kDims; ++i) dq[q][i] += ds[q][k] * key(0, key_tile, k, i);
+      });
+    } else if (statement.kind == Kind::Softmax) {
+      each([&](int q, int k) { s[q][k] = std::exp(s[q][k] - lse(0, warpgroup, q)); });
+    } else if (statement.kind == Kind::Gradient) {
+      each([&](int q, int k) { ds[q][k] = s[q][k] * (dp[q][k] - d(0, warpgroup, q)); });
+    } else if (statement.kind == Kind::Fill) {
+      dq = {};
+    } else if (statement.kind == Kind::Store) {
+      result = dq;
+    }
+  }
+};
+
 std::string differ(std::string_view what, std::int64_t item, int row, int column, double got, double expected) {
   if (std::abs(got - expected) < 1e-9) return {};
   return fmt::format("{} of item {}, row {}, column {}: {} for {}", what, item, row, column, got, expected);
@@ -197,9 +237,42 @@ std::string compare_queries(Shared& shared, std::int64_t item, std::int64_t tile
   return {};
 }
 
+std::string compare_launch(const QueryConsumer& consumer, std::int64_t tiles) {
+  if (!consumer.result) return "dQ is never stored";
+  const Reference reference = {0};
+  for (int q = 0; q < kQueries; ++q) {
+    for (int i = 0; i < kDims; ++i) {
+      double dq = 0;
+      for (std::int64_t tile = 0; tile < tiles; ++tile)
+        for (int k = 0; k < kKeys; ++k)
+          dq += reference.ds(static_cast<int>(tile), k, consumer.warpgroup, q) * key(0, static_cast<int>(tile), k, i);
+      if (const std::string off = differ("dQ", 0, q, i, (*consumer.result)[q][i], dq); !off.empty()) return off;
+    }
+  }
+  return {};
+}
+std::string interpret_queries(const Program& launch, const Scenario& scenario) {
+  std::vector<QueryConsumer> consumers;
+  for (int i = 0; i < static_cast<int>(consumers_of(launch)); ++i) consumers.push_back({i});
+  const auto done = run_roles(launch, scenario, [&](const RoleTrace& trace, const Step& step) {
+    consumers[static_cast<std::size_t>(trace.number)].execute(step);
+  });
+  if (!done) return done.error().message;
+  for (const QueryConsumer& consumer : consumers)
+    if (const std::string off = compare_launch(consumer, scenario.items.front().tiles); !off.empty()) return off;
+  return {};
+}
+
 }  // namespace
 
 std::string interpret_backward(const Program& program, const Scenario& scenario) {
+  for (const Statement& s : program.body) {
+    if (s.kind != Kind::Launch || !has_roles(s.body)) continue;
+    Program launch = program;
+    launch.body = s.body;
+    for (const RoleItem& item : scenario.items)
+      if (const std::string off = interpret_queries(launch, {{item}, scenario.seed}); !off.empty()) return off;
+  }
   Shared shared;
   const int warpgroups = static_cast<int>(consumers_of(program)), exchange = program.buffer("dSs");
   const std::int64_t slots = exchange < 0 ? 1 : program.buffers[static_cast<std::size_t>(exchange)].stages;

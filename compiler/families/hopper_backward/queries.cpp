@@ -1,0 +1,103 @@
+// The launch that makes dQ where that is one of its own: who copies keys, who computes, and how a block is shared out.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "compiler/families/hopper_backward/hopper_backward.h"
+#include "compiler/families/hopper_backward/roles.h"
+
+namespace flashjit {
+
+namespace {
+
+struct QueryRoles : Maker {
+  const KernelConfig& c;
+  std::vector<Product> products = dq_products(c);
+
+  Statement await(std::string_view buffer, std::string_view barrier, std::string_view form) {
+    return with(make(Kind::Await, {buffer}, {}, form), "barrier", std::string(barrier));
+  }
+  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
+  Statement keep(std::string_view registers, std::string_view form = {}) const {
+    return make(Kind::Keep, {registers}, {}, form);
+  }
+  Body batch(std::string_view name, std::string_view form, std::string_view to, std::string_view a,
+             std::string_view b) const {
+    Statement s = make(Kind::Mma, {to}, {a, b}, form);
+    s.product = *std::ranges::find(products, name, &Product::name);
+    return {make(Kind::Fence), std::move(s), make(Kind::Commit)};
+  }
+  Statement copied(std::string_view to, std::string_view from, std::string_view form) {
+    return with(make(Kind::Load, {to}, {from}, form), "copy", std::string("tma"));
+  }
+
+  Statement producer() {
+    Body tile = {let("key_stage"),
+                 await("column Ks", "empty", "key_to_fill"),
+                 make(Kind::Expect, {"column Ks"}, {}, "key_tile"),
+                 copied("column Ks", "k", "key_tile"),
+                 await("column Vs", "empty", "key_to_fill"),
+                 make(Kind::Expect, {"column Vs"}, {}, "key_tile"),
+                 copied("column Vs", "v", "key_tile")};
+    Statement producer = role(Kind::Producer, "DqProducer", "queries.cuh");
+    producer.body = {body(
+        "produce", {when("sees_nothing", {make(Kind::Return)}), make(Kind::Expect, {"row Qs"}, {}, "rows_of_queries"),
+                    copied("row Qs", "q", "rows_of_queries"), copied("row dOs", "do", "rows_of_d_o"),
+                    loop("key_tiles", std::move(tile))})};
+    return producer;
+  }
+
+  Body step() {
+    const bool has_dropout = c.dropped > 0;
+    Body body = {let("key_stage_read"), await("column Ks", "full", "key")};
+    append(body, batch("dq_scores", "dq_scores", "S", "row Qs", "column Ks"));
+    // dQ of the step before is done then.
+    append(body, {wait(1), keep("dS", "fragments"),
+                  when("follows_number", {make(Kind::Release, {"column Ks"}, {}, "key_before")}),
+                  await("column Vs", "full", "key")});
+    append(body, batch("dq_dp", "dq_dp", "dP", "row dOs", "column Vs"));
+    body.push_back(make(Kind::EndTurn));
+    if (has_dropout) body.push_back(make(Kind::Draw, {}, {}, "of_keys"));
+    append(body, {wait(1), keep("S"), make(Kind::Softmax, {"S"}, {"S"}, "of_queries"), keep("S"), wait(0), keep("dP"),
+                  make(Kind::Release, {"column Vs"})});
+    if (has_dropout) body.push_back(make(Kind::Drop, {"dP"}, {"dP"}, "dp"));
+    append(body, {make(Kind::Gradient, {"dS"}, {"S", "dP"}, "of_queries"), make(Kind::BeginTurn)});
+    append(body, batch("dq", "dq_sum", "dQ", "dS", "column Ks"));
+    return body;
+  }
+  Body consume() {
+    return {make(Kind::Fill, {"dQ"}), when("last_warpgroup", {make(Kind::BeginTurn)}),
+            when("sees_any", {call("read_terms"), await("row Qs", "full", "once"), loop("key_tiles", {call("dq_step")}),
+                              wait(0), keep("dQ")}),
+            when("first_warpgroup", {make(Kind::EndTurn)}), make(Kind::Store, {"dq"}, {"dQ"}, "dq")};
+  }
+  Statement consumer() {
+    Statement consumer = with(role(Kind::Consumer, "DqConsumer", ""), "count", std::int64_t{kDqWarpgroups});
+    consumer.body = {body("dq_step", step()), body("consume", consume())};
+    return consumer;
+  }
+
+  Statement entry() const {
+    Body all = {let("shared"), let("dq_memory"), let("dq_item")};
+    if (c.sequences == Sequences::packed) all.push_back(when("behind_queries", {make(Kind::Return)}));
+    append(all, {call("set_up_dq"), let("warpgroup"),
+                 when("copying_keys", {call("shrink_registers"), when("first_copying", {call("produce_keys")})}),
+                 otherwise({call("grow_registers"), call("consume_keys")})});
+    Statement entry = make(Kind::Entry);
+    entry.body = {body("backward_queries", std::move(all))};
+    return entry;
+  }
+};
+
+}  // namespace
+
+Result<Statement> queries_launch(Program& program, const KernelConfig& config) {
+  QueryRoles roles{{program, "pipeline_copies"}, config};
+  Statement launch = make_statement(Kind::Launch);
+  launch.label = "queries";
+  launch.body = {roles.producer(), roles.consumer(), roles.entry()};
+  FLASHJIT_TRY(roles.failed);
+  return launch;
+}
+
+}  // namespace flashjit
