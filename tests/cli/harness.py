@@ -122,13 +122,17 @@ def find(name):
         raise Skip(f"no {name} ({error})") from None
 
 
-def main(tests):
-    global ARGS
+def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("test")
     parser.add_argument("--source", required=True)
     parser.add_argument("--build", required=True)
-    ARGS = parser.parse_args()
+    return parser.parse_args()
+
+
+def main(tests):
+    global ARGS
+    ARGS = arguments()
     # The file that was started is __main__; what it imports is this module, whose ARGS the helpers read.
     with tempfile.TemporaryDirectory(prefix="flashjit-test-") as ARGS.scratch:
         try:
