@@ -41,10 +41,22 @@ def _kernel_of(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scal
 
 
 class _Kind(NamedTuple):
-    """What a tensor of the backward is."""
+    """What a tensor of the backward is. `strides`: those that the caller gave it, which may overlap."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    strides: tuple[int, ...] | None = None
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether elements may share memory, as those of expanded tensors do."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 class _Call:
@@ -57,7 +69,8 @@ class _Call:
         self.arguments, self.error = launch.references
         self.like = guard_of(*given.values()) if guards else unlike
         # An address is as aligned as the first one was, or more: the kernel was made for that.
-        self.given = [(launch.tensors[name], t.stride(), ((t.data_ptr() | 16) & -(t.data_ptr() | 16)) - 1) for name, t in given.items()]
+        self.given = [(launch.tensors[name], t.stride(), ((t.data_ptr() | 16) & -(t.data_ptr() | 16)) - 1, _overlaps(t))
+                      for name, t in given.items()]
         self.made = [(launch.tensors[name], tuple(t.shape), t.stride(), t.dtype) for name, t in made.items()]
         self.scalars = [launch.scalars[name] for name in scalars]
 
@@ -70,8 +83,8 @@ class Gradients:
         self.pool, self.words, self.names, self.grads, self.wanted = pool, words, tuple(more), list(grads), wanted
         self.lengths, self.device = (max_q_len, max_k_len), q.device
         o, lse = _Kind((*q.shape[:-1], calls.columns_of(v.shape, words)), q.dtype), _Kind(calls.lse_shape(words, tuple(q.shape)), torch.float32)
-        of_more = {name: _Kind(tuple(tensor.shape), tensor.dtype) for name, tensor in more.items()}
-        of_q, of_k, of_v = (_Kind(tuple(tensor.shape), tensor.dtype) for tensor in (q, k, v))
+        of_more = {name: _Kind(tuple(tensor.shape), tensor.dtype, tensor.stride()) for name, tensor in more.items()}
+        of_q, of_k, of_v = (_Kind(tuple(tensor.shape), tensor.dtype, tensor.stride()) for tensor in (q, k, v))
         self.expected = {"do": o, "q": of_q, "k": of_k, "v": of_v, "o": o, "lse": lse, **of_more, "dlse": lse}
         self.packed = calls.axes_of(words)[0] == 3
         self.kernel = kernel  # for calls in which only O has a gradient
@@ -95,11 +108,16 @@ class Gradients:
             self._check(given)
             given = [tensor.resolve_neg() for tensor in given]  # autograd hands on gradients whose sign is not in memory
         if call is None:
+            # The call is known again with the strides of these tensors: no hook may leave it some that overlap.
+            given = [tensor if tensor.stride() == expected.strides or not _overlaps(tensor) else tensor.contiguous()
+                     for expected, tensor in zip(self.expected.values(), given)]
             call = self._new_call(given, scalars, stream)
         made, kept = [], []
-        for tensor, (structure, strides, mask) in zip(given, call.given):
+        for tensor, (structure, strides, mask, overlap) in zip(given, call.given):
             address = tensor.data_ptr()
             if address & mask or not alike and tensor.stride() != strides:
+                if overlap:  # no copy can be written there; the call is forgotten, and the next one is for these tensors
+                    return self.compute(do_, dlse, q, k, v, o, lse, more, scalars)
                 kept.append(new_tensor(ordinal, tuple(tensor.shape), strides, tensor.dtype).copy_(tensor))
                 address = kept[-1].data_ptr()
             structure.data = address
