@@ -374,6 +374,7 @@ TEST(Spec, NotYetSupportedNamesTheField) {
       {"fwd e4m3 kv=bf16 d=64", "kv: bf16 under a Q of e4m3"},
       {"fwd e4m3 d=64 append", "append: new rows"},
       {"fwd e4m3 d=64 dropout=0.1", "dropout: 0.1 of a spec with a dtype of 8 bits"},
+      {"fwd bf16 d=64 compute=e4m3 dropout=0.1", "dropout: 0.1 of a spec with compute"},
       {"fwd bf16 kv=fp16 d=64", "kv: fp16"},
       {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
       {"bwd bf16 out=fp32/bf16/e4m3 d=64", "out: e4m3"},
