@@ -240,6 +240,18 @@ def test_second_derivatives_are_refused():
         refused(setting.flashjit.UnsupportedError, "create_graph", torch.autograd.grad, o.sum(), leaves, create_graph=True)
 
 
+def test_batches_of_gradients_are_refused():
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    leaves = inputs_of(setting)
+    for call in (lambda: attention(*leaves), lambda: attention(*leaves, lse=True)[1]):
+        for _ in range(3):  # also where such gradients are known
+            o = call()
+            refused(setting.flashjit.InvalidError, ["is a batch of gradients", "torch.autograd.grad"], torch.autograd.grad, o, leaves,
+                    torch.ones(3, *o.shape, dtype=o.dtype, device=o.device), is_grads_batched=True)
+            torch.autograd.grad(call().sum(), leaves)
+
+
 def test_kernels_and_autograd():
     """It learns of what a Kernel writes, and a Kernel takes nothing that should have gradients."""
     setting = Setting()

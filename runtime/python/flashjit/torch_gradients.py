@@ -14,6 +14,9 @@ from flashjit.torch_calls import MOST_KINDS, Pool, current_stream, find_pool, gu
 
 _is_grad_enabled = torch.is_grad_enabled
 
+# PyTorch batches gradients by the older of its vmaps, whose tensors are none of torch.func.
+_is_batched: Any = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda tensor: False)
+
 _kernels: dict[Any, Kernel] = {}  # by all that decides whether a call has gradients
 
 
@@ -135,8 +138,12 @@ class Gradients:
         return made
 
     def _check(self, given: Sequence[Tensor]) -> None:
-        """Hooks on saved tensors may give others back than they were given. Strides and addresses may differ."""
+        """Gradients may be batches, and hooks on saved tensors may give others back than they were given. Strides and addresses may
+        differ."""
         for (name, expected), tensor in zip(self.expected.items(), given):
+            if _is_batched(tensor):
+                raise InvalidError(f"{name}: is a batch of gradients, as is_grads_batched=True makes it, and a kernel takes one; call "
+                                   "torch.autograd.grad for each of them, with retain_graph=True")
             if (tensor.shape, tensor.dtype, tensor.device) != (expected.shape, expected.dtype, self.device):
                 raise InvalidError(f"{name}: is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device} in the backward, and the call had "
                                    f"{expected.dtype} {expected.shape} on {self.device}; a hook on saved tensors must give back what it was given")
