@@ -268,6 +268,17 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
   expect_refused(rows);
 }
 
+TEST(Spec, ParametersThatADiscardedStageReadsAreToldFromUnusedOnes) {
+  constexpr char kDiscarded[] = "params: c is read only by stages of the score";
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=64 params=\"c: fp32\" score=\"s * c; 1.5\"", kDiscarded},
+      {"fwd bf16 d=64 params=\"c: fp32[1]\" score=\"c[h]; float(k)\"", kDiscarded},
+      {"fwd bf16 d=64 params=\"c: fp32\" score=\"softcap(5)\"", "params: c is declared, but neither"},
+  };
+  expect_refused(rows);
+  EXPECT_TRUE(parse_spec("fwd bf16 d=64 params=\"c: fp32\" score=\"s * c; s + 1\""));
+}
+
 TEST(Spec, AValueEndsAtTheBlankUnlessItStandsInQuotes) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd bf16 d=64 mask=causal & window(3, 0)", "mask: the value ends at the blank; one"},
