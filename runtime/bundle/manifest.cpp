@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/store/directory.h"
+#include "runtime/store/output_file.h"
 #include "runtime/store/temporary_file.h"
 
 namespace flashjit {
@@ -152,6 +153,7 @@ Result<Recorder> Recorder::open(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
     return Recorder(path);  // closing it would end its reader
+  FLASHJIT_TRY(make_folders_above(path));
   const FileHandle file = open_for_recording(path);
   if (!file) return io(path, "cannot be opened for recording", errno);
   return Recorder(path);

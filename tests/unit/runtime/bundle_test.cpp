@@ -386,9 +386,13 @@ TEST_F(BundleTest, ManyWritersRecordEachLineOnce) {
 }
 
 TEST_F(BundleTest, ARecordingThatCannotBeWrittenIsRefusedAtOnce) {
-  const auto engine = Engine::create({.device = Device::Host, .record = folder + "/none/recorded.txt"});
-  ASSERT_FALSE(engine);
-  expect_error(engine.error(), ErrorKind::Io, {"none/recorded.txt", "recording"});
+  const std::string file = folder + "/file";
+  std::ofstream(file) << "\n";
+  for (const Device device : {Device::Host, Device::Gpu}) {  // before a device is looked for
+    const auto engine = Engine::create({.device = device, .record = file + "/recorded.txt"});
+    ASSERT_FALSE(engine);
+    expect_error(engine.error(), ErrorKind::Io, {"record: ", file.c_str(), "name a file that can be written"});
+  }
 }
 
 TEST_F(BundleTest, AnEngineRecordsWhatItPrepares) {
