@@ -239,6 +239,13 @@ def test_bench():
         assert 0 < line["us_p10"] <= line["us"] <= line["us_p90"] and line["tflops"] > 0 and line["tbs"] > 0, line
 
 
+def test_terms_of_gradients_that_count_as_nothing():
+    """Numbers below the smallest normal one of fp32 may be lost before they are added up."""
+    need("host")
+    line = flashjit("run", "bwd fp32 d=24 scale=1e-30", "--shape", "b=3,q=17,k=9", *HOST, "--data", "key(20)", "--check", "--json").line()
+    assert line["ok"], line
+
+
 def test_data_with_structure():
     need("host")
     for kind in ("wide(10)", "equal", "sink(60)", "key(30)", "rising(200)", "falling(200)", "combs(20)"):
