@@ -12,6 +12,7 @@
 #include "autotune/measure/gradient_data.h"
 #include "autotune/measure/random_data.h"
 #include "compiler/spec/operands.h"
+#include "compiler/spec/spec_names.h"
 #include "runtime/launch/arguments.h"
 #include "runtime/launch/call.h"
 #include "runtime/launch/index_check.h"
@@ -247,6 +248,12 @@ void poison_caches(ProblemData& data, const AttentionSpec& spec, const ProblemSh
 }
 
 Result<void> check_shapes_logits(const AttentionSpec& spec, const InputFiles& inputs) {
+  if (merges(spec) || quantizes(spec)) {
+    return invalid(
+        fmt::format("--data: only normal goes with {}, which has no q and k whose logits could be others; "
+                    "leave it out or use fwd or bwd",
+                    kOperationNames[static_cast<std::size_t>(spec.operation)]));
+  }
   if (inputs.files.contains("q") || inputs.files.contains("k"))
     return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
   if (!has_scaled_keys(spec)) return {};

@@ -45,6 +45,9 @@ struct Term {
   const float* y;
 };
 
+// Numbers below it may count as 0 (SPEC.md), also where a scale makes terms that small before they are added up.
+constexpr double kSmallestNormal = 0x1p-126;
+
 // As in the forward (add_variance): errors of terms that are the same number are the same, so that they add up before
 // they are squared, or they are independent; the larger counts.
 void add_variance(const AttentionSpec& spec, Dtype out, std::vector<Term> terms, double factor, Gradient& row) {
@@ -81,7 +84,10 @@ void add_variance(const AttentionSpec& spec, Dtype out, std::vector<Term> terms,
   }
   for (std::size_t c = 0; c < width; ++c) {
     const double rounding = largest_rounding(out, row.exact[c]);
-    row.variance[c] = row.variance[c] * factor * factor + rounding * rounding / 3 + steps * row.exact[c] * row.exact[c];
+    double lost = 0;
+    for (const Term& term : terms) lost += kSmallestNormal * std::fabs(term.y[c]);
+    row.variance[c] =
+        row.variance[c] * factor * factor + rounding * rounding / 3 + steps * row.exact[c] * row.exact[c] + lost * lost;
   }
 }
 

@@ -30,6 +30,7 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineO
   if (!engine && try_host) {
     options.device = Device::Host;
     auto host = create_engine(options, settings);
+    if (!host && host.error().message == engine.error().message) return engine.error();  // it is of neither device
     if (!host) {
       return Error{ErrorKind::NotFound,
                    fmt::format("neither a GPU nor the host backend can be used. GPU: {}. Host: {}",

@@ -79,8 +79,9 @@ Result<void> check_head_dims(const AttentionSpec& spec) {
 Result<void> check_heads(const AttentionSpec& spec) {
   for (const int heads : {spec.heads_q, spec.heads_kv}) {
     if (heads < 1 || heads > kMaxHeads) {
-      return invalid(fmt::format("heads: {} is outside 1..{}; where there are more, split them over several calls",
-                                 heads, kMaxHeads));
+      return invalid(fmt::format("heads: {} is outside 1..{}; {}", heads, kMaxHeads,
+                                 heads < 1 ? "where there is none, there is nothing to compute"
+                                           : "where there are more, split them over several calls"));
     }
   }
   if (spec.heads_q % spec.heads_kv != 0) {
@@ -289,6 +290,18 @@ Result<void> check_expression_ranges(std::string_view field, const Expr& expr, c
   return {};
 }
 
+// A stage that no later one reads leaves nothing in the expression: its text alone has the name.
+bool is_written(std::string_view name, std::string_view text) {
+  const auto in_name = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  for (std::size_t at = text.find(name); at != text.npos; at = text.find(name, at + 1)) {
+    const std::size_t end = at + name.size();
+    if ((at == 0 || !in_name(text[at - 1])) && (end == text.size() || !in_name(text[end]))) return true;
+  }
+  return false;
+}
+
 Result<void> check_params_used(const AttentionSpec& spec, const Expr& mask, const Expr& score) {
   std::vector<Param> used = mask ? params_of(mask) : std::vector<Param>();
   if (score) {
@@ -296,6 +309,12 @@ Result<void> check_params_used(const AttentionSpec& spec, const Expr& mask, cons
   }
   for (const Param& param : spec.declared) {
     if (std::find(used.begin(), used.end(), param) == used.end()) {
+      if (is_written(param.name, spec.score_text)) {
+        return invalid(
+            fmt::format("params: {} is read only by stages of the score whose result the stage behind them does not "
+                        "read; let that one read s, or remove {} and these stages",
+                        param.name, param.name));
+      }
       return invalid(fmt::format("params: {} is declared, but neither mask nor score uses it; remove it", param.name));
     }
   }

@@ -115,12 +115,19 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string_view nearest_name(std::string_view text, std::span<const std::string_view> names) {
   if (text.empty() || text.size() > kQuotedLength) return {};
+  const auto small = [](std::string_view from) {
+    std::string to(from);
+    for (char& c : to) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return to;
+  };
+  const std::string written = small(text);  // a capital is no slip: H100 means h100, not a100
   std::string_view best;
   // In half slips: one slip in a short name, two in a longer one; what is merely unfinished is nearer than what is
   // wrong.
   std::size_t best_distance = text.size() < 4 ? 3 : 5;
   for (const std::string_view name : names) {
-    const std::size_t distance = edit_distance(text, name) * 2 - (name != text && name.starts_with(text) ? 1 : 0);
+    const std::size_t distance =
+        edit_distance(written, small(name)) * 2 - (name != text && name.starts_with(text) ? 1 : 0);
     if (distance < best_distance && distance < 2 * name.size()) {
       best = name;
       best_distance = distance;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/store/directory.h"
+#include "runtime/store/output_file.h"
 #include "runtime/store/temporary_file.h"
 
 namespace flashjit {
@@ -50,19 +51,26 @@ Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
     std::string_view value = cut(text, kSeparator);
     const std::string_view name = cut(value, "=");
     value = trimmed(value);
-    if (name == "schedule" && line.schedule.empty() && !value.empty()) {
-      line.schedule = value;
-    } else if (name == "arch" && line.archs.empty() && !value.empty()) {
-      for (bool more = true; more;) {
-        more = value.find(',') != std::string_view::npos;
-        line.archs.emplace_back(cut(value, ","));
-        if (line.archs.back().empty())
-          return invalid(fmt::format("{}: arch= has a comma too many; write arch=sm_80,sm_90a", place));
-      }
-    } else {
+    const bool is_arch = name == "arch";
+    if (!is_arch && name != "schedule") {
       return invalid(
           fmt::format("{}: after ';;' come schedule=PINS and arch=TARGET,..., each at most once; '{}' is neither",
                       place, name.substr(0, 100)));
+    }
+    const std::string_view example = is_arch ? "arch=sm_80,sm_90a" : "schedule=tile_q=64";
+    if (value.empty())
+      return invalid(fmt::format("{}: {}= has no value; write {} or leave it out", place, name, example));
+    if (is_arch ? !line.archs.empty() : !line.schedule.empty())
+      return invalid(fmt::format("{}: {}= is given twice; write it once: {}", place, name, example));
+    if (!is_arch) {
+      line.schedule = value;
+      continue;
+    }
+    for (bool more = true; more;) {
+      more = value.find(',') != std::string_view::npos;
+      line.archs.emplace_back(cut(value, ","));
+      if (line.archs.back().empty())
+        return invalid(fmt::format("{}: arch= has a comma too many; write {}", place, example));
     }
   }
   return line;
@@ -145,6 +153,7 @@ Result<Recorder> Recorder::open(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
     return Recorder(path);  // closing it would end its reader
+  FLASHJIT_TRY(make_folders_above(path));
   const FileHandle file = open_for_recording(path);
   if (!file) return io(path, "cannot be opened for recording", errno);
   return Recorder(path);

@@ -28,7 +28,7 @@ std::string print(const ManifestLine& line);  // without the line's end
 // Appends what was prepared, each line once. Several processes may record into one file.
 class Recorder {
  public:
-  static Result<Recorder> open(const std::string& path);  // creates the file
+  static Result<Recorder> open(const std::string& path);  // creates the file, and folders above it
   Result<void> add(const ManifestLine& line) const;
 
  private:

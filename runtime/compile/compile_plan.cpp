@@ -26,10 +26,23 @@ std::string without_times(std::string_view log) {
 
 CompileMode mode_of(const CompileOptions& options) { return {options.effort, options.settings.line_info}; }
 
+// Generated source has every kernel that is launched; one that somebody edited may have lost some.
+Result<void> check_kernels(const Plan& plan, const std::vector<EntryUsage>& compiled, const std::string& override_dir) {
+  for (const KernelLaunch& launch : plan.launches) {
+    if (override_dir.empty() || std::ranges::count(compiled, launch.entry, &EntryUsage::entry) > 0) continue;
+    return invalid(
+        fmt::format("override_dir: {} makes code without the kernel `{}`, which is launched; keep it in entry.cu, or "
+                    "remove that file for the generated one",
+                    override_dir, launch.entry));
+  }
+  return {};
+}
+
 Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, const Nvrtc& nvrtc,
                                 const CompileOptions& options) {
   FLASHJIT_TRY(verify_plan(plan));
   FLASHJIT_ASSIGN(cubin, nvrtc.compile(source, plan.target, options.bounds, mode_of(options)));
+  FLASHJIT_TRY(check_kernels(plan, cubin.facts.entries, options.override_dir));
   EntryUsage most;
   for (const EntryUsage& usage : cubin.facts.entries) {
     most.registers = std::max(most.registers, usage.registers);

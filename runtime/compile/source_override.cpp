@@ -58,8 +58,16 @@ Result<std::string> override_source(const std::string& folder, const Plan& plan,
   for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().lexically_relative(folder).generic_string();
     std::error_code ignored;
-    if (at->is_directory(ignored) || is_dumped_beside_source(name)) continue;
-    if (std::ranges::find(known, name) == known.end() || !at->is_regular_file(ignored)) {
+    if (is_dumped_beside_source(name)) continue;
+    const bool is_source = std::ranges::find(known, name) != known.end();
+    const bool is_folder = at->is_directory(ignored);
+    if (is_folder && is_source) {
+      return invalid(fmt::format(
+          "override_dir: {} in {} is a folder, and is a file of this kernel's source; remove it or put a file there",
+          flashjit::quoted(name), folder));
+    }
+    if (is_folder) continue;
+    if (!is_source || !at->is_regular_file(ignored)) {
       return invalid(fmt::format("override_dir: {} in {} is no source file of this kernel; remove it. The files are {}",
                                  flashjit::quoted(name), folder, fmt::join(known, ", ")));
     }

@@ -6,15 +6,25 @@
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/engine/environment.h"
+#include "runtime/engine/prepare_log.h"
 #include "runtime/store/store.h"
 
 namespace flashjit {
 
 Result<std::shared_ptr<Engine>> create_engine(const EngineOptions& options, const EnvironmentSettings& settings);
 
+// Options and the environment name these files, whatever the device is. They are opened first, so that no error about a
+// device hides one about them.
+struct EngineFiles {
+  std::shared_ptr<const TrustedList> trusted;
+  PrepareLog log;
+};
+
 // The two kinds of it.
-Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings);
-Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options, const EnvironmentSettings& settings);
+Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings,
+                                                  EngineFiles files);
+Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options, const EnvironmentSettings& settings,
+                                                   EngineFiles files);
 
 // How many threads compute on a processor.
 int host_threads(const EngineOptions& options, const EnvironmentSettings& settings);

@@ -21,7 +21,12 @@ Result<std::shared_ptr<Engine>> create_engine(const EngineOptions& options, cons
   if (options.threads < 0 || options.threads > kMaxThreads) {
     return invalid(fmt::format("threads: {} is outside 0..{}; 0 uses every core", options.threads, kMaxThreads));
   }
-  return options.device == Device::Gpu ? create_gpu_engine(options, settings) : create_host_engine(options, settings);
+  FLASHJIT_ASSIGN(trusted, options.trusted_list.empty() ? TrustedList::read(settings.trusted_list)
+                                                        : TrustedList::read(options.trusted_list, "trusted_list"));
+  FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
+  EngineFiles files{std::move(trusted), std::move(log)};
+  return options.device == Device::Gpu ? create_gpu_engine(options, settings, std::move(files))
+                                       : create_host_engine(options, settings, std::move(files));
 }
 
 std::string store_path(const EngineOptions& options, const EnvironmentSettings& settings) {

@@ -236,13 +236,12 @@ Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSett
 
 }  // namespace
 
-Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings) {
+Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings,
+                                                  EngineFiles files) {
   FLASHJIT_ASSIGN(driver, Driver::open());
   FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
   FLASHJIT_ASSIGN(target, gpu_target(options.target, info));
-  FLASHJIT_ASSIGN(trusted,
-                  TrustedList::read(options.trusted_list.empty() ? settings.trusted_list : options.trusted_list));
-  FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target.name, trusted.get()));
+  FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target.name, files.trusted.get()));
   CompileOptions compile{.settings = settings, .override_dir = options.override_dir};
   if (options.isolate_compiler && settings.jit) {
     FLASHJIT_ASSIGN(program, find_compiler_program());
@@ -253,12 +252,11 @@ Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, 
     FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, compile.compiler_program));
     nvrtc_version = 1000 * nvrtc->major() + 10 * nvrtc->minor();
   }
-  FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
-  const StoreOptions store = store_options(options, settings, trusted);
+  const StoreOptions store = store_options(options, settings, files.trusted);
   // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
   const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
-  const auto engine = std::make_shared<GpuEngine>(target, std::move(log), gpu, info, store, std::move(bundles),
+  const auto engine = std::make_shared<GpuEngine>(target, std::move(files.log), gpu, info, store, std::move(bundles),
                                                   std::move(compile), why_untested(nvrtc_version, driver->version()));
   if (tuned) {
     engine->use_records(gpu_machine(engine->target(), info, driver->version()), store_path(options, settings), options,

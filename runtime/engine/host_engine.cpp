@@ -89,7 +89,8 @@ class HostEngine : public EngineBase {
 
 }  // namespace
 
-Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options, const EnvironmentSettings& settings) {
+Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options, const EnvironmentSettings& settings,
+                                                   EngineFiles files) {
   FLASHJIT_TRY(check_host_jit(settings));
   if (!options.override_dir.empty())
     return invalid("override_dir: kernels of a processor have no source files; leave it empty");
@@ -99,17 +100,14 @@ Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options,
     return invalid(fmt::format("ordinal: {}, and there is one engine of processors; leave it 0", options.ordinal));
   if (options.isolate_compiler)
     return invalid("isolate_compiler: kernels of a processor are not made by NVRTC; set it to false");
-  FLASHJIT_ASSIGN(trusted,
-                  TrustedList::read(options.trusted_list.empty() ? settings.trusted_list : options.trusted_list));
-  FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   FLASHJIT_ASSIGN(library, host_library());
   const bool best = options.target.empty() || options.target == "host";
   const std::string target = best ? library->backend.best_target() : options.target;
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = host_threads(options, settings);
-  const auto engine = std::make_shared<HostEngine>(*row, std::move(log), *library, settings,
-                                                   store_options(options, settings, trusted), threads);
+  const auto engine = std::make_shared<HostEngine>(*row, std::move(files.log), *library, settings,
+                                                   store_options(options, settings, files.trusted), threads);
   if (options.tuned)
     engine->use_records(host_machine(target, threads), store_path(options, settings), options, settings);
   return std::shared_ptr<Engine>(engine);

@@ -36,8 +36,13 @@ Result<PrepareLog> PrepareLog::open(std::string log_file, const std::string& man
   PrepareLog log;
   log.log_file_ = std::move(log_file);
   if (!manifest.empty()) {
-    FLASHJIT_ASSIGN(recorder, Recorder::open(manifest));
-    log.recorder_ = std::move(recorder);
+    auto recorder = Recorder::open(manifest);
+    if (!recorder) {
+      Error error = recorder.error();
+      error.message = fmt::format("record: {}; name a file that can be written, or leave it out", error.message);
+      return error;
+    }
+    log.recorder_ = std::move(*recorder);
   }
   return log;
 }

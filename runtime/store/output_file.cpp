@@ -137,12 +137,17 @@ FileHandle open_beneath(int folder, const std::string& name) {
 
 }  // namespace
 
-Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> parts,
-                          const OutputMode& mode) {
+Result<void> make_folders_above(const std::string& path) {
   const std::filesystem::path above = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (!above.empty()) std::filesystem::create_directories(above, error);
-  if (error) return Error{ErrorKind::Io, fmt::format("{}: cannot be created: {}", above.string(), error.message()), {}};
+  if (!error) return {};
+  return Error{ErrorKind::Io, fmt::format("{}: cannot be created: {}", above.string(), error.message()), {}};
+}
+
+Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> parts,
+                          const OutputMode& mode) {
+  FLASHJIT_TRY(make_folders_above(path));
   FLASHJIT_ASSIGN(place, find_place(path));
   if (place.is_opened || (place.is_there && !S_ISREG(place.old.st_mode)))
     return write_through(path, place, parts, mode);

@@ -23,6 +23,8 @@ struct OutputMode {
 Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> parts,
                           const OutputMode& mode = {});
 
+Result<void> make_folders_above(const std::string& path);
+
 // `name` may have folders in it, which are created. For folders that others can write too: no link is followed.
 Result<void> write_beneath(int folder, std::string_view name, std::string_view text);
 

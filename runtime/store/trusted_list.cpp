@@ -29,6 +29,28 @@ bool parse_line(std::string_view line, Sha256::Digest& digest) {
   return true;
 }
 
+Result<TrustedList> read_list(const std::string& path) {
+  const auto io = [&](std::string_view what) {
+    return Error{ErrorKind::Io, fmt::format("{}: the list of trusted files {}", path, what), {}};
+  };
+  const FileHandle file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info;
+  if (!file || fstat(file.get(), &info) != 0) return io(fmt::format("cannot be opened: {}", strerror(errno)));
+  FLASHJIT_TRY(check_owner(file.get(), path, Trust::OwnOrRoot));
+  if (!S_ISREG(info.st_mode)) return io("is no file");
+  if (static_cast<std::uint64_t>(info.st_size) > kMaxListBytes)
+    return io(fmt::format("is longer than {} bytes", kMaxListBytes));
+  std::string text(static_cast<std::size_t>(info.st_size), '\0');
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t got = ::read(file.get(), text.data() + done, text.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      return io(got < 0 ? fmt::format("cannot be read: {}", strerror(errno)) : "became shorter while it was read");
+    done += static_cast<std::size_t>(got);
+  }
+  return TrustedList::parse(text, path);
+}
+
 }  // namespace
 
 Result<TrustedList> TrustedList::parse(std::string_view text, std::string_view path) {
@@ -51,28 +73,13 @@ Result<TrustedList> TrustedList::parse(std::string_view text, std::string_view p
   return list;
 }
 
-Result<std::shared_ptr<const TrustedList>> TrustedList::read(const std::string& path) {
+Result<std::shared_ptr<const TrustedList>> TrustedList::read(const std::string& path, std::string_view setting) {
   if (path.empty()) return std::shared_ptr<const TrustedList>();
-  const auto io = [&](std::string_view what) {
-    return Error{ErrorKind::Io, fmt::format("{}: the list of trusted files {}", path, what), {}};
-  };
-  const FileHandle file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info;
-  if (!file || fstat(file.get(), &info) != 0) return io(fmt::format("cannot be opened: {}", strerror(errno)));
-  FLASHJIT_TRY(check_owner(file.get(), path, Trust::OwnOrRoot));
-  if (!S_ISREG(info.st_mode)) return io("is no file");
-  if (static_cast<std::uint64_t>(info.st_size) > kMaxListBytes)
-    return io(fmt::format("is longer than {} bytes", kMaxListBytes));
-  std::string text(static_cast<std::size_t>(info.st_size), '\0');
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t got = ::read(file.get(), text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      return io(got < 0 ? fmt::format("cannot be read: {}", strerror(errno)) : "became shorter while it was read");
-    done += static_cast<std::size_t>(got);
-  }
-  FLASHJIT_ASSIGN(list, parse(text, path));
-  return std::make_shared<const TrustedList>(std::move(list));
+  auto list = read_list(path);
+  if (list) return std::make_shared<const TrustedList>(std::move(*list));
+  Error error = list.error();
+  error.message = fmt::format("{}: {}; name what sha256sum wrote, or leave it unset", setting, error.message);
+  return error;
 }
 
 bool TrustedList::has(const Sha256::Digest& file) const { return std::ranges::binary_search(digests_, file); }

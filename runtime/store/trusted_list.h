@@ -16,8 +16,9 @@ class TrustedList {
  public:
   // Lines of 64 hexadecimal digits and a name, which is for people; lines that begin with '#', and empty ones, are
   // passed over. Error: names the line that is neither, or says why the file is not believed itself. Nothing for an
-  // empty path.
-  static Result<std::shared_ptr<const TrustedList>> read(const std::string& path);
+  // empty path. Errors begin with `setting`, which named the file.
+  static Result<std::shared_ptr<const TrustedList>> read(const std::string& path,
+                                                         std::string_view setting = "FLASHJIT_TRUSTED_LIST");
   static Result<TrustedList> parse(std::string_view text, std::string_view path);
 
   const std::string& path() const { return path_; }

@@ -125,7 +125,11 @@ def test_record_then_build():
     assert read(scratch("r.txt")).decode() == f"{PLAIN}\n{SPEC}\n"
     flashjit("build", scratch("r.txt"), "--arch", "sm_80", "-o", scratch("r.fjb"))
     assert kernels("r.fjb") == sorted([("sm_80", PLAIN, ""), ("sm_80", SPEC, "")])
-    refused("run", PLAIN, "--shape", "q=16", "--target", "host", "--json", "--record", "none/r.txt", kind="io", says="none/r.txt")
+    flashjit("run", PLAIN, "--shape", "q=16", "--target", "host", "--record", scratch("new/folders/r.txt"))
+    assert read(scratch("new/folders/r.txt")).decode() == f"{PLAIN}\n"
+    for target in ("host", "auto"):
+        run = refused("run", PLAIN, "--shape", "q=16", "--target", target, "--json", "--record", scratch("r.txt/r.txt"), kind="io", says="can be written")
+        assert run.lines()[-1]["error"]["message"].startswith("record: "), str(run)
 
 
 def test_sealed_host_is_refused():

@@ -327,8 +327,10 @@ def test_trusted_list():
     run = flashjit("cache", "explain", SPEC if sources[0] == "compiled" else other, "--arch", "sm_80", env={**listed, "FLASHJIT_CACHE_DIR": scratch("empty") + ":" + site})
     assert "not on the list of trusted files" in run.out, str(run)
     write("list", b"not a digest\n")
-    for command in [("compile", SPEC, "--arch", "sm_80"), ("cache", "explain", SPEC, "--arch", "sm_80")]:
-        refused(*command, "--json", env=listed, kind="invalid", says=["list:1", "sha256sum"])
+    commands = [("compile", SPEC, "--arch", "sm_80"), ("cache", "explain", SPEC, "--arch", "sm_80")]
+    for command in [*commands, ("run", SPEC, "--shape", "q=4")] if harness.has("host") or harness.has("gpu") else commands:
+        run = refused(*command, "--json", env=listed, kind="invalid", says=["list:1", "sha256sum", "unset"])
+        assert run.lines()[-1]["error"]["message"].startswith("FLASHJIT_TRUSTED_LIST: "), str(run)
 
 
 def test_cache_directory_names():

@@ -36,6 +36,24 @@ def test_two_outputs_in_one_file():
     refused("run", "fwd fp32 d=8 lse=ln", *HOST, "--o", path, "--lse", os.path.join(scratch("."), "x.npy"), "--json", kind="invalid", says=["--lse", "--o"])
     assert not os.path.exists(path)
     flashjit("run", "fwd fp32 d=8 lse=ln", *HOST, "--o", "/dev/null", "--lse", "/dev/null")
+    page, link = write("page", b"old"), scratch("link")
+    os.symlink(page, link)
+    for other in (page, link):
+        refused("tune", "fwd fp32 d=8", *HOST, "--budget", "300ms", "--report", page, "--report-json", other, "--json", kind="invalid", says=["--report-json", "--report"])
+    assert read(page) == b"old"
+
+
+def test_an_output_in_the_file_of_an_input():
+    need("host")
+    flashjit("run", "fwd fp32 d=8", *HOST, "--o", scratch("x.npy"))
+    manifest = write("manifest.txt", b"fwd fp16 d=64 heads=1\n")
+    for says, call in ((["--o:", "--q"], ["run", "fwd fp32 d=8", *HOST, "--q", scratch("x.npy"), "--o", "x.npy"]),
+                       (["--o:", "--param"], ["run", 'fwd fp32 d=8 params="t: fp32[4]" score="s + t[b, q, h, k]"', *HOST, "--param", "t=x.npy", "--o", "x.npy"]),
+                       (["--out", "the manifest"], ["build", manifest, "--arch", "sm_80", "-o", manifest]),
+                       (["--report", "--sweep"], ["tune", "--sweep", manifest, *HOST, "--budget", "300ms", "--report", manifest])):
+        before = read(scratch("x.npy")), read(manifest)
+        refused(*call, "--json", kind="invalid", says=[*says, "name another one"])
+        assert before == (read(scratch("x.npy")), read(manifest)), call
 
 
 def test_outputs_to_devices():

@@ -239,6 +239,13 @@ def test_bench():
         assert 0 < line["us_p10"] <= line["us"] <= line["us_p90"] and line["tflops"] > 0 and line["tbs"] > 0, line
 
 
+def test_terms_of_gradients_that_count_as_nothing():
+    """Numbers below the smallest normal one of fp32 may be lost before they are added up."""
+    need("host")
+    line = flashjit("run", "bwd fp32 d=24 scale=1e-30", "--shape", "b=3,q=17,k=9", *HOST, "--data", "key(20)", "--check", "--json").line()
+    assert line["ok"], line
+
+
 def test_data_with_structure():
     need("host")
     for kind in ("wide(10)", "equal", "sink(60)", "key(30)", "rising(200)", "falling(200)", "combs(20)"):
@@ -248,6 +255,10 @@ def test_data_with_structure():
     assert flashjit("bench", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--seconds", "0.05", "--data", "sink(20)", "--json").line()["us"] > 0
     refused("bench", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "snik(20)", says=["--data", "sink(N)"])
     refused("run", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "sink", says=["--data", "sink(N)"])
+    for command in ("run", "bench"):
+        for operation in ("merge", "quantize"):  # these have no q and k
+            for kind in ("equal", "wide(5)", "sink(3)", "outliers"):
+                refused(command, f"{operation} fp32 d=16", "--shape", "q=5", *HOST, "--data", kind, says=["--data", "normal", operation, "fwd"])
 
 
 def test_bench_with_a_hint_and_without():

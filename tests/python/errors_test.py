@@ -34,6 +34,10 @@ def test_words_that_are_none():
             ({"mask": "foo[k] > 0"}, ["unknown name `foo`", "pass foo=tensor"]),
             ({"score": "s * c"}, ["unknown name `c`", "pass c=tensor"]),
             ({"score": "alibi"}, ["slope", "pass slope=tensor"]),
+            ({"spec": "layout=bhsd"}, ["spec: layout=bhsd", "an argument of attention()", 'layout="bhsd"']),
+            ({"spec": "dropout=0.1 d=16"}, ["spec: d=16", "leave it out"]),
+            ({"spec": 'params="c: fp32" score="s * c"'}, ["spec: params=", "by its name"]),
+            ({"spec": "max_logit"}, ["spec: max_logit", "no tensor", "Kernel.run"]),
             ({"seed": 3}, ["seed", 'did you mean spec="dropout=0.1"']),
             ({"offset": 3}, ["offset", 'did you mean spec="dropout=0.1"']),
         ):

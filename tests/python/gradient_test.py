@@ -137,6 +137,37 @@ def test_saved_tensors_that_come_back_otherwise():
                         setting.close(got, want)
 
 
+def test_saved_tensors_that_come_back_with_elements_that_share_memory():
+    """What hooks gave back once, expanded or as windows that overlap, decides about no other call; what was given so stays right."""
+    setting = Setting()
+    torch = setting.torch
+    leaves = inputs_of(setting)
+
+    def scaled(factor):
+        return lambda *x: setting.flashjit.attention(*x, score=f"s * {factor}")
+
+    def windows(tensor):
+        return torch.randn(4096, device=tensor.device).to(tensor.dtype).as_strided(tensor.shape, (200, 1, *tensor.stride()[2:]))
+
+    for factor, unpack in enumerate((lambda x: x[:1].expand_as(x), windows, lambda x: x[:, :1].expand_as(x))):
+        wanted = gradients(setting, scaled(f"(1.5 + {factor})"), leaves, 1)  # the same numbers in other words, to another call
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+            o = scaled(1.5 + factor)(*leaves)
+        torch.autograd.grad(o.sum(), leaves)
+        for _ in range(3):
+            for got, want in zip(gradients(setting, scaled(1.5 + factor), leaves, 1), wanted):
+                setting.close(got, want)
+
+    q, k, v = leaves
+    expanded = q, *(x.detach()[:1].expand_as(x).requires_grad_() for x in (k, v))
+    dense = q, *(x.detach().clone().requires_grad_() for x in expanded[1:])
+    wanted = torch.autograd.grad(scaled("(5.5)")(*dense).sum(), dense)
+    for unpack in (lambda x: x, lambda x: x.contiguous(), lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+            for got, want in zip(torch.autograd.grad(scaled(5.5)(*expanded).sum(), expanded), wanted):
+                setting.close(got, want)
+
+
 def test_saved_tensors_that_come_back_as_others():
     """Of another dtype, size or device: refused by name, whether such gradients were made before or not."""
     setting = Setting()
@@ -207,6 +238,18 @@ def test_second_derivatives_are_refused():
     for _ in range(3):
         o = attention(*leaves, mask="causal")
         refused(setting.flashjit.UnsupportedError, "create_graph", torch.autograd.grad, o.sum(), leaves, create_graph=True)
+
+
+def test_batches_of_gradients_are_refused():
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    leaves = inputs_of(setting)
+    for call in (lambda: attention(*leaves), lambda: attention(*leaves, lse=True)[1]):
+        for _ in range(3):  # also where such gradients are known
+            o = call()
+            refused(setting.flashjit.InvalidError, ["is a batch of gradients", "torch.autograd.grad"], torch.autograd.grad, o, leaves,
+                    torch.ones(3, *o.shape, dtype=o.dtype, device=o.device), is_grads_batched=True)
+            torch.autograd.grad(call().sum(), leaves)
 
 
 def test_kernels_and_autograd():

@@ -284,6 +284,9 @@ def test_engine_and_kernel():
     for owner in (engine, kernel):
         assert copy.copy(owner) is owner and copy.deepcopy([owner])[0] is owner  # a handle is given back once
         refused(flashjit.InvalidError, "pickled", pickle.dumps, owner)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        refused(flashjit.InvalidError, ["launch", "bind them again"], copied, launch)
+    refused(flashjit.InvalidError, ["heads: 0", "nothing to compute"], flashjit.attention, q[:, :, :0], k[:, :, :0], v[:, :, :0])
     engine.close()
     launch()  # prepared kernels stay usable
     refused(flashjit.InvalidError, "closed", engine.prepare, "fwd fp32 d=16")

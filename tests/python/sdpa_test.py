@@ -155,6 +155,8 @@ def test_tensors_without_strides_or_memory():
             refused(flashjit.InvalidError, ["nested", "packed"], flashjit.attention, x, x, x, mask="causal")
             refused(flashjit.InvalidError, ["k", "nested"], flashjit.attention, q, x, x, mask="causal")
             refused(flashjit.InvalidError, ["nested", "packed"], sdpa, x, x, x)
+        for name, sparse in (("query", (q.to_sparse(), k, v)), ("value", (q, k, v.to_sparse()))):
+            refused(flashjit.InvalidError, [f"{name}: its layout is torch.sparse_coo", "to_dense"], sdpa, *sparse)
         meta = q.to("meta")
         refused(flashjit.InvalidError, "meta", flashjit.attention, meta, meta, meta, mask="causal")
         refused(flashjit.InvalidError, ["query", "meta"], sdpa, meta, meta, meta)

@@ -12,6 +12,7 @@
 #include "runtime/engine/environment.h"
 #include "runtime/launch/thread_pool.h"
 #include "tools/command/commands.h"
+#include "tools/support/files.h"
 #include "tools/support/output.h"
 #include "tools/support/progress.h"
 
@@ -123,6 +124,7 @@ Result<void> finish(const BuildArgs& args, std::vector<BuildJob>& jobs, Output& 
 
 Result<void> run_build(const BuildArgs& args, Output& output) {
   FLASHJIT_ASSIGN(settings, read_environment());
+  FLASHJIT_TRY(check_files_differ({{"--out", args.out}}, {{"the manifest", args.manifest}}));
   FLASHJIT_ASSIGN(lines, read_manifest(args.manifest == "-" ? "/dev/stdin" : args.manifest));
   for (const std::string& arch : args.archs) {
     FLASHJIT_ASSIGN(row, find_target(arch));

@@ -1,6 +1,5 @@
 // flashjit run: one spec on one problem, from files or random data, checked on request.
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
 #include "tools/support/drawn.h"
+#include "tools/support/files.h"
 #include "tools/support/inputs.h"
 #include "tools/support/npy.h"
 #include "tools/support/output.h"
@@ -71,20 +71,15 @@ Result<void> save(ProblemData& data, const AttentionSpec& spec, const std::strin
   return write_npy(path, {npy_type(tensor->dtype), tensor->shape, tensor->bytes});
 }
 
-// Devices and pipes take one after the other; a file would keep the last.
-Result<void> check_outputs_differ(const RunArgs& args, const AttentionSpec& spec) {
-  std::map<std::string, std::string> names;
+Result<void> check_files(const RunArgs& args, const AttentionSpec& spec, const InputFiles& inputs) {
+  std::vector<NamedFile> written = {{"--record", args.inputs.record}}, read;
   for (const auto& [name, path] : args.results) {
-    if (path.empty() || !is_written(name, spec)) continue;
-    const std::string option = option_of(name);
-    std::error_code error;
-    const auto is = std::filesystem::status(path, error).type();
-    if (is != std::filesystem::file_type::not_found && is != std::filesystem::file_type::regular) continue;
-    const auto [before, fresh] = names.emplace(std::filesystem::path(path).lexically_normal().string(), option);
-    if (!fresh)
-      return invalid(fmt::format("{}: {} is the file of {}, too; name another one", option, path, before->second));
+    if (is_written(name, spec))
+      written.push_back({find_operand(name) == kOperands.size() ? "--grad" : option_of(name), path});
   }
-  return {};
+  for (const auto& [name, path] : inputs.files)
+    read.push_back({find_operand(name) == kOperands.size() ? "--param" : option_of(name), path});
+  return check_files_differ(written, read);
 }
 
 // How far from attention to the numbers that Q, K and V of 8 bits were rounded from.
@@ -148,12 +143,12 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   line["spec"] = print(spec);
   FLASHJIT_TRY(take_gradients(spec, args));
   FLASHJIT_TRY(check_supported(spec));
-  FLASHJIT_TRY(check_outputs_differ(args, spec));
   FLASHJIT_ASSIGN(shape, parse_shape(args.inputs.shape, spec));
   FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
   for (const auto& [name, path] : args.results) {
     if (!path.empty() && !is_written(name, spec)) inputs.files[name] = path;
   }
+  FLASHJIT_TRY(check_files(args, spec, inputs));
   FLASHJIT_ASSIGN(settings, read_environment());
   FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine(), settings));
   line["target"] = session->target();

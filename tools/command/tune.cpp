@@ -22,6 +22,7 @@
 #include "runtime/launch/thread_pool.h"
 #include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
+#include "tools/support/files.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
 #include "tools/command/tune_journal.h"
@@ -423,7 +424,10 @@ int run(const TuneArgs& args) {
   } else if (!args.export_to.empty()) {
     done = export_records(args);
   } else {
-    done = tuning.all();
+    done = check_files_differ(
+        {{"--report", args.report}, {"--report-json", args.report_json}, {"--records", args.records}},
+        {{"--sweep", args.sweep}});
+    if (done) done = tuning.all();
   }
   if (!done)
     output.failure(result_line(args.specs.empty() ? "" : args.specs.front(), tuning.target, args.inputs.schedule),

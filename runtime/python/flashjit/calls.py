@@ -44,11 +44,28 @@ def engine_of(device: tuple[int, int]) -> Engine:
     return engine
 
 
+# attention() writes these fields of the spec itself, or has no tensor for them.
+_NOT_OF_SPEC = {
+    "layout": 'give it as an argument of attention(), as in layout="bhsd"',
+    "d": "q and v say it; leave it out", "heads": "q and k say it; leave it out",
+    "params": "give each by its name, with its value, as in w=tensor",
+    "max_logit": "attention() gives no tensor that it could be written to; leave it out, or use flashjit.Engine.prepare and Kernel.run",
+}
+
+
+def _check_fields(spec: str) -> None:
+    for field in "".join(spec.split('"')[::2]).split():
+        name = field.partition("=")[0].rstrip("<")
+        if name in _NOT_OF_SPEC:
+            raise InvalidError(f"spec: {field} is no field that a call can have in its spec; {_NOT_OF_SPEC[name]}")
+
+
 def words_of(mask: str | None, score: str | None, lse: bool | str, layout: str, scale: float | None, align: str | None, spec: str) -> str:
     """What a call says of a spec beside its tensors."""
     for name, text in (("layout", layout), ("align", align), ("spec", spec)):
         if text is not None and not isinstance(text, str):
             raise InvalidError(f"{name}: {shown(text)} is no text")
+    _check_fields(spec)
     words = [spec, f"layout={layout}"]
     for name, text in (("mask", mask), ("score", score)):
         if text is None:

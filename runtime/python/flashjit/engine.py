@@ -243,6 +243,9 @@ class Launch:
         self.references = byref(self.arguments), byref(self.error)
         self.measure()
 
+    def __reduce__(self) -> Any:
+        raise InvalidError(f"this launch of {self.kernel!r} can neither be copied nor pickled, it holds addresses of tensors; bind them again")
+
     def measure(self) -> None:
         """What workspace its sizes need."""
         needed = c_int64()

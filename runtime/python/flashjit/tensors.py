@@ -99,6 +99,10 @@ def nested(name: str) -> InvalidError:
                         "offsets_q and offsets_k")
 
 
+def not_strided(name: str, layout: object) -> InvalidError:
+    return InvalidError(f"{name}: its layout is {layout}, and kernels read strided tensors; use .to_dense()")
+
+
 def no_stream(stream: int) -> InvalidError:
     return InvalidError(f"stream: {stream} is a CUDA stream, and the call runs on a processor; leave it out")
 
@@ -115,7 +119,7 @@ def _view_torch(value: Any, name: str) -> View:
     if value.is_nested:
         raise nested(name)
     if value.layout is not torch.strided:
-        raise InvalidError(f"{name}: its layout is {value.layout}, and kernels read strided tensors; use .to_dense()")
+        raise not_strided(name, value.layout)
     if value.device.type not in ("cpu", "cuda"):
         raise InvalidError(f"{name}: lies on {value.device}; move it to cpu or cuda")
     if value.is_neg():  # the sign is not in memory

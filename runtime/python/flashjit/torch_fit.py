@@ -121,7 +121,7 @@ def fit(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, sca
 def _fits(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, enable_gqa: bool) -> bool:
     """Whether kernels take these as they are. This is asked first, as the rest takes longer than a tiny call."""
     for tensor in (query, key, value):
-        if type(tensor) is not Tensor or tensor.is_nested or tensor.is_meta or tensor.dtype is torch.float64 or tensor.dim() != 4:
+        if type(tensor) is not Tensor or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype is torch.float64 or tensor.dim() != 4:
             return False
         strides = tensor.stride()
         if tensor.shape[3] % _VECTOR or strides[3] != 1 or 0 in strides:
@@ -142,6 +142,8 @@ def _check(name: str, tensor: Any) -> None:
         raise InvalidError(f"{name}: {type(tensor).__name__} is no tensor of PyTorch; convert it")
     if tensor.is_nested:
         raise tensors.nested(name)
+    if tensor.layout is not torch.strided:
+        raise tensors.not_strided(name, tensor.layout)
     if tensor.is_meta:
         raise InvalidError(f"{name}: lies on meta, where tensors have no elements; move it to cpu or cuda, or use torch.compile or FakeTensorMode")
     if tensor.dtype == torch.float64 and tensor.device.type != "cpu":

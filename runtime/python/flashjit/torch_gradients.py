@@ -14,6 +14,9 @@ from flashjit.torch_calls import MOST_KINDS, Pool, current_stream, find_pool, gu
 
 _is_grad_enabled = torch.is_grad_enabled
 
+# PyTorch batches gradients by the older of its vmaps, whose tensors are none of torch.func.
+_is_batched: Any = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda tensor: False)
+
 _kernels: dict[Any, Kernel] = {}  # by all that decides whether a call has gradients
 
 
@@ -41,10 +44,22 @@ def _kernel_of(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scal
 
 
 class _Kind(NamedTuple):
-    """What a tensor of the backward is."""
+    """What a tensor of the backward is. `strides`: those that the caller gave it, which may overlap."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    strides: tuple[int, ...] | None = None
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether elements may share memory, as those of expanded tensors do."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 class _Call:
@@ -57,7 +72,8 @@ class _Call:
         self.arguments, self.error = launch.references
         self.like = guard_of(*given.values()) if guards else unlike
         # An address is as aligned as the first one was, or more: the kernel was made for that.
-        self.given = [(launch.tensors[name], t.stride(), ((t.data_ptr() | 16) & -(t.data_ptr() | 16)) - 1) for name, t in given.items()]
+        self.given = [(launch.tensors[name], t.stride(), ((t.data_ptr() | 16) & -(t.data_ptr() | 16)) - 1, _overlaps(t))
+                      for name, t in given.items()]
         self.made = [(launch.tensors[name], tuple(t.shape), t.stride(), t.dtype) for name, t in made.items()]
         self.scalars = [launch.scalars[name] for name in scalars]
 
@@ -70,8 +86,8 @@ class Gradients:
         self.pool, self.words, self.names, self.grads, self.wanted = pool, words, tuple(more), list(grads), wanted
         self.lengths, self.device = (max_q_len, max_k_len), q.device
         o, lse = _Kind((*q.shape[:-1], calls.columns_of(v.shape, words)), q.dtype), _Kind(calls.lse_shape(words, tuple(q.shape)), torch.float32)
-        of_more = {name: _Kind(tuple(tensor.shape), tensor.dtype) for name, tensor in more.items()}
-        of_q, of_k, of_v = (_Kind(tuple(tensor.shape), tensor.dtype) for tensor in (q, k, v))
+        of_more = {name: _Kind(tuple(tensor.shape), tensor.dtype, tensor.stride()) for name, tensor in more.items()}
+        of_q, of_k, of_v = (_Kind(tuple(tensor.shape), tensor.dtype, tensor.stride()) for tensor in (q, k, v))
         self.expected = {"do": o, "q": of_q, "k": of_k, "v": of_v, "o": o, "lse": lse, **of_more, "dlse": lse}
         self.packed = calls.axes_of(words)[0] == 3
         self.kernel = kernel  # for calls in which only O has a gradient
@@ -95,11 +111,16 @@ class Gradients:
             self._check(given)
             given = [tensor.resolve_neg() for tensor in given]  # autograd hands on gradients whose sign is not in memory
         if call is None:
+            # The call is known again with the strides of these tensors: no hook may leave it some that overlap.
+            given = [tensor if tensor.stride() == expected.strides or not _overlaps(tensor) else tensor.contiguous()
+                     for expected, tensor in zip(self.expected.values(), given)]
             call = self._new_call(given, scalars, stream)
         made, kept = [], []
-        for tensor, (structure, strides, mask) in zip(given, call.given):
+        for tensor, (structure, strides, mask, overlap) in zip(given, call.given):
             address = tensor.data_ptr()
             if address & mask or not alike and tensor.stride() != strides:
+                if overlap:  # no copy can be written there; the call is forgotten, and the next one is for these tensors
+                    return self.compute(do_, dlse, q, k, v, o, lse, more, scalars)
                 kept.append(new_tensor(ordinal, tuple(tensor.shape), strides, tensor.dtype).copy_(tensor))
                 address = kept[-1].data_ptr()
             structure.data = address
@@ -117,8 +138,12 @@ class Gradients:
         return made
 
     def _check(self, given: Sequence[Tensor]) -> None:
-        """Hooks on saved tensors may give others back than they were given. Strides and addresses may differ."""
+        """Gradients may be batches, and hooks on saved tensors may give others back than they were given. Strides and addresses may
+        differ."""
         for (name, expected), tensor in zip(self.expected.items(), given):
+            if _is_batched(tensor):
+                raise InvalidError(f"{name}: is a batch of gradients, as is_grads_batched=True makes it, and a kernel takes one; call "
+                                   "torch.autograd.grad for each of them, with retain_graph=True")
             if (tensor.shape, tensor.dtype, tensor.device) != (expected.shape, expected.dtype, self.device):
                 raise InvalidError(f"{name}: is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device} in the backward, and the call had "
                                    f"{expected.dtype} {expected.shape} on {self.device}; a hook on saved tensors must give back what it was given")

@@ -268,6 +268,17 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
   expect_refused(rows);
 }
 
+TEST(Spec, ParametersThatADiscardedStageReadsAreToldFromUnusedOnes) {
+  constexpr char kDiscarded[] = "params: c is read only by stages of the score";
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=64 params=\"c: fp32\" score=\"s * c; 1.5\"", kDiscarded},
+      {"fwd bf16 d=64 params=\"c: fp32[1]\" score=\"c[h]; float(k)\"", kDiscarded},
+      {"fwd bf16 d=64 params=\"c: fp32\" score=\"softcap(5)\"", "params: c is declared, but neither"},
+  };
+  expect_refused(rows);
+  EXPECT_TRUE(parse_spec("fwd bf16 d=64 params=\"c: fp32\" score=\"s * c; s + 1\""));
+}
+
 TEST(Spec, AValueEndsAtTheBlankUnlessItStandsInQuotes) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd bf16 d=64 mask=causal & window(3, 0)", "mask: the value ends at the blank; one"},
@@ -374,6 +385,7 @@ TEST(Spec, NotYetSupportedNamesTheField) {
       {"fwd e4m3 kv=bf16 d=64", "kv: bf16 under a Q of e4m3"},
       {"fwd e4m3 d=64 append", "append: new rows"},
       {"fwd e4m3 d=64 dropout=0.1", "dropout: 0.1 of a spec with a dtype of 8 bits"},
+      {"fwd bf16 d=64 compute=e4m3 dropout=0.1", "dropout: 0.1 of a spec with compute"},
       {"fwd bf16 kv=fp16 d=64", "kv: fp16"},
       {"fwd bf16 out=e5m2 d=64", "out: e5m2"},
       {"bwd bf16 out=fp32/bf16/e4m3 d=64", "out: e4m3"},

@@ -87,6 +87,9 @@ TEST(Target, CardsAreNamesOfTargets) {
   const auto missing = find_target("h20");
   ASSERT_FALSE(missing);
   EXPECT_NE(missing.error().message.find("did you mean `h200`?"), std::string::npos) << missing.error().message;
+  const auto capital = find_target("H100");
+  ASSERT_FALSE(capital);
+  EXPECT_NE(capital.error().message.find("did you mean `h100`?"), std::string::npos) << capital.error().message;
 }
 
 TEST(Target, ComputeCapability) {

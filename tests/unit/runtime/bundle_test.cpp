@@ -334,12 +334,22 @@ TEST_F(BundleTest, ManifestsAreReadLineByLine) {
       {"fwd a", "", {}, 3}, {"fwd b", "x=1,y=2", {"sm_80", "sm_90a"}, 4}, {"fwd d", "", {}, 6}};
   EXPECT_EQ(*lines, expected);
   EXPECT_EQ(print(expected[1]), "fwd b ;; schedule=x=1,y=2 ;; arch=sm_80,sm_90a");
-  for (const char* bad : {";; arch=sm_80", "fwd ;; arch", "fwd ;; arch=", "fwd ;; arch=,", "fwd ;; arch=a,",
-                          "fwd ;; arch=a, ,b", "fwd ;; colour=red", "fwd ;; arch=a ;; arch=b", "fwd ;; ;; x"}) {
+  constexpr std::pair<const char*, const char*> kBad[] = {
+      {";; arch=sm_80", "the spec is missing"},
+      {"fwd ;; arch", "arch= has no value"},
+      {"fwd ;; arch=", "arch= has no value"},
+      {"fwd ;; schedule=", "schedule= has no value"},
+      {"fwd ;; arch=,", "a comma too many"},
+      {"fwd ;; arch=a,", "a comma too many"},
+      {"fwd ;; arch=a, ,b", "a comma too many"},
+      {"fwd ;; colour=red", "'colour' is neither"},
+      {"fwd ;; arch=a ;; arch=b", "arch= is given twice"},
+      {"fwd ;; schedule=a ;; schedule=b", "schedule= is given twice"},
+      {"fwd ;; ;; x", "'' is neither"}};
+  for (const auto& [bad, words] : kBad) {
     const auto refused = parse_manifest(std::string("fwd\n") + bad, "m");
     ASSERT_FALSE(refused) << bad;
-    EXPECT_EQ(refused.error().kind, ErrorKind::Invalid);
-    EXPECT_TRUE(refused.error().message.starts_with("m:2: ")) << refused.error().message;
+    expect_error(refused.error(), ErrorKind::Invalid, {"m:2: ", words});
   }
 }
 
@@ -376,9 +386,13 @@ TEST_F(BundleTest, ManyWritersRecordEachLineOnce) {
 }
 
 TEST_F(BundleTest, ARecordingThatCannotBeWrittenIsRefusedAtOnce) {
-  const auto engine = Engine::create({.device = Device::Host, .record = folder + "/none/recorded.txt"});
-  ASSERT_FALSE(engine);
-  expect_error(engine.error(), ErrorKind::Io, {"none/recorded.txt", "recording"});
+  const std::string file = folder + "/file";
+  std::ofstream(file) << "\n";
+  for (const Device device : {Device::Host, Device::Gpu}) {  // before a device is looked for
+    const auto engine = Engine::create({.device = device, .record = file + "/recorded.txt"});
+    ASSERT_FALSE(engine);
+    expect_error(engine.error(), ErrorKind::Io, {"record: ", file.c_str(), "name a file that can be written"});
+  }
 }
 
 TEST_F(BundleTest, AnEngineRecordsWhatItPrepares) {

@@ -88,6 +88,11 @@ TEST_F(SourceOverride, AFileThatIsNoSource) {
   refused(ErrorKind::Invalid, {"`templates/new.cuh`"});
 }
 
+TEST_F(SourceOverride, AFolderInPlaceOfAFile) {
+  fs::create_directories(folder + "/entry.cu");
+  refused(ErrorKind::Invalid, {"`entry.cu`", "is a folder", "remove it"});
+}
+
 TEST_F(SourceOverride, AFolderOfAnotherKernel) {
   write("spec.txt", "fwd fp16 d=64 heads=4/2\n");
   refused(ErrorKind::Invalid, {"the spec", "fwd fp16 d=64 heads=4/2", kSpec});
@@ -127,6 +132,13 @@ TEST_F(SourceOverride, TheEditedKernelIsAnotherOne) {
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().kind, ErrorKind::Compile);
   EXPECT_NE(wrong.error().detail.find("nonsense"), std::string::npos);
+  // Source that is emptied compiles, to nothing that could be launched.
+  write("entry.cu", "");
+  const auto emptied = compile_spec(kSpec, "sm_80", "", options);
+  ASSERT_FALSE(emptied);
+  EXPECT_EQ(emptied.error().kind, ErrorKind::Invalid);
+  for (const std::string& word : {std::string("entry.cu"), "`" + plain->plan.launches.front().entry + "`"})
+    EXPECT_NE(emptied.error().message.find(word), std::string::npos) << emptied.error().message;
 }
 
 }  // namespace
