@@ -9,6 +9,7 @@
 #include <set>
 
 #include "codegen/cuda/embedded_templates.h"
+#include "compiler/families/family.h"
 #include "compiler/program/vocabulary.h"
 #include "runtime/engine/environment.h"
 #include "tests/fault/store_fixture.h"
