@@ -81,7 +81,7 @@ struct FamilyRow {
   std::span<const std::string_view> options;
   // The choices of a schedule in words, lines for `explain`.
   std::string (*describe)(const KernelConfig& config);
-  // Likewise which measurements have decided between them; null: none have.
+  // The measurements that have decided between choices of a schedule, lines for `explain`; null: none have.
   std::string (*explain_tuned)(const Problem& problem, const Schedule& schedule) = nullptr;
 };
 

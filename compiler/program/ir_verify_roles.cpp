@@ -26,8 +26,8 @@ bool awaits_empty(const Statement& s) {
   return barrier && std::get<std::string>(barrier->value) == "empty";
 }
 
-// What a role has of the slots of a shared buffer that it fills, or a part of each. They are used in turn, counted from the
-// start, and never wrap.
+// A role fills the slots of a shared buffer, or a part of each. Slots are used in turn, counted from the start, and never
+// wrap.
 struct Filler {
   std::int64_t granted = 0;                                        // known to be empty
   std::int64_t announced = 0;                                      // to be full once they are filled
@@ -376,7 +376,7 @@ struct Block {
         const bool has_end = buffer(b).ring == "q_ring" || buffer(b).name == "Vc";
         const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
         const bool is_told = guard(b) == b;  // by barriers of its own
-        // What is filled once, or read when a block ends, is not given back.
+        // Slots that are filled once, or read when a block ends, are not given back.
         const bool is_given_back = used <= 0 || !filler.asks || released(b) >= used - buffer(b).behind;
         const bool is_granted = filler.asks ? filler.granted == filled : filler.granted >= filled;
         if (is_told && is_granted && filler.announced == filled && is_given_back && released(b) <= used) continue;

@@ -20,7 +20,7 @@ struct TileOperation {
   std::string_view remark = {};  // Body: what it is for
 };
 
-// What a condition is in CUDA.
+// A condition of programs, and its text in CUDA.
 struct Condition {
   std::string_view label, text;
 };
@@ -31,7 +31,7 @@ struct Vocabulary {
   std::span<const Condition> conditions;
 };
 
-// What every vocabulary has.
+// The operations that every vocabulary has.
 std::span<const TileOperation> shared_operations();
 
 // Null: nothing prints it.

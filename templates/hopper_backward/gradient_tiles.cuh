@@ -8,13 +8,6 @@
 
 namespace flashjit {
 
-template <int read = 0>
-constexpr bool has_gradient_tiles() {
-  if constexpr (read < kReads) return Variant::in_tiles(read) || has_gradient_tiles<read + 1>();
-  else return false;
-}
-constexpr bool kGradientTiles = has_gradient_tiles();
-
 // Where this lane's first four elements of a tile are: of a query, from a key on.
 struct FourKeys {
   int query, key;

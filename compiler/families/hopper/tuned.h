@@ -13,7 +13,7 @@ namespace flashjit {
 // Do rows begin behind the first key, as those of a window? Then they see few.
 bool begins_late(const Problem& problem);
 
-// What a row asks: a schedule whose other fields are set.
+// The case that rows are asked about: a schedule whose other fields are set.
 struct TunedCase {
   const Problem& problem;
   const Schedule& schedule;
@@ -35,7 +35,7 @@ struct TunedRow {
 const TunedRow& find_ones_row(const Problem& problem, const Schedule& schedule);
 const TunedRow& find_turns_row(const Problem& problem, const Schedule& schedule);
 
-// Of a complete schedule, lines for `explain`: each choice, and the row that has made it.
+// Lines for `explain` of a complete schedule: each choice, and the row that has made it.
 std::string explain_tuned(const Problem& problem, const Schedule& schedule);
 
 }  // namespace flashjit

@@ -78,9 +78,8 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 struct Source {
   std::string_view tile, from;
 };
-constexpr Source kSources[] = {{"Ks", "k"},        {"Vs", "v"},        {"Qs", "q"},       {"dOs", "do"},
-                               {"column Ks", "k"}, {"column Vs", "v"}, {"row Qs", "q"},   {"row dOs", "do"},
-                               {"Terms", "rows"},  {"dSs", "dS"},      {"other Ks", "k"}, {"other dSs", "dS"}};
+constexpr Source kSources[] = {{"Ks", "k"},       {"Vs", "v"},   {"Qs", "q"},       {"dOs", "do"},
+                               {"Terms", "rows"}, {"dSs", "dS"}, {"other Ks", "k"}, {"other dSs", "dS"}};
 
 void fill(const Program& p, std::vector<Statement>& body, std::string_view tile) {
   const auto source = std::ranges::find(kSources, tile, &Source::tile);
@@ -167,7 +166,7 @@ void name_buffers(Program& p, const KernelConfig& c) {
   }
 }
 
-// What a launch does as a file has it, of the textbook's statements.
+// A launch that a file has, with the textbook's statements of what it does.
 Statement launch(const Program& p, std::string_view file, auto has) {
   Statement launch = make_statement(Kind::Launch);
   launch.label = file;

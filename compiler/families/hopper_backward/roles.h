@@ -9,7 +9,7 @@ namespace flashjit {
 
 extern const Vocabulary kHopperBackwardVocabulary;
 
-// What of a kernel decides which statements it has.
+// The facts of a kernel that decide which statements it has.
 struct BackwardChoices {
   bool adds_dq, ordered;  // dQ is added up in the loop, and in order
   bool drops,

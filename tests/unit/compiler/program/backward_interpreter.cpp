@@ -34,10 +34,10 @@ using Scores = std::array<std::array<double, kQueries>, kKeys>;  // transposed, 
 using KeyRows = std::array<std::array<double, kDims>, kKeys>;
 using QueryRows = std::array<std::array<double, kDims>, kQueries>;
 
-// What the warpgroups of a block tell each other, by slot and warpgroup, and what they add to in memory.
+// The warpgroups of a block tell each other dS, by slot and warpgroup, and add to dQ in memory, by item and tile.
 struct Shared {
   std::map<std::pair<std::int64_t, int>, Scores> ds;
-  std::map<std::pair<std::int64_t, std::int64_t>, QueryRows> dq;  // by item and tile
+  std::map<std::pair<std::int64_t, std::int64_t>, QueryRows> dq;
 };
 
 struct Consumer {
