@@ -24,16 +24,15 @@ Result<void> check_dropout_supported(const AttentionSpec& spec) {
     bool asked;
     std::string_view field, way_out;
   } without[] = {{is_paged(spec), "layout=paged", "use layout=packed"},
-                   {spec.append, "append", "leave append out"},
-                   {spec.v_in_k, "v_in_k", "give v as a tensor"},
-                   {narrows(spec), "compute", "leave compute out"},
-                   {has_scaled_queries(spec), "a dtype of 8 bits", "use fp16 or bf16"},
-                   {has_scaled_keys(spec), "kv", "use k and v of the dtype"}};
+                 {spec.append, "append", "leave append out"},
+                 {spec.v_in_k, "v_in_k", "give v as a tensor"},
+                 {narrows(spec), "compute", "leave compute out"},
+                 {has_scaled_queries(spec), "a dtype of 8 bits", "use fp16 or bf16"},
+                 {has_scaled_keys(spec), "kv", "use k and v of the dtype"}};
   for (const auto& [asked, field, way_out] : without) {
     if (!asked) continue;
-    return unsupported(
-        fmt::format("dropout: {} of a spec with {}, whose kernels drop nothing; {}, or use dropout=0",
-                    spec.dropout, field, way_out));
+    return unsupported(fmt::format("dropout: {} of a spec with {}, whose kernels drop nothing; {}, or use dropout=0",
+                                   spec.dropout, field, way_out));
   }
   return {};
 }

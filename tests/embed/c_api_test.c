@@ -145,7 +145,8 @@ static void engines_refused(flashjit_engine_options options) {
     EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_NOT_FOUND, "ordinal: there is no GPU 77");
     options.ordinal = 0;
     options.trusted_list = "/nowhere/list";
-    EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_IO, "trusted_list: /nowhere/list: the list of trusted files");
+    EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_IO,
+           "trusted_list: /nowhere/list: the list of trusted files");
   }
 }
 
