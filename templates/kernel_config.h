@@ -135,6 +135,8 @@ constexpr int size_of(Element e) { return e == Element::f32 ? 4 : e == Element::
 
 constexpr bool has_scaled_queries(const KernelConfig& c) { return c.queries != Narrow::none; }
 constexpr bool is_scaled(const KernelConfig& c) { return c.cache != Narrow::none; }
+// Are scores what products give, whose scale exponentials take in?
+constexpr bool folds_scale(const KernelConfig& c) { return !c.has_score && c.scale > 0 && !is_scaled(c); }
 // Bytes of an element in memory: of Q, and of K and V.
 constexpr int query_bytes(const KernelConfig& c) { return has_scaled_queries(c) ? 1 : size_of(c.element); }
 constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }

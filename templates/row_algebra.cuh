@@ -8,7 +8,7 @@ namespace flashjit {
 
 // exp2((s - reference) * kLog2Scale) is what becomes of a score: without a score function, and without scales that are
 // known at run time, the scale of the scores is folded into the exponent.
-constexpr bool kScaleFolded = !config.has_score && config.scale > 0 && !is_scaled(config);
+constexpr bool kScaleFolded = folds_scale(config);
 constexpr float kLog2Scale = kScaleFolded ? config.scale * kLog2e : kLog2e;
 constexpr float kNaturalScale = kScaleFolded ? config.scale : 1.0f;  // from a score to its natural unit
 // Scores beyond this have a product with kLog2Scale whose rounding error alone, 2^-24 of it, is no longer small in an

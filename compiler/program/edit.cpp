@@ -1,5 +1,6 @@
 #include "compiler/program/edit.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -81,12 +82,14 @@ std::int64_t integer(const Statement& s, std::string_view key, std::int64_t abse
 }
 
 const Statement* find_body(const Program& program, std::string_view name) {
-  for (const Statement& role : program.body) {
-    for (const Statement& s : role.body) {
-      if (s.kind == Kind::Body && s.label == name) return &s;
-    }
-  }
+  for (const Statement& role : program.body)
+    if (const Statement* body = find_body(role, name)) return body;
   return nullptr;
+}
+const Statement* find_body(const Statement& role, std::string_view name) {
+  const auto body =
+      std::ranges::find_if(role.body, [&](const Statement& s) { return s.kind == Kind::Body && s.label == name; });
+  return body == role.body.end() ? nullptr : &*body;
 }
 Statement* find_body(Program& program, std::string_view name) {
   return const_cast<Statement*>(find_body(std::as_const(program), name));

@@ -65,9 +65,12 @@ std::int64_t integer(const Statement& statement, std::string_view key, std::int6
 
 // Is it about the slot of the tile before? Then its form says so.
 inline bool is_before(const Statement& statement) { return statement.form.ends_with("before"); }
+// And of the item behind?
+inline bool is_next(const Statement& statement) { return statement.form.ends_with("next"); }
 
 // A body of a role by its name; null: there is none.
 Statement* find_body(Program& program, std::string_view name);
 const Statement* find_body(const Program& program, std::string_view name);
+const Statement* find_body(const Statement& role, std::string_view name);
 
 }  // namespace flashjit

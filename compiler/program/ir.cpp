@@ -73,6 +73,7 @@ void dump_buffer(const Buffer& b, std::string& out) {
       fmt::format("  {} {} {} [{}, {}]", b.name, kSpaceNames[static_cast<int>(b.space)], name(b.dtype), b.rows, b.cols);
   if (!b.layout.empty()) out += fmt::format(" layout={}", b.layout);
   if (b.stages != 1) out += fmt::format(" stages={}", b.stages);
+  if (b.stride != 0) out += fmt::format(" stride={}", b.stride);
   if (b.space == Space::Shared) out += fmt::format(" offset={} bytes={}", b.offset, b.bytes);
   out += "\n";
 }

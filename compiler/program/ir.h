@@ -46,8 +46,9 @@ const AttributeRow* attribute_row(std::string_view key);
 
 // ---- buffers ----
 
-// By what who reads a ring, and who fills it, count: by rings of its own, by the steps of all items, or by items.
-enum class Counter { Rings, Steps, Items };
+// By what who reads a ring, and who fills it, count: by rings of its own, by the steps of all items, by the steps of one of
+// two who take turns at them, or by items.
+enum class Counter { Rings, Steps, Turns, Items };
 
 enum class Space { Global, Shared, Register };
 
@@ -60,13 +61,17 @@ struct Buffer {
   int stages = 1;      // copies of the tile, used in turn
   std::int64_t offset = -1;  // shared: bytes from the start of the block's memory
   std::int64_t bytes = 0;    // shared: of one stage
+  std::int64_t stride = 0;   // shared: from a stage to the next; 0: bytes
   bool own_rows = false;     // each warp touches its own rows only
   // In programs that are printed: the name of registers, or of a slot's barriers, and the rings by which who reads slots and
   // who fills them count.
   std::string_view code = {}, ring = {}, fill_ring = {};
   int behind = 0;  // slots that its reader is behind the ring
   Counter counter = Counter::Rings;
-  int guard = -1;  // the buffer whose barriers stand for this one as well; -1: it has barriers of its own
+  // Other buffers; -1: none. Whose barriers stand for this one as well, with whose slots this one's are given back, and in
+  // whose slots it lies while these belong to who reads them.
+  int guard = -1, place = -1, inside = -1;
+  int givers = 0;  // how many roles give a slot back; 0: all that read it
 };
 
 // ---- statements ----

@@ -35,8 +35,9 @@ struct Filler {
   bool asks = false;  // whether a slot is empty; else it is to be filled once
 };
 
-// Who reads a ring: how many slots it has released, and which it knows to be full.
+// Who reads a ring: how many slots it has released, if it does that, and which it knows to be full.
 struct Reader {
+  bool gives_back = false;
   std::int64_t released = 0;
   std::set<std::int64_t> full = {};
 };
@@ -60,6 +61,7 @@ struct Actor {
   std::map<int, std::int64_t> unkept = {};  // that products have written, of which group
   std::set<int> unpublished = {};           // shared buffers that instructions of threads have written
   bool expecting = false;                   // is it a barrier beside the slot's that expects what is copied next?
+  bool is_at_barrier = false;               // it has told the others, and waits for them
   std::map<std::string_view, std::int64_t> fills = {};  // by the ring that counts them: the slot that is filled now
   bool is_done() const { return next == trace.steps.size(); }
   bool is_consumer() const { return trace.role->kind == Kind::Consumer; }
@@ -69,11 +71,14 @@ struct Block {
   const Program& p;
   const std::function<void(const RoleTrace&, const Step&)>& on_step;
   std::vector<Actor> actors = {};
-  std::vector<int> turns = {};  // given to each consumer, and not taken
+  std::vector<int> turns = {};                          // given to each consumer, and not taken
+  std::set<std::pair<int, std::int64_t>> covered = {};  // slots in which something else lies by now
 
   const Buffer& buffer(int b) const { return p.buffers[static_cast<std::size_t>(b)]; }
   // The buffer whose barriers tell of this one.
   int guard(int b) const { return buffer(b).guard < 0 ? b : buffer(b).guard; }
+  // And that with whose slots this one's are given back.
+  int place(int b) const { return buffer(b).place < 0 ? guard(b) : buffer(b).place; }
   bool is_shared(int b) const { return buffer(b).space == Space::Shared; }
 
   std::string at(const Step& step) const {
@@ -86,22 +91,26 @@ struct Block {
 
   // Which slot a reader's statement is about.
   std::int64_t slot_of(const Actor& actor, const Step& step, int b) const {
-    if (buffer(b).counter == Counter::Items) return step.item;
-    if (buffer(b).counter == Counter::Steps) return step.number - (is_before(*step.statement) ? 1 : 0);
+    const std::int64_t number = step.number - (is_before(*step.statement) ? 1 : 0);
+    if (buffer(b).counter == Counter::Items) return step.item + (is_next(*step.statement) ? 1 : 0);
+    if (buffer(b).counter == Counter::Steps) return number;
+    if (buffer(b).counter == Counter::Turns) return number / 2;
     if (!actor.is_consumer()) return actor.count;
     if (buffer(b).ring == "q_ring") return step.item;
     if (buffer(b).ring.empty()) return actor.reads.at(b).released;
     return actor.count - buffer(b).behind;
   }
-  // The slots that all who read it have released.
+  // The slots that all who give them back have released.
   std::int64_t released(int b) const {
     std::int64_t least = -1;
+    int givers = 0;
     for (const Actor& actor : actors) {
       const auto reader = actor.reads.find(b);
-      if (reader == actor.reads.end()) continue;
+      if (reader == actor.reads.end() || (buffer(b).givers > 0 && !reader->second.gives_back)) continue;
+      ++givers;
       least = least < 0 ? reader->second.released : std::min(least, reader->second.released);
     }
-    return std::max<std::int64_t>(least, 0);
+    return givers < buffer(b).givers ? 0 : std::max<std::int64_t>(least, 0);
   }
 
   // The slot that is filled next.
@@ -133,30 +142,66 @@ struct Block {
       if (slot != filler.granted)
         return wrong(step, fmt::format("awaits slot {}, but {} is the next to be filled", slot, filler.granted))
             .error();
-      const int place = step.statement->reads.empty() ? b : step.statement->reads[0];  // another's, which it takes
-      if (filler.granted - released(place) >= buffer(b).stages) return false;
+      const int taken = step.statement->reads.empty() ? b : step.statement->reads[0];  // another's place
+      if (filler.granted - released(taken) >= buffer(b).stages) return false;
       ++filler.granted;
       return true;
     }
-    const std::int64_t slot = slot_of(actor, step, b);
-    if (slot < 0 || !is_full(b, slot)) return false;
-    actor.reads[b].full.insert(slot);
+    for (const int full : step.statement->writes)
+      if (const std::int64_t slot = slot_of(actor, step, full); slot < 0 || !is_full(full, slot)) return false;
+    for (const int full : step.statement->writes) actor.reads[full].full.insert(slot_of(actor, step, full));
     return true;
   }
 
-  Result<void> fill(Actor& actor, const Step& step) {
-    const int b = step.statement->writes[0];
+  // May it fill this slot, or speak of it? At the start all are empty.
+  bool is_granted(Actor& actor, int b, std::int64_t slot) const {
+    Filler& filler = actor.fillers[place(b)];
+    if (slot == filler.granted && slot < buffer(b).stages && buffer(b).counter == Counter::Items) ++filler.granted;
+    return slot < filler.granted;
+  }
+  Result<void> fill(Actor& actor, const Step& step, int b) {
     Filler& filler = actor.fillers[b];
-    if (static_cast<std::int64_t>(filler.filled.size()) >= actor.fillers[guard(b)].granted)
+    const auto slot = static_cast<std::int64_t>(filler.filled.size());
+    if (buffer(b).inside >= 0) {
+      FLASHJIT_TRY(cover(actor, step, buffer(b).inside));
+    } else if (!is_granted(actor, b, slot)) {
       return wrong(step, "overwrites a slot before it has awaited that it is empty");
-    filler.filled.emplace_back(step.item, buffer(b).counter == Counter::Items ? -1 : step.tile);
+    }
+    for (const Actor& other : actors) {
+      for (const Product& product : other.products) {
+        if (buffer(b).counter != Counter::Rings && std::ranges::count(product.statement->reads, b) > 0 &&
+            slot_of(other, product.step, b) + buffer(b).stages <= slot && product_counts(product, b))
+          return wrong(step, "overwrites a slot that a product under way reads");
+      }
+    }
+    if (buffer(b).counter == Counter::Items) filler.filled.emplace_back(slot_of(actor, step, b), -1);
+    else filler.filled.emplace_back(step.item, step.tile);
+    return {};
+  }
+  // Does somebody look at what it makes of this buffer?
+  bool product_counts(const Product& product, int b) const {
+    const bool is_of_before = is_before(*product.statement) && buffer(b).counter != Counter::Items;
+    return (is_of_before ? product.step.item_before : product.step.tile) >= 0;
+  }
+  // Something comes to lie in a slot of this buffer, whose reader does no longer need it.
+  Result<void> cover(Actor& actor, const Step& step, int host) {
+    const std::int64_t slot = slot_of(actor, step, host);
+    if (!actor.reads[guard(host)].full.contains(slot))
+      return wrong(step, fmt::format("takes room of {} that is not its own yet", buffer(host).name));
+    for (const Product& product : actor.products) {
+      if (std::ranges::count(product.statement->reads, host) > 0 && slot_of(actor, product.step, host) == slot)
+        return wrong(step,
+                     fmt::format("takes room of {} while a product reads it: a wait is missing", buffer(host).name));
+    }
+    if (buffer(host).counter == Counter::Steps) covered.emplace(host, slot);
     return {};
   }
   // The slot that is filled next, or was filled last, is full once it is.
   Result<void> announce(Actor& actor, const Step& step, int b) {
     Filler& filler = actor.fillers[b];
-    if (filler.announced >= filler.granted)
-      return wrong(step, "speaks of a slot before it has awaited that it is empty");
+    const bool may_speak = buffer(b).inside >= 0 ? filler.announced < static_cast<std::int64_t>(filler.filled.size())
+                                                 : is_granted(actor, b, filler.announced);
+    if (!may_speak) return wrong(step, "speaks of a slot before it has awaited that it is empty");
     ++filler.announced;
     return {};
   }
@@ -169,14 +214,16 @@ struct Block {
     switch (s.kind) {
       case Kind::Expect:
         actor.expecting = s.form == "copied";
-        return step.held ? Result<void>() : announce(actor, step, b);
+        for (const int expected : s.writes)
+          if (!step.held) FLASHJIT_TRY(announce(actor, step, expected));
+        return {};
       case Kind::Complete:
         if (actor.unpublished.contains(b)) return wrong(step, "is not seen by products: a publish is missing");
         FLASHJIT_TRY(announce(actor, step, b));
         // Who has nothing to copy fills the slot by that.
         if (const Filler& filler = actor.fillers[b];
             copies && filler.announced > static_cast<std::int64_t>(filler.filled.size()))
-          return fill(actor, step);
+          return fill(actor, step, b);
         return {};
       case Kind::Publish: actor.unpublished.clear(); return {};
       case Kind::Advance: ++(s.form == "to_fill" ? actor.fills[buffer(b).fill_ring] : actor.count); return {};
@@ -191,13 +238,14 @@ struct Block {
         if (copies) break;
         FLASHJIT_TRY(read(actor, step, s.reads[0], step.item, step.tile));
         actor.unpublished.insert(b);
-        return fill(actor, step);
+        return fill(actor, step, b);
       case Kind::Load:
         if (!copies) break;
         if (const Attribute* tells = s.attributes.find("barrier");
             tells && (print(tells->value) == "copied") != actor.expecting)
           return wrong(step, "tells a barrier that does not expect it");
-        return fill(actor, step);
+        for (const int copied : s.writes) FLASHJIT_TRY(fill(actor, step, copied));
+        return {};
       default: break;
     }
     return wrong(step, fmt::format("the {} does not do that", name(actor.trace.role->kind)));
@@ -209,6 +257,9 @@ struct Block {
     const std::int64_t slot = slot_of(actor, step, b);
     if (!actor.reads[guard(b)].full.contains(slot))
       return wrong(step, fmt::format("reads {} before it has awaited that it is full", buffer(b).name));
+    const int host = buffer(b).inside < 0 ? b : buffer(b).inside;
+    if (covered.contains({b, slot}) || was_given_back(actor, host, slot_of(actor, step, host)))
+      return wrong(step, fmt::format("reads {} when it is no longer there", buffer(b).name));
     for (const Actor& by : actors) {
       const auto filler = by.fillers.find(b);
       if (filler == by.fillers.end()) continue;
@@ -217,6 +268,18 @@ struct Block {
         return wrong(step, fmt::format("reads {}, but item {}, tile {} is there", buffer(b).name, there, of));
     }
     return {};
+  }
+
+  // Has this reader released a slot, or has it been filled anew?
+  bool was_given_back(const Actor& actor, int b, std::int64_t slot) const {
+    if (buffer(b).counter == Counter::Rings) return false;  // slots of it are found by what has been released
+    const auto reader = actor.reads.find(place(b));
+    if (reader != actor.reads.end() && reader->second.released > slot) return true;
+    return std::ranges::any_of(actors, [&](const Actor& by) {
+      const auto filler = by.fillers.find(b);
+      return filler != by.fillers.end() &&
+             static_cast<std::int64_t>(filler->second.filled.size()) > slot + buffer(b).stages;
+    });
   }
 
   Result<void> release(Actor& actor, const Step& step) {
@@ -229,7 +292,7 @@ struct Block {
     // Where rings count by themselves, any slot that a product reads may be this one.
     const auto reads_it = [&](const Product& product) {
       return std::ranges::any_of(product.statement->reads, [&](int read) {
-        return is_shared(read) && guard(read) == b &&
+        return is_shared(read) && place(read) == b && product_counts(product, read) &&
                (buffer(b).counter == Counter::Rings || slot_of(actor, product.step, read) == slot);
       });
     };
@@ -249,7 +312,8 @@ struct Block {
           return wrong(step, fmt::format("uses {} while a product writes it: a wait is missing", buffer(b).name));
       }
       for (const int b : product.statement->reads) {
-        if (std::ranges::count(s.writes, b) > 0 && s.kind != Kind::Keep)
+        const bool is_apart = is_shared(b) && slot_of(actor, product.step, b) != slot_of(actor, step, b);
+        if (std::ranges::count(s.writes, b) > 0 && s.kind != Kind::Keep && !is_apart)
           return wrong(step, fmt::format("changes {} while a product reads it: a wait is missing", buffer(b).name));
       }
     }
@@ -286,15 +350,19 @@ struct Block {
     FLASHJIT_TRY(check_registers(actor, step));
     for (const int b : s.reads) {
       if (!is_shared(b)) continue;
-      const bool before = buffer(b).counter == Counter::Rings ? buffer(b).behind > 0
-                                                              : is_before(s) && buffer(b).counter == Counter::Steps;
+      const Counter counter = buffer(b).counter;
+      const bool before = counter == Counter::Rings ? buffer(b).behind > 0 : is_before(s) && counter != Counter::Items;
       FLASHJIT_TRY(read(actor, step, b,
-                        before          ? step.item_before
-                        : step.tile < 0 ? -1
-                                        : step.item,
+                        before                                       ? step.item_before
+                        : step.tile < 0 && counter != Counter::Items ? -1
+                                                                     : step.item,
                         before ? step.tile_before : step.tile));
     }
-    if (s.kind == Kind::Stage) FLASHJIT_TRY(fill(actor, step));
+    if (s.kind == Kind::Publish) actor.unpublished.clear();
+    if (s.kind == Kind::Stage) {
+      if (buffer(s.writes[0]).layout.starts_with("swizzle")) actor.unpublished.insert(s.writes[0]);
+      FLASHJIT_TRY(fill(actor, step, s.writes[0]));
+    }
     if (s.kind == Kind::Mma) actor.products.push_back({&s, actor.groups, step});
     if (s.kind == Kind::Commit) ++actor.groups;
     if (s.kind == Kind::Wait) {
@@ -316,13 +384,27 @@ struct Block {
     const Statement& s = *step.statement;
     if (actor.is_consumer() && on_step) on_step(actor.trace, step);
     if (s.kind == Kind::Release && actor.reads.contains(s.writes[0])) return release(actor, step);
-    if (actor.is_consumer() && s.kind == Kind::Complete) return announce(actor, step, s.writes[0]);
+    if (actor.is_consumer() && s.kind == Kind::Complete) {
+      if (actor.unpublished.contains(s.writes[0])) return wrong(step, "is not seen by products: a publish is missing");
+      return announce(actor, step, s.writes[0]);
+    }
     return actor.is_consumer() ? consume(actor, step) : provide(actor, step);
+  }
+
+  // Tells the others what it has written, and waits until they have: what they tell it may read then.
+  Result<bool> meet(Actor& actor, const Step& step) {
+    if (!std::exchange(actor.is_at_barrier, true)) FLASHJIT_TRY(announce(actor, step, step.statement->writes[0]));
+    for (const int b : step.statement->reads)
+      if (!is_full(b, slot_of(actor, step, b))) return false;
+    for (const int b : step.statement->reads) actor.reads[b].full.insert(slot_of(actor, step, b));
+    actor.is_at_barrier = false;
+    return true;
   }
 
   // False: it waits.
   Result<bool> may_go_on(Actor& actor, const Step& step) {
     if (step.statement->kind == Kind::Await) return await(actor, step);
+    if (step.statement->kind == Kind::Barrier) return meet(actor, step);
     if (step.statement->kind != Kind::BeginTurn) return true;
     int& turn = turns[static_cast<std::size_t>(actor.trace.number)];
     return turn > 0 ? --turn, true : false;
@@ -335,8 +417,8 @@ struct Block {
       const Step& step = actor.trace.steps[actor.next];
       FLASHJIT_ASSIGN(goes_on, may_go_on(actor, step));
       if (!goes_on) break;
-      if (step.statement->kind != Kind::Await && step.statement->kind != Kind::BeginTurn)
-        FLASHJIT_TRY(execute(actor, step));
+      constexpr Kind kWaits[] = {Kind::Await, Kind::BeginTurn, Kind::Barrier};
+      if (std::ranges::count(kWaits, step.statement->kind) == 0) FLASHJIT_TRY(execute(actor, step));
     }
     return actor.next > before;
   }
@@ -346,16 +428,15 @@ struct Block {
     for (const Statement& s : body) {
       const int b = s.writes.empty() ? -1 : s.writes[0];
       const bool is_of_ring = b >= 0 && is_shared(b);
-      const bool fills = s.kind == Kind::Load || s.kind == Kind::Stage || s.kind == Kind::Transpose ||
-                         s.kind == Kind::Expect || s.kind == Kind::Complete;
-      const bool awaits = s.kind == Kind::Await;
+      constexpr Kind kFill[] = {Kind::Load, Kind::Stage, Kind::Transpose, Kind::Expect, Kind::Complete, Kind::Barrier};
+      const bool fills = std::ranges::count(kFill, s.kind) > 0, awaits = s.kind == Kind::Await;
       if (is_of_ring && (fills || (awaits && awaits_empty(s)))) {
         for (int other = 0; other < static_cast<int>(p.buffers.size()); ++other)
-          if (other == b || buffer(other).guard == b) actor.fillers[other].asks |= awaits;
+          if (other == b || guard(other) == b || place(other) == b) actor.fillers[other].asks |= awaits;
       }
       if (is_of_ring && actor.trace.role->kind != Kind::Producer &&
           (s.kind == Kind::Release || (awaits && !awaits_empty(s))))
-        actor.reads[b];
+        actor.reads[b].gives_back |= s.kind == Kind::Release;
       find_rings(actor, s.inside);
       find_rings(actor, s.body);
     }
@@ -377,12 +458,13 @@ struct Block {
         const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
         const bool is_told = guard(b) == b;  // by barriers of its own
         // Slots that are filled once, or read when a block ends, are not given back.
-        const bool is_given_back = used <= 0 || !filler.asks || released(b) >= used - buffer(b).behind;
-        const bool is_granted = filler.asks ? filler.granted == filled : filler.granted >= filled;
-        if (is_told && is_granted && filler.announced == filled && is_given_back && released(b) <= used) continue;
+        const std::int64_t back = released(place(b)), granted = actor.fillers.at(place(b)).granted;
+        const bool is_given_back = used <= 0 || !filler.asks || back >= used - buffer(b).behind;
+        const bool is_granted = buffer(b).inside >= 0 || (filler.asks ? granted == filled : granted >= filled);
+        if (is_told && is_granted && filler.announced == filled && is_given_back && back <= used) continue;
         if (!is_told && filled == static_cast<std::int64_t>(actor.fillers.at(guard(b)).filled.size())) continue;
         return internal(fmt::format("{}: {} slots awaited empty, {} announced, {} filled, {} released", buffer(b).name,
-                                    filler.granted, filler.announced, filled, released(b)));
+                                    granted, filler.announced, filled, back));
       }
     }
     for (const Actor& actor : actors) {
@@ -425,6 +507,16 @@ void find_tiles(const Program& p, const Body& body, std::set<int>& tiles) {
   }
 }
 
+bool overlap(const Buffer& a, const Buffer& b) {
+  const auto begin = [](const Buffer& of, int stage) {
+    return of.offset + stage * (of.stride > 0 ? of.stride : of.bytes);
+  };
+  for (int i = 0; i < a.stages; ++i)
+    for (int j = 0; j < b.stages; ++j)
+      if (begin(a, i) < begin(b, j) + b.bytes && begin(b, j) < begin(a, i) + a.bytes) return true;
+  return false;
+}
+
 Result<void> check_tiles_apart(const Program& p) {
   std::set<int> tiles;
   find_tiles(p, p.body, tiles);
@@ -436,8 +528,8 @@ Result<void> check_tiles_apart(const Program& p) {
                                   a.bytes, a.offset, kSwizzleRepeats));
     for (const int other : tiles) {
       const Buffer& b = p.buffers[static_cast<std::size_t>(other)];
-      const bool overlap = a.offset < b.offset + b.stages * b.bytes && b.offset < a.offset + a.stages * a.bytes;
-      if (&a != &b && overlap) return internal(fmt::format("{} and {} overlap in shared memory", a.name, b.name));
+      if (tile != other && a.inside != other && b.inside != tile && overlap(a, b))
+        return internal(fmt::format("{} and {} overlap in shared memory", a.name, b.name));
     }
   }
   return {};

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -24,12 +25,13 @@ struct Bits {
 
 // A role as bodies that its vocabulary calls.
 struct BodiesTrace {
-  const Program& p;
+  const Statement& role;
   const Scenario& scenario;
   Bits bits;
   std::vector<Step> out = {};
   std::map<std::string_view, bool> known = {};  // conditions that are what they are
   Step now = {};                                // item and tiles
+  bool leaves_loop = false;                     // it has returned from no more than that
   Result<void> failed = {};
   std::function<bool(const Statement&)> run_loop =
       {};  // as often as it goes round; empty: once. False: it has returned
@@ -56,18 +58,21 @@ struct BodiesTrace {
     return true;
   }
   bool execute(const Statement& s) {
-    if (s.kind == Kind::Return) return false;
+    if (s.kind == Kind::Return) {
+      leaves_loop = s.form == "from_loop";
+      return false;
+    }
     if (s.kind == Kind::Loop && run_loop) return run_loop(s);
     if (s.kind != Kind::When && s.kind != Kind::Otherwise) add(s);
     execute(s.inside);
     if (!execute(s.body)) return false;
-    const Statement* called = s.kind == Kind::Call ? find_body(p, s.label) : nullptr;
+    const Statement* called = s.kind == Kind::Call ? find_body(role, s.label) : nullptr;
     if (called) execute(called->body);
     return true;
   }
 
   void run_body(std::string_view name) {
-    const Statement* body = find_body(p, name);
+    const Statement* body = find_body(role, name);
     if (!body && failed) failed = internal(fmt::format("no role has a body {}", name));
     if (body) execute(body->body);
   }
@@ -81,7 +86,7 @@ struct ProducerTrace : BodiesTrace {
     const Step before = now;
     now = waiting;
     known["nothing_waits"] = waiting.tile < 0;
-    const Statement* body = find_body(p, "copy_waiting_values");
+    const Statement* body = find_body(role, "copy_waiting_values");
     const bool may_clear =
         body && std::ranges::any_of(body->body, [](const Statement& s) { return s.label == "clears"; });
     known["clears"] = now.held = may_clear && bits.next();
@@ -96,7 +101,7 @@ struct ProducerTrace : BodiesTrace {
                        [&](const Step& step) { return step.statement->label == label; });
   }
   Result<void> run_role() {
-    const Statement* all = find_body(p, "produce");
+    const Statement* all = find_body(role, "produce");
     if (!all) return internal("the producer has no body produce");
     known = {{"leads", true}, {"inputs_asked", true}, {"inputs_asked_by_leader", true}};
     for (const Statement& s : all->body) {
@@ -132,7 +137,7 @@ struct ProducerTrace : BodiesTrace {
 // A transposer goes on until all of V has ended.
 struct TransposerTrace : BodiesTrace {
   Result<void> run_role() {
-    const Statement* all = find_body(p, "transpose");
+    const Statement* all = find_body(role, "transpose");
     if (!all) return internal("the transposer has no body transpose");
     for (const Statement& s : all->body) {
       if (s.kind != Kind::Loop) execute(s);
@@ -154,13 +159,12 @@ struct TransposerTrace : BodiesTrace {
 
 // A consumer: what take_items of its vocabulary makes of the bodies.
 struct ConsumerTrace : BodiesTrace {
-  const Statement& role;
   int number, of;
   std::vector<std::pair<std::int64_t, std::int64_t>> visited = {};
 
   // Main steps are in loops, whose only calls are steps and what is looked at between them.
   void main_steps(std::int64_t last_of_item) {
-    const Statement* body = find_body(p, "main_steps");
+    const Statement* body = find_body(role, "main_steps");
     if (!body) return;
     for (bool any = true; any && now.tile <= last_of_item;) any = main_loop(body->body, last_of_item);
   }
@@ -188,7 +192,7 @@ struct ConsumerTrace : BodiesTrace {
   }
 
   void pass_item(std::int64_t tiles) {
-    for (const Statement& s : find_body(p, "pass_item")->body) {
+    for (const Statement& s : find_body(role, "pass_item")->body) {
       if (s.kind == Kind::Loop) {
         for (std::int64_t tile = 1; tile < tiles; ++tile) execute(s.body);
       } else {
@@ -206,14 +210,14 @@ struct ConsumerTrace : BodiesTrace {
     if (item.tiles == 0) return own;
     const bool is_last = number == of - 1;
     if (of > 1 && is_last && bits.next() && bits.next()) own.idle = true;
-    else if (find_body(p, "pass_tile") && item.tiles > 1 && bits.next())
+    else if (find_body(role, "pass_tile") && item.tiles > 1 && bits.next())
       (is_last ? own.passes_first : own.passes_last) = true;
     return own;
   }
 
   // What the role does, with all items in its midst.
   Result<void> run_role() {
-    const Statement* all = find_body(p, "consume");
+    const Statement* all = find_body(role, "consume");
     if (!all) return internal("the consumer has no body run");
     known = {{"first_warpgroup", number == 0}, {"last_warpgroup", number == of - 1}};
     for (const Statement& s : all->body) {
@@ -283,7 +287,7 @@ struct ConsumerTrace : BodiesTrace {
     known = of_role;
   }
   void release_queries(std::int64_t item) {
-    const Statement* all = find_body(p, "consume");
+    const Statement* all = find_body(role, "consume");
     if (!all) return;
     for (const Statement& s : all->body) {
       if (s.kind == Kind::Items && !s.inside.empty()) out.push_back({&s.inside.front(), item});
@@ -291,29 +295,36 @@ struct ConsumerTrace : BodiesTrace {
   }
   // Do bodies, once the scores of the last tile are there?
   bool releases_queries() const {
-    const Statement* body = find_body(p, "pass_item");
+    const Statement* body = find_body(role, "pass_item");
     return body && std::ranges::any_of(body->body, [](const Statement& s) { return s.label == "tiles_left"; });
   }
 };
 
 // A role whose loops over items, and over the steps of one, are its own.
 struct LoopsTrace : BodiesTrace {
-  const Statement& role;
   int number, of;
 
+  static bool is_of_items(const Statement& s) { return s.label.starts_with("items"); }
   static bool is_own(const Statement& s) {
-    constexpr std::string_view kLoops[] = {"items", "steps", "key_tiles"};
-    return s.kind == Kind::Loop && std::ranges::count(kLoops, s.label) > 0;
+    constexpr std::string_view kLoops[] = {"steps", "key_tiles", "turns"};
+    return s.kind == Kind::Loop && (is_of_items(s) || std::ranges::count(kLoops, s.label) > 0);
   }
   static bool has_loops(const Body& body) {
     return std::ranges::any_of(body, [](const Statement& s) { return is_own(s) || has_loops(s.body); });
   }
 
   Result<void> run_role() {
-    known = {{"first_warpgroup", number == 0}, {"last_warpgroup", number == of - 1}, {"leads", true},
-             {"inputs_copied", true},          {"inputs_not_copied", false},         {"left_to_others", false}};
+    known = {{"first_warpgroup", number == 0},
+             {"last_warpgroup", number == of - 1},
+             {"leads", true},
+             {"inputs_copied", true},
+             {"inputs_not_copied", false},
+             {"left_to_others", false},
+             {"rose", true}};
     run_loop = [this](const Statement& loop) {
-      return loop.label == "items" ? run_items(loop.body) : run_steps(loop.body);
+      return is_of_items(loop)       ? run_items(loop.body, loop.label == "items_of_warp")
+             : loop.label == "turns" ? run_turns(loop.body)
+                                     : run_steps(loop.body);
     };
     begin_item(scenario.items.front());  // of blocks that have one alone
     execute(role.body.back().body);
@@ -322,20 +333,25 @@ struct LoopsTrace : BodiesTrace {
   void begin_item(const RoleItem& item) {
     now.tile = now.item_before = now.tile_before = -1;
     known["begins"] = known["any"] = known["any_steps"] = known["sees_any"] = item.tiles > 0;
-    known["sees_nothing"] = item.tiles == 0;
-    tiles = item.tiles;
+    known["sees_nothing"] = known["none_before"] = item.tiles == 0;
+    tiles = item.tiles, mixed = item.mixed;
   }
 
-  bool run_items(const Body& body) {
+  bool run_items(const Body& body, bool ends_by_itself) {
     known["no_item"] = false;
     for (const RoleItem& item : scenario.items) {
       begin_item(item);
+      known["last_item"] = known["is_last_item"] = &item == &scenario.items.back();
       if (!execute(body)) return false;
       ++now.item;
       first += item.tiles;
     }
+    if (ends_by_itself) return true;
     known["no_item"] = true;
-    return execute(body);
+    // Who is not told of the end has counted items.
+    const bool is_told = std::ranges::any_of(body, [](const Statement& s) { return s.label == "no_item"; });
+    if (!is_told || execute(body)) failed = internal("a role does not return behind its last item");
+    return false;
   }
   bool run_steps(const Body& body) {
     for (now.tile = 0; now.tile < tiles; ++now.tile) {
@@ -349,17 +365,31 @@ struct LoopsTrace : BodiesTrace {
     now.tile = tiles - 1;
     return true;
   }
+  // Tiles of all items belong to two roles in turn: each has its own, and the tile before, which is the other's.
+  bool run_turns(const Body& body) {
+    for (std::int64_t own = (first + number) % 2; own <= tiles; own += 2) {
+      now.number = first + own;
+      now.tile = own < tiles ? own : -1;
+      now.tile_before = own - 1;
+      now.item_before = own > 0 ? now.item : -1;
+      known["follows"] = own > 0, known["starts"] = own == 0;
+      known["mixed"] = own < mixed;
+      known["tiles_end"] = own == tiles;
+      known["none_before"] = own + 1 >= tiles;
+      if (!execute(body)) return std::exchange(leaves_loop, false);
+    }
+    return true;
+  }
 
-  std::int64_t tiles = 0, first = 0;  // of this item, and the number of its first
+  std::int64_t tiles = 0, mixed = 0, first = 0;  // of this item, and the number of its first
 };
 
 }  // namespace
 
 std::int64_t consumers_of(const Program& p) {
-  for (const Statement& role : p.body) {
-    if (role.kind == Kind::Consumer) return integer(role, "count", 1);
-  }
-  return 0;
+  std::int64_t count = 0;
+  for (const Statement& role : p.body) count += role.kind == Kind::Consumer ? integer(role, "count", 1) : 0;
+  return count;
 }
 
 namespace {
@@ -376,22 +406,24 @@ Result<void> add_trace(auto made, const Statement& role, int number, std::vector
 
 Result<std::vector<RoleTrace>> trace_roles(const Program& p, const Scenario& scenario) {
   std::vector<RoleTrace> traces;
+  int consumers = 0;  // in roles before
   for (const Statement& role : p.body) {
     if (role.kind == Kind::Entry || role.kind == Kind::Launch) continue;
     const auto bodies = [&](int number) {
-      return BodiesTrace{p, scenario, {scenario.seed * 97 + static_cast<std::uint64_t>(number)}};
+      return BodiesTrace{role, scenario, {scenario.seed * 97 + static_cast<std::uint64_t>(number)}};
     };
     const int count = static_cast<int>(integer(role, "count", 1));
+    const int first = role.kind == Kind::Consumer ? std::exchange(consumers, consumers + count) : 0;
     const bool has_loops = LoopsTrace::has_loops(role.body);
-    for (int number = 0; number < count && has_loops; ++number)
-      FLASHJIT_TRY(add_trace(LoopsTrace{bodies(number), role, number, count}, role, number, traces));
+    for (int number = first; number < first + count && has_loops; ++number)
+      FLASHJIT_TRY(add_trace(LoopsTrace{bodies(number), number, count}, role, number, traces));
     if (has_loops) continue;
     switch (role.kind) {
       case Kind::Producer: FLASHJIT_TRY(add_trace(ProducerTrace{bodies(count)}, role, 0, traces)); break;
       case Kind::Transposer: FLASHJIT_TRY(add_trace(TransposerTrace{bodies(count)}, role, 0, traces)); break;
       case Kind::Consumer:
         for (int number = 0; number < count; ++number)
-          FLASHJIT_TRY(add_trace(ConsumerTrace{bodies(number), role, number, count}, role, number, traces));
+          FLASHJIT_TRY(add_trace(ConsumerTrace{bodies(number), number, count}, role, number, traces));
         break;
       default: return internal(fmt::format("{} is outside of a role", name(role.kind)));
     }

@@ -34,7 +34,7 @@ struct Step {
 
 struct RoleTrace {
   const Statement* role = nullptr;
-  int number = 0;  // of those that do the same
+  int number = 0;  // of those of its kind
   std::vector<Step> steps = {};
   // Consumers: the tiles of each item that this one visits, from the first to behind the last. None: nobody looks at its rows.
   std::vector<std::pair<std::int64_t, std::int64_t>> visited = {};

@@ -184,6 +184,7 @@ struct GradientRole : Role {
     const u32 slot = number % kDsStages;
     wait_barrier(shared.ds_empty(slot), number / kDsStages % 2 ^ 1);
     store_ds(shared.ds(slot), p);
+    fence_async_proxy();
     sync_named(kDsBarrier, kThreadsPerWarpgroup);
     if (threadIdx.x % kThreadsPerWarpgroup > 0) return;
     store_shared(shared.tile_number(slot), first_tile + at.head * params.tiles_q + at.tile);

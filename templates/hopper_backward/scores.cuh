@@ -48,7 +48,6 @@ __device__ inline void store_ds(u32 panel, const Fragments& ds) {
   const u32 to = matrices_of_warp(panel);
 #pragma unroll
   for (int i = 0; i < kQuerySteps; ++i) store_matrices_transposed(to + i * 16 * kPanelWidth, ds[i]);
-  fence_async_proxy();
 }
 
 // (What the score reads behind the last query may be anything.)

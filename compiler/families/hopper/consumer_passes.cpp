@@ -24,8 +24,7 @@ struct Steps {
 };
 
 // Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
-bool is_scale_folded(const KernelConfig& c) { return !c.has_score && c.scale > 0 && !is_scaled(c); }
-bool computes_logits_in_pass(const KernelConfig& c) { return !is_scale_folded(c) && c.reference == Reference::first; }
+bool computes_logits_in_pass(const KernelConfig& c) { return !folds_scale(c) && c.reference == Reference::first; }
 bool is_narrow(const KernelConfig& c) { return c.element == Element::f8; }
 // References of earlier tiles may turn out too low for a later one; then they rise, and what a row has summed up falls.
 // fp16 ends at 2^16, which wide logits reach in every layer: whether a tile has probabilities beyond its range is asked
@@ -73,7 +72,7 @@ void take_old_references(const Steps& steps, const Maker& maker, const PassConte
     softmax.insert_before({maker.when("cut", std::move(cut)), maker.otherwise(std::move(quick))});
   }
   steps.in_careful(Kind::Softmax).statement().form = "first";
-  if (is_scale_folded(c)) return;
+  if (folds_scale(c)) return;
   // Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no
   // registers to keep them from one tile to the next.
   const bool kept = c.warpgroups < 3 && c.inputs_32 == 0;

@@ -120,7 +120,7 @@ struct Consumer : Maker {
   // dS goes to shared memory; then dQ of the step before, whose dS all have written by now, and dK += dS Q are issued, and
   // dQ is added to memory while dK is computed.
   Body hand_out_ds() {
-    return {await("dSs", "to_write"), make(Kind::Stage, {"dSs"}, {"dS"}), call("gather_warp"),
+    return {await("dSs", "to_write"), make(Kind::Stage, {"dSs"}, {"dS"}), make(Kind::Publish), call("gather_warp"),
             make(Kind::Complete, {"dSs"})};
   }
   Body step() {
