@@ -1,5 +1,5 @@
-// The warp that copies K: a box for each lane; and that which calls it to L2 before. Blocks of a cluster copy a part of the
-// rows each, to all of them.
+// The vocabulary of the warp that copies K, a box for each lane: what it does and in which order stands in loop.gen.cuh. And
+// the warp that calls K to L2 before. Blocks of a cluster copy a part of the rows each, to all of them.
 #pragma once
 
 #include "templates/mla/work.cuh"
@@ -11,6 +11,7 @@ constexpr u32 kPageRows = config.page_size > 0 ? config.page_size : 1;
 // How many tiles before their copies memory is asked for them; and how often, in ns, that warp asks what is copied.
 constexpr int kPrefetches = 2, kPoll = 100;
 constexpr int kLineBytes = 128;
+constexpr int kHalfPieces = kMlaPieces / kMlaConsumers;
 
 // The coordinates of a box behind that of its column.
 struct BoxPlace {
@@ -30,7 +31,7 @@ __device__ inline BoxPlace box_place(const KernelParams& params, const Segment& 
   }
 }
 
-struct Producer {
+struct ProducerState {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
@@ -55,46 +56,29 @@ struct Producer {
       else copy_box(to, maps.k, barrier, kEvictFirst, column, x[0], x[1], x[2]);
     }
   }
-  // The pieces of a half, as soon as its place is empty: this lane's boxes of their panels.
-  __device__ void copy_half(int half, const BoxPlace& at) const {
-    constexpr int kPieces = kMlaPieces / kMlaConsumers;
-    const u32 stage = turn.stage(), keys = shared.k(stage) + box_row() * kPanelWidth;
-    const int first = half * kPieces, end = panels_before(first + kPieces), lane = static_cast<int>(lane_id());
-    wait_barrier(shared.empty(stage, half), turn.parity() ^ 1);
-    if (lane < kPieces) {
+  // Of a half of the place, the bytes of each piece that this block's barriers wait for.
+  __device__ void expect_half(int half) const {
+    const u32 stage = turn.stage();
+    const int first = half * kHalfPieces, lane = static_cast<int>(lane_id());
+    if (lane < kHalfPieces) {
       const int panels = panels_before(first + lane + 1) - panels_before(first + lane);
       arrive_expecting(shared.full(stage, first + lane), panels * kPanelBytes);
     }
-    __syncwarp();
+  }
+  // This lane's boxes of the panels of a half.
+  __device__ void copy_half(int half, const BoxPlace& at) const {
+    const u32 stage = turn.stage(), keys = shared.k(stage) + box_row() * kPanelWidth;
+    const int first = half * kHalfPieces, end = panels_before(first + kHalfPieces);
 #pragma unroll 1
-    for (int panel = panels_before(first) + lane / kBoxes; panel < end; panel += 32 / kBoxes) {
+    for (int panel = panels_before(first) + static_cast<int>(lane_id()) / kBoxes; panel < end; panel += 32 / kBoxes) {
       const int piece = min(panel / kPiecePanels, kMlaPieces - 1);
       copy(keys + panel * kPanelBytes, shared.full(stage, piece), panel * kPlaces.k.panel_columns(), at);
     }
   }
-  __device__ void copy_tile(const BoxPlace& at) {
-    copy_half(0, at);
-    copy_half(1, at);
+  // Lets the warp that calls keys to L2 know.
+  __device__ void count_tile() {
     ++turn.count;
     if (lane_id() == 0) shared.copied() = static_cast<int>(turn.count);
-  }
-
-  __device__ void run(Progress& at) {
-    // Else Q would come behind the first tiles of all blocks, which nobody can use before.
-    sync_named(kAskedBarrier, kAskedThreads);
-    const Segment& s = at.segment;
-    do {
-      int tile = visible_tile(params, s, s.first_tile);
-      BoxPlace place = {};
-      if (tile <= s.last_tile) place = place_of_tile(s, tile);
-#pragma unroll 1
-      while (tile <= s.last_tile) {
-        copy_tile(place);
-        tile = visible_tile(params, s, tile + 1);
-        if (tile <= s.last_tile) place = place_of_tile(s, tile);  // looked up while the places of K are taken
-      }
-      at.advance_warp();
-    } while (at.more);
   }
 };
 

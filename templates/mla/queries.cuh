@@ -1,4 +1,5 @@
-// The warp that copies Q, and finds the segments that the consumers work on: both while these are at the segment before.
+// The vocabulary of the warp that copies Q, and finds the segments that the consumers work on: both while these are at the
+// segment before. What it does and in which order stands in loop.gen.cuh.
 #pragma once
 
 #include "templates/mla/producer.cuh"
@@ -7,15 +8,16 @@ namespace flashjit {
 
 constexpr int kQueryRows = config.box_queries, kQueryBoxes = kMlaRows / kQueryRows;
 
-struct QueriesProducer {
+struct QueriesProducerState {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
 
+  __device__ void expect() const {
+    if (lane_id() == 0) arrive_expecting(shared.queries_full(), kPlaces.q.bytes());
+  }
   // The rows of this block, zeros behind the last: a box for each lane.
   __device__ void copy(const Segment& segment) const {
-    if (lane_id() == 0) arrive_expecting(shared.queries_full(), kPlaces.q.bytes());
-    __syncwarp();
 #pragma unroll 1
     for (int i = static_cast<int>(lane_id()); i < kPlaces.q.panels() * kQueryBoxes; i += 32) {
       const int panel = i / kQueryBoxes, row = i % kQueryBoxes * kQueryRows;
@@ -36,23 +38,11 @@ struct QueriesProducer {
       prefetch_line(reinterpret_cast<const char*>(row) + i % kLines * kLineBytes);
     }
   }
-
-  __device__ void run(Progress* all) const {
-    copy(all[0].segment);
-    arrive_named(kAskedBarrier, kAskedThreads);
-#pragma unroll 1
-    for (u32 number = 0;; ++number) {
-      const Progress& at = all[number % kMlaSegments];
-      if (at.at_last()) return;
-      Progress& next = all[(number + 1) % kMlaSegments];
-      if (lane_id() == 0) {
-        next = at;
-        next.advance();
-      }
-      __syncwarp();
-      prefetch(next.segment);
-      wait_barrier(shared.queries_empty(), number % 2);
-      copy(next.segment);
+  // Finds the segment behind one.
+  __device__ static void find_next(Progress& next, const Progress& at) {
+    if (lane_id() == 0) {
+      next = at;
+      next.advance();
     }
   }
 };

@@ -98,6 +98,10 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
   }
 }
 
+__device__ inline void clear(Output& o) {
+#pragma unroll
+  for (int i = 0; i < kOutputs; ++i) o[i] = 0;
+}
 __device__ inline void rescale(Output& o, const float (&factor)[2]) {
 #pragma unroll
   for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];

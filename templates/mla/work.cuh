@@ -120,4 +120,24 @@ struct Progress {
 };
 static_assert(sizeof(Progress) <= kProgressBytes);
 
+// Brings nearer what the block reads first.
+__device__ inline void ask_ahead(const KernelParams& params, const TensorMaps& maps) {
+  if (threadIdx.x == 0) prefetch_map(maps.q), prefetch_map(maps.k);
+  prefetch_table<kMlaThreads>(params);
+}
+
+__device__ inline void set_up(const SharedMemory& shared) {
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kMlaStages; ++stage) {
+      for (int piece = 0; piece < kMlaPieces; ++piece) init_barrier(shared.full(stage, piece), 1);
+      for (int half = 0; half < kMlaConsumers; ++half) init_barrier(shared.empty(stage, half), kMlaWarps * kCluster);
+    }
+    shared.copied() = 0;
+    init_barrier(shared.queries_full(), 1);
+    init_barrier(shared.queries_empty(), kMlaConsumers * kMlaWarps);
+    publish_barriers();
+  }
+  __syncthreads();  // the barriers are published: nothing else has to be seen by the other block of a cluster
+}
+
 }  // namespace flashjit

@@ -1,4 +1,5 @@
 #include "compiler/families/mla/mla.h"
+#include "compiler/families/mla/roles.h"
 
 #include <algorithm>
 
@@ -66,8 +67,9 @@ std::string describe(const KernelConfig& c) {
   return text + "  a second launch adds up what several blocks have of a row\n";
 }
 
-constexpr std::array<std::string_view, 7> kHonoured = {
-    "fn", "when=mixed", "holes", "row", "direction=first_to_last", "smem_bytes", "registers",
+constexpr std::array<std::string_view, 10> kHonoured = {
+    "fn",       "when=mixed", "holes",   "row",        "direction=first_to_last",
+    "copy=tma", "barrier",    "pending", "smem_bytes", "registers",
 };
 
 constexpr std::array<std::string_view, 10> kOptions = {
@@ -79,7 +81,7 @@ constexpr std::array<std::string_view, 10> kOptions = {
 const FamilyRow kMla = {
     .name = "mla",
     .summary = "Latent attention, V being the first columns of K, split along the keys, for Hopper.",
-    .loop_file = "templates/mla/forward.cuh",
+    .vocabulary = &kMlaVocabulary,
     .fields = "tile_q",
     .from_first = true,
     .splits_keys = true,

@@ -1,5 +1,5 @@
 // The mla family: latent attention, V being the first 512 columns of K, split along the keys; WGMMA and TMA, sm_90a.
-// templates/mla has its loop.
+// Its loop is printed; templates/mla has what it calls.
 #pragma once
 
 #include <array>

@@ -1,21 +1,34 @@
 // Tiles, products, shared memory and registers of the mla loop.
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "compiler/families/mla/mla.h"
+#include "compiler/families/mla/roles.h"
 #include "compiler/families/pass_parts.h"
 
 namespace flashjit {
 
 namespace {
 
-Buffer shared_tile(std::string name, Dtype dtype, int rows, int columns, int offset, int stages, int bytes) {
-  Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", rows), fmt::format("{}", columns)};
+// A tile of shared memory, as products read it. Its slots are `stride` bytes apart.
+Buffer shared_tile(std::string name, const KernelConfig& c, int rows, int columns, int offset, int stages, int stride) {
+  Buffer b{std::move(name), Space::Shared, c.element == Element::bf16 ? Dtype::BF16 : Dtype::F16,
+           fmt::format("{}", rows), fmt::format("{}", columns)};
   b.layout = fmt::format("swizzle{}", kPanelWidth);
   b.offset = offset;
-  b.bytes = bytes;
+  b.bytes = panel_layout(rows, columns, c.element).bytes();
   b.stages = stages;
+  b.stride = stride;
+  return b;
+}
+// A number for each row, by which warpgroups tell each other something.
+Buffer row_numbers(std::string name, int offset) {
+  Buffer b{std::move(name), Space::Shared, Dtype::F32, fmt::format("{}", kMlaRows), "1"};
+  b.layout = "rows";
+  b.offset = offset;
+  b.bytes = kMlaRows * 4;
   return b;
 }
 
@@ -24,48 +37,81 @@ Result<Program> choose_tiling(Program p, const PassContext& context) {
   return p;
 }
 
-// S in two pieces, the first of which may be issued early. O by two warpgroups: of the tiles that are a warpgroup's own,
-// P is in its registers, of the other's it is in shared memory.
-Result<Program> assign_warps(Program p, const PassContext& context) {
+Result<Program> assign_warps(Program p, const PassContext&) {
   spread_tiles(p);
-  const auto [scores, more_scores, output, output_of_other] = mla_products(context.config);
-  const AttentionSpec& spec = context.problem.spec;
-  const MlaLayout l = mla_layout(context.config);
-  p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q.rows, l.q.columns, 0, 1, l.q.bytes()));
-  p.buffers.push_back(shared_tile("Ks", spec.kv_dtype, l.k.rows, l.k.columns, l.k_offset, kMlaStages, l.k.bytes()));
-  p.buffers.push_back(
-      shared_tile("Ps", spec.dtype, l.q.rows, l.k.panel_columns(), l.k_offset + l.p_offset, 1, l.q.panel_bytes()));
-  const int q = p.buffer("Qs"), k = p.buffer("Ks"), shared_p = p.buffer("Ps"), own_p = p.buffer("P"), s = p.buffer("S"),
-            o = p.buffer("O");
-  const auto product = [](const Product& of, int target, std::vector<int> reads) {
-    Statement statement = make_statement(Kind::Mma, {target}, std::move(reads));
-    statement.product = of;
-    return statement;
-  };
-  p.body.insert(p.body.begin(), make_statement(Kind::Load, {q}, {p.buffer("q")}));
-  for (Statement& loop : p.body) {
-    if (loop.kind != Kind::Loop) continue;
-    std::vector<Statement> body;
-    for (Statement& statement : loop.body) {
-      if (statement.kind != Kind::Mma) {
-        body.push_back(std::move(statement));
-      } else if (statement.writes[0] == s) {
-        body.push_back(make_statement(Kind::Load, {k}, {p.buffer("k")}));
-        body.push_back(product(scores, s, {q, k}));
-        body.push_back(product(more_scores, s, {q, k}));
-      } else {
-        body.push_back(make_statement(Kind::Stage, {shared_p}, {own_p}));
-        body.push_back(product(output, o, {own_p, k}));
-        body.push_back(product(output_of_other, o, {shared_p, k}));
-      }
-    }
-    loop.body = std::move(body);
-  }
   return p;
+}
+
+// A place of K is pieces that arrive by themselves, two for each half of V, and the columns behind V, where P lies once the
+// scores are there: that of the first warpgroup's tiles in the first place, and of the second's in the second.
+void add_tiles(Program& p, const KernelConfig& c) {
+  const MlaLayout l = mla_layout(c);
+  const int stride = l.k.bytes(), piece_columns = c.head_dim_v / kMlaPieces;
+  const int piece_bytes = piece_columns / l.k.panel_columns() * l.k.panel_bytes();
+  p.buffers.push_back(shared_tile("Qs", c, l.q.rows, l.q.columns, 0, 1, 0));
+  for (int piece = 0; piece < kMlaPieces; ++piece) {
+    p.buffers.push_back(shared_tile(fmt::format("K{}s", piece), c, l.k.rows, piece_columns,
+                                    l.k_offset + piece * piece_bytes, kMlaStages, stride));
+  }
+  const int behind = l.k_offset + l.p_offset;
+  p.buffers.push_back(shared_tile("Ts", c, l.k.rows, c.head_dim_qk - c.head_dim_v, behind, kMlaStages, stride));
+  for (int of = 0; of < kMlaConsumers; ++of) {
+    p.buffers.push_back(shared_tile(fmt::format("P{}s", of), c, kMlaRows, kMlaKeys, behind + of * stride, 1, 0));
+    p.buffers.push_back(row_numbers(fmt::format("rises {}", of), l.row_offset + (1 + of) * kMlaRows * 4));
+    p.buffers.push_back(
+        row_numbers(fmt::format("sums {}", of), l.row_offset + (1 + kMlaConsumers + of) * kMlaRows * 4));
+  }
+}
+
+// How programs name buffers, and who stands for whose barriers.
+struct CodeName {
+  std::string_view buffer, code, ring = {};
+  Counter counter = Counter::Rings;
+  std::string_view guard = {}, place = {}, inside = {};
+  int givers = 0;
+};
+constexpr CodeName kCodeNames[] = {
+    {"S", "s"},
+    {"P", "p"},
+    {"O", "o"},
+    {"rows", "rows"},
+    {"Qs", "", "", Counter::Items},
+    {"K0s", "0", "0", Counter::Steps, "", "", "", 1},
+    {"K1s", "1", "0", Counter::Steps, "", "K0s"},
+    {"K2s", "2", "1", Counter::Steps, "", "", "", 1},
+    {"K3s", "3", "1", Counter::Steps, "", "K2s"},
+    {"Ts", "", "1", Counter::Steps, "K3s", "K2s"},
+    {"P0s", "", "", Counter::Turns, "", "", "Ts"},
+    {"P1s", "", "", Counter::Turns, "", "", "Ts"},
+    {"rises 0", "", "", Counter::Turns, "P0s", "", "Ts"},
+    {"rises 1", "", "", Counter::Turns, "P1s", "", "Ts"},
+    {"sums 0", "", "", Counter::Items, "", "", "Qs"},
+    {"sums 1", "", "", Counter::Items, "", "", "Qs"},
+};
+void name_buffers(Program& p) {
+  for (const CodeName& name : kCodeNames) {
+    Buffer& b = p.buffers[static_cast<std::size_t>(p.buffer(name.buffer))];
+    b.code = name.code, b.ring = name.ring, b.counter = name.counter;
+    b.givers = name.givers, b.guard = p.buffer(name.guard), b.place = p.buffer(name.place),
+    b.inside = p.buffer(name.inside);
+  }
 }
 
 Result<Program> place_buffers(Program p, const PassContext& context) {
   FLASHJIT_TRY(set_shared_memory(p, context.problem.target, mla_layout(context.config).bytes));
+  add_tiles(p, context.config);
+  return p;
+}
+
+Result<Program> pipeline_copies(Program p, const PassContext& context) {
+  p.vocabulary = context.schedule.family->vocabulary;
+  name_buffers(p);
+  Body textbook = std::exchange(p.body, {});
+  const Place loop = find_place(p, textbook, Kind::Loop), mask = find_place(p, textbook, Kind::Mask);
+  if (!loop || !mask) return internal("pass pipeline_copies: the program has no loop, or no mask in it");
+  FLASHJIT_TRY(add_mla_copies(p, context.config));
+  FLASHJIT_TRY(add_mla_consumers(p, context.config, loop.statement().attributes, mask.statement().attributes));
+  add_mla_entry(p, context.config);
   return p;
 }
 
@@ -76,9 +122,8 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
 }
 
 constexpr std::array kPasses = {
-    Pass{"choose_tiling", choose_tiling},
-    Pass{"assign_warps", assign_warps},
-    Pass{"place_buffers", place_buffers},
+    Pass{"choose_tiling", choose_tiling},       Pass{"assign_warps", assign_warps},
+    Pass{"place_buffers", place_buffers},       Pass{"pipeline_copies", pipeline_copies},
     Pass{"budget_registers", budget_registers},
 };
 
@@ -91,7 +136,7 @@ std::array<Product, 4> mla_products(const KernelConfig& c) {
   Product scores = {.name = "scores",
                     .target = "S",
                     .a = "Qs",
-                    .b = "Ks",
+                    .b = "K0s",
                     .issuer = Issuer::Warpgroup,
                     .rows = kMlaRows,
                     .columns = kMlaKeys,
@@ -105,7 +150,7 @@ std::array<Product, 4> mla_products(const KernelConfig& c) {
   Product output = {.name = "output",
                     .target = "O",
                     .a = "P",
-                    .b = "Ks",
+                    .b = "K0s",
                     .issuer = Issuer::Warpgroup,
                     .rows = kMlaRows,
                     .columns = half_columns(c),
@@ -119,7 +164,7 @@ std::array<Product, 4> mla_products(const KernelConfig& c) {
                     .remark = "K's first columns are V."};
   Product output_of_other = output;
   output_of_other.name = "output_of_other";
-  output_of_other.a = "Ps";
+  output_of_other.a = "P0s";
   output_of_other.a_in_registers = false;
   return {scores, more_scores, output, output_of_other};
 }

@@ -1,0 +1,190 @@
+// The work of the two warpgroups that compute, each for half the columns of O. Tiles are theirs in turn.
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "compiler/families/mla/mla.h"
+#include "compiler/families/mla/roles.h"
+
+namespace flashjit {
+
+namespace {
+
+constexpr std::array<std::string_view, kMlaPieces> kPieces = {"K0s", "K1s", "K2s", "K3s"};
+// By warpgroup: what it is, what it hands to the other, and the piece of K whose release gives back its half of a place.
+struct HalfNames {
+  std::string_view role, weights, rises, sums, half, other_piece;
+};
+constexpr std::array<HalfNames, kMlaConsumers> kNames = {
+    {{"FirstConsumer", "P0s", "rises 0", "sums 0", "K0s", "K1s"},
+     {"SecondConsumer", "P1s", "rises 1", "sums 1", "K2s", "K3s"}}};
+
+struct Consumer : Maker {
+  const KernelConfig& c;
+  bool is_first;
+  const Attributes &visited, &masked;
+  std::array<Product, 4> products = mla_products(c);
+  const HalfNames& own = kNames[is_first ? 0 : 1];
+  const HalfNames& other = kNames[is_first ? 1 : 0];
+
+  Statement await(Names buffers, std::string_view form) {
+    return with(make(Kind::Await, buffers, {}, form), "barrier", std::string("full"));
+  }
+  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
+  Statement keep(std::string_view registers, std::string_view form = {}) const {
+    return make(Kind::Keep, {registers}, {}, form);
+  }
+  // This warpgroup's half of a place.
+  Statement release(std::string_view which) const {
+    const bool is_other = which == "before", in_cluster = c.cluster > 1;
+    return make(Kind::Release, {own.half}, {},
+                is_other     ? in_cluster ? "in_cluster_before" : "before"
+                : in_cluster ? "in_cluster"
+                             : "");
+  }
+  // Its columns of V, where keys are hidden.
+  Statement clear_hidden(std::string_view form) const {
+    return make(Kind::Fill, {own.half, own.other_piece}, {own.half, own.other_piece}, form);
+  }
+  static Body batch(Statement product) {
+    return {make_statement(Kind::Fence), std::move(product), make_statement(Kind::Commit)};
+  }
+  Statement leave_loop() const { return make(Kind::Return, {}, {}, "from_loop"); }
+
+  // As soon as the piece is there.
+  Body multiply_piece(int piece) {
+    const std::string_view keys = kPieces[static_cast<std::size_t>(piece)];
+    Body body = {await({keys}, "piece")};
+    Statement s = make(Kind::Mma, {"S"}, {keys, "Qs"}, "piece");
+    if (piece == kMlaPieces - 1) s.reads.push_back(p.buffer("Ts"));
+    s.product = products[piece == 0 ? 0 : 1];
+    append(body, batch(std::move(s)));
+    return body;
+  }
+  Body multiply_pieces(int first, int end) {
+    Body body = {first == 0 ? let("operands") : mark("operands")};
+    for (int piece = first; piece < end; ++piece) append(body, multiply_piece(piece));
+    return body;
+  }
+
+  Body follow() {
+    return {await({own.half, own.other_piece}, "half_before"), make(Kind::Await, {other.weights}, {}, "weights_before"),
+            make(Kind::Rescale, {"O", "rows"}, {"O", "rows", other.rises}, "of_before"), clear_hidden("hidden_before")};
+  }
+  Body add_other_tile() {
+    Statement s = make(Kind::Mma, {"O"}, {other.weights, own.half, own.other_piece}, "output_before");
+    s.product = products[3];
+    return {when("follows", {call("follow")}),
+            keep("O"),
+            make(Kind::Fence),
+            let("values_before"),
+            std::move(s),
+            make(Kind::Commit)};
+  }
+  Body complete_other() { return {wait(0), keep("O"), when("follows", {release("before")})}; }
+
+  // One warpgroup begins with the tile before, which is the other's, the other one with its own scores: so the softmax of
+  // the one runs beside the other one's scores, and that of the other beside its own products of the tile before.
+  Body multiply_scores() {
+    Body body = {let("parity")};
+    if (is_first) {
+      append(body, multiply_pieces(0, 1));
+      // The place is given back before the next pieces are waited for.
+      append(body, {wait(1), keep("O"), when("follows", {release("before")})});
+      append(body, multiply_pieces(1, kMlaPieces));
+      body.push_back(wait(0));
+    } else {
+      append(body, multiply_pieces(0, kMlaPieces));
+      append(body, {call("add_other_tile"), wait(1)});
+    }
+    append(body, {keep("S"), make(Kind::Advance, {"K0s"}, {}, "if_follows")});
+    return body;
+  }
+  Statement score_and_mask() const {
+    Statement mask = make(Kind::Mask, {"S"}, {"S"});
+    mask.attributes = masked;
+    return folds_scale(c) ? when("mixed", {std::move(mask)}) : mask;
+  }
+  Body make_weights() {
+    Body body = {score_and_mask(), when("starts", {make(Kind::Fill, {"rows"}, {"S"}, "begin")}), let("factor"),
+                 make(Kind::Softmax, {"P", "rows"}, {"S", "rows"})};
+    // Exponentials would wait for products of the tile before otherwise.
+    if (!is_first) {
+      body.push_back(keep("P", "fragments"));
+      append(body, complete_other());
+    }
+    body.push_back(when("rose", {make(Kind::Rescale, {"O"}, {"O"})}));
+    return body;
+  }
+  // Beside own products: beside the other one's scores shared memory has no time for P.
+  Body hand_over() {
+    return {make(Kind::Stage, {own.rises}, {"rows"}, "rises"), call("sync_group"),
+            make(Kind::Stage, {own.weights}, {"P"}, "weights"), make(Kind::Publish),
+            make(Kind::Complete, {own.weights}, {}, "weights")};
+  }
+  Body step() {
+    Body body = multiply_scores();
+    append(body, make_weights());
+    append(body, {clear_hidden("hidden"), keep("O")});
+    Statement output = make(Kind::Mma, {"O"}, {"P", own.half, own.other_piece}, "output");
+    output.product = products[2];
+    append(body, batch(std::move(output)));
+    append(body, hand_over());
+    append(body, {wait(0), keep("O"), release("own"), make(Kind::Advance, {"K0s"})});
+    return body;
+  }
+
+  // Where there is no tile before, what happens to lie there is added, and own products replace it: code of its own for the
+  // first step would come from memory.
+  Body attend() {
+    const Statement add = call("add_other_tile");
+    Body turns = {is_first ? add : when("tiles_end", {add}), when("tiles_end", {leave_loop()})};
+    append(turns, {let("mixed"), call("step"), mark("before"), when("none_before", {make(Kind::Return)}), mark("tile"),
+                   mark("follows")});
+    Statement all = loop("turns", std::move(turns));
+    all.attributes = visited;
+    return {make(Kind::Fill, {"rows"}, {}, "none"),
+            make(Kind::Fill, {"O"}),
+            let("tiles"),
+            when("none_before", {make(Kind::Return)}),
+            let("follows"),
+            when("follows", {mark("tile")}),
+            std::move(all),
+            wait(0),
+            keep("O"),
+            release("before"),
+            make(Kind::Advance, {"K0s"})};
+  }
+  Body consume() {
+    Statement join = make(Kind::Barrier, {own.sums}, {other.sums});
+    return {
+        loop("items",
+             {let("segment"), await({"Qs"}, "queries"), call("attend"), make(Kind::Stage, {own.sums}, {"rows"}, "sums"),
+              std::move(join), make(Kind::Reduce, {"rows"}, {"rows", other.sums}),
+              make(Kind::Release, {"Qs"}, {}, "queries"), let("last"), when("last_item", {call("begin_next_launch")}),
+              make(Kind::Store, {"o"}, {"O", "rows"}), when("last_item", {make(Kind::Return)})})};
+  }
+
+  Statement consumer() {
+    Statement consumer = role(Kind::Consumer, own.role, is_first ? "consumer.cuh" : "");
+    consumer.body = {body("follow", follow()), body("add_other_tile", add_other_tile()), body("step", step()),
+                     body("attend", attend()), body("consume", consume())};
+    return consumer;
+  }
+};
+
+}  // namespace
+
+Result<void> add_mla_consumers(Program& program, const KernelConfig& config, const Attributes& visited,
+                               const Attributes& masked) {
+  for (const bool is_first : {true, false}) {
+    Consumer consumer{{program, "pipeline_copies"}, config, is_first, visited, masked};
+    Statement role = consumer.consumer();
+    FLASHJIT_TRY(consumer.failed);
+    program.body.push_back(std::move(role));
+  }
+  return {};
+}
+
+}  // namespace flashjit

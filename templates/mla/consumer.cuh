@@ -1,0 +1,206 @@
+// The consumers' vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
+// word. What the two warpgroups do and in which order stands there.
+//
+// O of 64 rows is 128 KB: two warpgroups share it, each with half the columns. Tiles of keys belong to them in turn: one
+// computes S of a tile and its softmax, hands P to the other through shared memory, and both add P V of their columns.
+// So the softmax of one runs beside the products of the other. K is read once for both of its uses.
+#pragma once
+
+#include "matrix.gen.cuh"
+#include "templates/decode/combine.cuh"
+#include "templates/mla/queries.cuh"
+#include "templates/mla/softmax.cuh"
+
+namespace flashjit {
+
+// A warpgroup: `half` of O, and the place of the tiles that are its own. What follows from it is known to the compiler,
+// so that descriptors of matrix products stay in uniform registers.
+template <u32 half>
+struct ConsumerState {
+  static constexpr u32 kOwn = half, kOther = 1 - half;
+  const KernelParams& params;
+  const SharedMemory& shared;
+  float* parts;
+  Turn turn = {};  // of the next tile of all
+
+  Output o;
+  Scores s;
+  Probabilities p;
+  SoftmaxRows rows;
+
+  __device__ void sync_group() const { sync_named(kGroupBarrier + half, 128); }
+  __device__ static u32 warp_id() { return recompute(threadIdx.x) % 128 / 32; }
+
+  __device__ int next_tile(const Segment& segment, int tile) const {
+    return config.mask_has_holes ? uniform(visible_tile(params, segment, tile)) : tile;
+  }
+
+  // Operands of products.
+  __device__ u32 queries() const { return descriptor(recompute(shared.q())); }
+  __device__ u32 keys() const { return descriptor(recompute(shared.k(half))); }
+  __device__ u32 values(u32 stage) const { return descriptor(recompute(shared.v(stage, half)), kPanelBytes); }
+  __device__ u32 weights_of_other() const { return descriptor(recompute(shared.p(kOther))); }
+
+  // What a piece of this warpgroup's tile adds to the scores.
+  template <int piece>
+  __device__ void multiply_piece(u32 q, u32 k) {
+#pragma unroll
+    for (int panel = panels_before(piece); panel < panels_before(piece + 1); ++panel) {
+      if (panel == 0) multiply_scores(s, q, k);
+      else multiply_more_scores(s, q + panel * (kPlaces.q.panel_bytes() / 16), k + panel * (kPanelBytes / 16));
+    }
+  }
+
+  // The pieces of this warpgroup's columns. Those of the other's tile that it does not read may come again before it has
+  // seen them.
+  __device__ void await_full_half(u32 stage, u32 parity) const {
+    constexpr int kPieces = kMlaPieces / kMlaConsumers;
+#pragma unroll
+    for (int piece = half * kPieces; piece < (half + 1) * kPieces; ++piece)
+      wait_barrier(shared.full(stage, piece), parity);
+  }
+
+  // This warp is done with its columns of a place, and in clusters the other block is told as well.
+  __device__ void release(u32 stage) const {
+    if (lane_id() == 0) arrive(shared.empty(stage, half));
+  }
+  __device__ void release_in_cluster(u32 stage) const {
+    if (lane_id() != 0) return;
+    arrive(shared.empty(stage, half));
+    arrive_in(shared.empty(stage, half), cluster_rank() ^ 1);
+  }
+  // And with the queries.
+  __device__ void release_queries() const {
+    if (lane_id() == 0) arrive(shared.queries_empty());
+  }
+
+  // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
+  __device__ void clear_hidden(int tile, int end, u32 stage) const {
+    const int hidden = end - tile * kTileKv;
+    if (hidden >= kTileKv) return;
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x) % 128; i < kHalfPanels * kTileKv * 8; i += 128) {
+      if (i / 8 % kTileKv >= hidden) store_shared(shared.v(stage, half) + i * 16, make_uint4(0, 0, 0, 0));
+    }
+    fence_async_proxy();
+    sync_group();
+  }
+
+  // References of the other's tile become this one's, if any of this warp's rows rose.
+  __device__ void follow_references() {
+    const u32 warp = warp_id();
+    if (__any_sync(0xffffffff, shared.rose(kOther, warp) != 0)) {
+      wait_products<0>();  // seldom; else ptxas adds a wait that it complains about
+      float factor[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        factor[h] = shared.factor(kOther, row_of_thread(h));
+        rows.sum[h] *= factor[h];
+        rows.reference[h] = shared.reference(row_of_thread(h));
+      }
+      rescale(o, factor);
+    }
+  }
+  // And the other one is told of these.
+  __device__ void tell_references(bool rose, const float (&factor)[2]) const {
+    const u32 warp = warp_id();
+    if (lane_id() == 0) shared.rose(half, warp) = rose;
+    if (rose && lane_id() % 4 == 0) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        shared.factor(half, row_of_thread(h)) = factor[h];
+        shared.reference(row_of_thread(h)) = rows.reference[h];
+      }
+    }
+  }
+
+  // Sums and largest scores of both; both end with the same references.
+  __device__ void tell_sums() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.sum[h] = quad_sum(rows.sum[h]);
+      if (lane_id() % 4 == 0) {
+        shared.sum(half, row_of_thread(h)) = rows.sum[h];
+        shared.top(half, row_of_thread(h)) = rows.top[h];
+      }
+    }
+  }
+  __device__ void take_sums() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      rows.sum[h] += shared.sum(kOther, row_of_thread(h));
+      rows.top[h] = fmaxf(rows.top[h], shared.top(kOther, row_of_thread(h)));
+    }
+  }
+
+  __device__ void store(const Segment& segment) const {
+    const u32 lane = recompute(threadIdx.x) % 32;  // not kept while tiles take all registers
+    const int column = static_cast<int>(half) * half_columns(config) + static_cast<int>(lane) % 4 * 2;
+    const bool writes = half == 0 && lane % 4 == 0, whole = uniform(segment.part < 0);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row(segment) + row_of_thread(h);
+      const bool inside = row < segment.seq.q_len * kGroup;
+      const RowState state = {rows.reference[h], rows.sum[h], rows.top[h]};
+      if (whole) {
+        const Row at = row_at(segment.seq, inside ? row : segment.row_lo);
+        const float factor = finish_row(params, segment.seq, at, state, writes && inside);
+        const Int64 first = query_row(params.o_stride, segment.seq, at.h, at.q) + column;
+        if constexpr (config.output == Element::f32)
+          store_row(static_cast<float*>(params.o) + first, h, inside,
+                    [&](float a, float b) { return make_float2(a * factor, b * factor); });
+        else
+          store_row(static_cast<u16*>(params.o) + first, h, inside,
+                    [&](float a, float b) { return pack<config.output>(a * factor, b * factor); });
+      } else {
+        float* part = parts + static_cast<Int64>(segment.part) * kPartFloats;
+        const int of_tile = row - segment.row_lo;
+        store_row(part + of_tile * kPartRow + column, h, inside, [](float a, float b) { return make_float2(a, b); });
+        if (writes && inside) {
+          *reinterpret_cast<float4*>(part + kTileRows * kPartRow + of_tile * kRowState) =
+              make_float4(state.reference, state.sum, state.top, 0.0f);
+        }
+      }
+    }
+  }
+  // A thread has two neighbouring columns of each eight, which `pair` makes one value of. They are exchanged with the
+  // neighbour, so that an even lane has four of one eight and an odd lane four of the next: stores of whole sectors. Many
+  // are exchanged before the first is stored: in a branch around each store ptxas computed its address anew, 15 KB of code.
+  template <class Stored, class Pair>
+  __device__ void store_row(Stored* to, int h, bool inside, const Pair& pair) const {
+    constexpr int kTogether = sizeof(Stored) == 2 ? 32 : 16;  // of floats there are no registers for more
+    const bool odd = recompute(threadIdx.x) % 2 != 0;
+    to += odd ? 8 - 2 : 0;
+#pragma unroll
+    for (int first = 0; first < kOutputs / 4; first += kTogether) {
+      decltype(pair(0.0f, 0.0f)) pairs[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int i = 4 * (first + j) + 2 * h;
+        pairs[j] = pair(o[i], o[i + 1]);
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; j += 2) {
+        const auto received = from_neighbour(odd ? pairs[j] : pairs[j + 1]);
+        pairs[j] = odd ? received : pairs[j];
+        pairs[j + 1] = odd ? pairs[j + 1] : received;
+      }
+      if (inside) {
+#pragma unroll
+        for (int j = 0; j < kTogether; j += 2) store_pairs(to + 8 * (first + j), pairs[j], pairs[j + 1]);
+      }
+    }
+  }
+  __device__ static u32 from_neighbour(u32 x) { return __shfl_xor_sync(0xffffffff, x, 1); }
+  __device__ static float2 from_neighbour(float2 x) {
+    return make_float2(__shfl_xor_sync(0xffffffff, x.x, 1), __shfl_xor_sync(0xffffffff, x.y, 1));
+  }
+  __device__ static void store_pairs(u16* to, u32 a, u32 b) { store_global(to, make_uint2(a, b)); }
+  __device__ static void store_pairs(float* to, float2 a, float2 b) {
+    *reinterpret_cast<float4*>(to) = make_float4(a.x, a.y, b.x, b.y);
+  }
+};
+using FirstConsumerState = ConsumerState<0>;
+using SecondConsumerState = ConsumerState<1>;
+
+}  // namespace flashjit

@@ -1,0 +1,112 @@
+// The program of an mla kernel computes attention, and a program with a statement changed does not.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/unit/compiler/program/mutations.h"
+
+namespace flashjit {
+namespace {
+
+using testing::Case;
+using testing::Mutations;
+
+// Each choice that changes statements: a score, masks, blocks alone and in clusters.
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const std::string rest : {"", " mask=\"causal\"", " score=\"softcap(30.0)\"", " layout=packed/paged(64) lse=ln",
+                                 " mask=\"q % 3 == k % 3\" max_logit"})
+    for (const std::string rows : {"64", "128"})
+      all.push_back({"fwd bf16 d=576/512 heads=128/1 v_in_k" + rest, "family=mla,tile_q=" + rows});
+  return all;
+}
+
+TEST(MlaProgram, ComputesAttention) {
+  for (const Case& c : cases()) {
+    const auto plan = testing::plan_of(c);
+    ASSERT_TRUE(plan) << c.spec;
+    EXPECT_EQ(testing::find_fault(plan->program, testing::interpret_mla), "") << c.spec << " // " << c.pins << "\n"
+                                                                              << dump(plan->program);
+  }
+}
+
+// Every statement of the roles.
+std::vector<Place> places_of(Program& program) {
+  std::vector<Place> all;
+  for (Statement& role : program.body)
+    for (Statement& body : role.body)
+      if (role.kind != Kind::Entry) testing::collect(body.body, all);
+  return all;
+}
+
+// Statements whose loss changes neither what is computed in exact numbers nor who waits for whom: names, without which it
+// would not compile, where a role is in its tiles, what only a real compiler shows, and what is between threads of a warp or
+// warps of a warpgroup.
+bool may_go_unseen(const Statement& s) {
+  constexpr Kind kUnseen[] = {Kind::Let, Kind::Otherwise, Kind::Keep, Kind::Fence, Kind::Mark, Kind::Advance};
+  constexpr std::string_view kCalls[] = {"gather_warp", "sync_group",       "await_asked", "tell_asked",
+                                         "find_next",   "prefetch_queries", "next_item",   "begin_next_launch"};
+  if (s.kind == Kind::Call) return std::ranges::count(kCalls, s.label) > 0;
+  if (s.kind == Kind::When) return std::ranges::all_of(s.body, may_go_unseen);
+  return std::ranges::count(kUnseen, s.kind) > 0;
+}
+
+// One group of products does for two, where all are waited for together: the pieces of S.
+bool joins_groups(const Place& place) {
+  const Statement& s = place.statement();
+  if (s.kind != Kind::Commit || place.at + 3 >= place.body->size()) return false;
+  const auto at = [&](std::size_t i) -> const Statement& { return (*place.body)[place.at + i]; };
+  return at(1).kind == Kind::Await && at(3).kind == Kind::Mma && at(1).form == "piece";
+}
+// References begin low where nobody says how high, and rise: that takes time.
+bool begins_rows(const Statement& s) {
+  return s.kind == Kind::When ? s.label == "starts" : s.kind == Kind::Fill && s.form == "begin";
+}
+
+Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret_mla, places_of, step}; }
+
+TEST(MlaProgram, AStatementLessIsSeen) {
+  Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 4 : 1);
+  mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
+    is_excused = joins_groups(place);
+    const Statement removed = place.take(1).front();
+    is_excused |= may_go_unseen(removed) || begins_rows(removed);
+    return fmt::format("{} {}", describe(program, removed), removed.form);
+  });
+  mutations.expect_none_unseen();
+  EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 150 : 600);
+}
+
+TEST(MlaProgram, NeighboursThatChangePlaces) {
+  Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 8 : 2);
+  mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
+    if (place.at + 1 >= place.body->size()) return {};
+    Statement &a = place.statement(), &b = (*place.body)[place.at + 1];
+    if (b.kind == Kind::Otherwise) return {};
+    is_excused = may_go_unseen(a) || may_go_unseen(b);
+    std::swap(a, b);
+    return fmt::format("{} before {}", describe(program, a), describe(program, b));
+  });
+  EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 20 : 60);
+}
+
+TEST(MlaProgram, AnotherAttributeIsSeen) {
+  Mutations mutations = mutations_of(1);
+  mutations.try_all([](Program& program, const Place& place, bool&) -> std::string {
+    Statement& s = place.statement();
+    Attributes changed;
+    std::string what;
+    for (Attribute a : s.attributes.all()) {
+      if (a.key == "pending") a.value = std::get<std::int64_t>(a.value) + 1, what = "pending";
+      else if (a.key == "barrier") a.value = std::string(print(a.value) == "full" ? "empty" : "full"), what = "barrier";
+      EXPECT_TRUE(changed.set(a.key, a.value, a.writer));
+    }
+    s.attributes = changed;
+    return what.empty() ? what : what + " of " + describe(program, s);
+  });
+  mutations.expect_none_unseen();
+  EXPECT_GT(mutations.seen, 100);
+}
+
+}  // namespace
+}  // namespace flashjit
