@@ -1,4 +1,5 @@
-// Attention of few queries over many keys, for every GPU from sm_80 on: split along the keys, bound by reading K and V.
+// The vocabulary of decode's blocks: what the lines of loop.gen.cuh ask and do in a word. Attention of few queries over many
+// keys, for every GPU from sm_80 on: split along the keys, bound by reading K and V.
 //
 // The query heads of a KV head and their queries are the rows of a tile. Warps of a block share the KV tiles of a
 // segment and each has all rows; what they have is put together in shared memory, and what blocks have of one tile by
@@ -10,8 +11,6 @@
 #include "templates/decode/team.cuh"
 
 namespace flashjit {
-
-using KvTiles = Either<has_ring(config), RingTiles, RegisterTiles>::type;
 
 // This warp's part of a segment to its place in shared memory: O row after row, then the states of the rows.
 __device__ inline void store_part(u32 part, const Segment& s, const Output& o, const SoftmaxRows& rows) {
@@ -113,37 +112,20 @@ __device__ inline void for_each_sum(const Segment& s, const WarpParts& of_warps,
   }
 }
 
-// This warp's tiles of a segment, or of the part that comes next, of which `tiles` has begun to load the first.
-template <class Operands>
-__device__ inline void attend(const KernelParams& params, const Segment& s, const Operands& queries, KvTiles& tiles,
-                              int& tile, Output& o, SoftmaxRows& rows) {
-  const int last = kFixedParts ? s.last_of_part : s.last_tile;
-  rows.clear();
-  KeyScales scales;
-  scales.load(params, s, tile);
-#pragma unroll
-  for (int r = 0; r < kOctets; ++r)
-#pragma unroll
-    for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
-#pragma unroll 1
-  while (tile <= last) {
-    tiles.await(s, tile);
-    Scores scores;
-    compute_scores(scores, queries, tiles);
-    const int next = next_of_warp(params, s, tile);
-    tiles.keys_done(s, next);
-    apply_score_and_mask(scores, queries, scales, params, s, tile);
-    softmax_step(scores, rows, o);
-    if constexpr (has_key_scales(config)) apply_value_scales(scores, scales, rows, o);
-    scales.load(params, s, next);
-    tiles.await_values();
-    accumulate_output(o, scores, tiles);
-    tiles.values_done(s, next);
-    tile = next;
-  }
-  if constexpr (has_key_scales(config)) {
-#pragma unroll
-    for (int r = 0; r < kOctets; ++r) scale_output(o, r, rows.unit[r]);
+__device__ inline void store_sums(const KernelParams& params, const Segment& s, const WarpParts& of_warps,
+                                  float* parts) {
+  for_each_sum(s, of_warps,
+               [&](int, int row, int column, const Quad& sum) { store_sum(params, s, row, column, sum, parts); });
+}
+// Or what a block of a team has: to those that add it up. A fixed part is stored by who has computed it; where there are none,
+// by the first block.
+__device__ inline void push_sums(const KernelParams& params, const Segment& s, const WarpParts& of_warps,
+                                 const TeamShares& shares, float* parts) {
+  if (!kFixedParts || s.steps > 0 || shares.rank == 0) {
+    for_each_sum(s, of_warps, [&](int place, int row, int column, const Quad& sum) {
+      if (shares.pushes()) shares.push(kFixedParts ? s.part_number : shares.rank, place, sum);
+      else store_sum(params, s, row, column, sum, parts);
+    });
   }
 }
 
@@ -188,110 +170,10 @@ struct Course {
   }
 };
 
-__device__ inline void decode_segments(const KernelParams& params, const TensorMaps* maps, float* parts) {
-  extern __shared__ __align__(1024) unsigned char shared[];
-  Course course = {params};
-  if (!course.begin(reinterpret_cast<int*>(shared + kLayout.scratch_offset))) return;
-  Segment segment = course.segment;
-  const WarpParts of_warps =
-      kManyRows ? parts_in_rings(shared_address(shared)) : parts_beside_rings(shared_address(shared));
-  KvTiles tiles(params, maps, shared);
-  int tile = first_of_warp(params, segment), next_tile = 0;
+// Which tile of a segment comes first for this warp, and where.
+__device__ inline void look_ahead(const KernelParams& params, const Segment& segment, int& tile, KvTiles& tiles) {
+  tile = first_of_warp(params, segment);
   tiles.where.look_ahead(segment, tile);
-  OperandsOfQueries queries(shared_address(shared) + kLayout.query_offset);
-  const auto begin_segment = [&] {
-    queries.begin(params, segment);  // first of all: copies take their time to be asked for
-    tiles.begin(segment, tile);
-    if (!course.next()) return true;
-    next_tile = first_of_warp(params, course.segment);
-    tiles.where.look_ahead(course.segment, next_tile);
-    return false;
-  };
-  bool ends = begin_segment();
-  bool goes_on = false;  // with the segment before
-#pragma unroll 1
-  while (true) {
-    if (!goes_on) queries.finish(params, segment);
-    Output o;
-    SoftmaxRows rows;
-    attend(params, segment, queries, tiles, tile, o, rows);
-    const Segment done = segment;
-    goes_on = segment.next_part();
-    const bool is_last = !goes_on && ends;
-    const bool has_next = !goes_on && !ends;
-    const auto begin_next = [&] {
-      segment = course.segment;
-      tile = next_tile;
-      ends = begin_segment();
-    };
-    // The next tiles and queries are on their way while the warps put together what they have.
-    if (!kManyRows && has_next) begin_next();
-    if (is_last) release_next_launch();  // no sooner: SMs without work of this one would take all of the next
-    store_part(of_warps.of(warp_id()), done, o, rows);
-    __syncthreads();
-    for_each_sum(done, of_warps,
-                 [&](int, int row, int column, const Quad& sum) { store_sum(params, done, row, column, sum, parts); });
-    if (is_last) return;
-    __syncthreads();  // the places of the parts are free again
-    if (kManyRows && has_next) begin_next();
-  }
-}
-
-// A block of a team of several: its share of a row tile, which may be none.
-__device__ inline void decode_share(const KernelParams& params, const TensorMaps* maps, float* parts) {
-  extern __shared__ __align__(1024) unsigned char shared[];
-  prefetch_table<kThreads>(params);
-  Segment segment;
-  if (!item_at<true>(params, static_cast<int>(blockIdx.x) >> team_shift(params), segment)) return;
-  KvTiles tiles(params, maps, shared);
-  int tile = first_of_warp(params, segment);
-  tiles.where.look_ahead(segment, tile);
-  RegisterOperands queries;
-  const SharedQueries of_block = {shared_address(shared) + kLayout.query_offset};
-  if constexpr (kSharesQueries) of_block.copy(params, segment);
-  else queries.begin(params, segment);  // first of all: copies take their time to be asked for
-  tiles.begin(segment, tile);
-  const TeamShares shares(params, segment, shared_address(shared));
-  if (shares.pushes()) shares.meet();
-  if constexpr (kSharesQueries) {
-    wait_copies<KvTiles::kGroups>();
-    __syncthreads();
-    of_block.load(queries, params, segment);
-    if (!shares.pushes()) __syncthreads();  // parts have this place, too
-  }
-  queries.finish<kSharesQueries>(params, segment);
-  const WarpParts of_warps =
-      shares.pushes() ? parts_in_rings(shared_address(shared)) : parts_beside_rings(shared_address(shared));
-  bool goes_on;  // with the next fixed part
-#pragma unroll 1
-  do {
-    Output o;
-    SoftmaxRows rows;
-    attend(params, segment, queries, tiles, tile, o, rows);
-    store_part(of_warps.of(warp_id()), segment, o, rows);
-    __syncthreads();
-    // A fixed part is stored by who has computed it; where there are none, by the first block.
-    if (!kFixedParts || segment.steps > 0 || shares.rank == 0) {
-      for_each_sum(segment, of_warps, [&](int place, int row, int column, const Quad& sum) {
-        if (shares.pushes()) shares.push(kFixedParts ? segment.part_number : shares.rank, place, sum);
-        else store_sum(params, segment, row, column, sum, parts);
-      });
-    }
-    goes_on = segment.next_part();
-    if (goes_on) __syncthreads();  // the places of the parts are free again
-  } while (goes_on);
-  add_up_team(params, segment, shares, parts);
-}
-
-__device__ inline void decode_forward(const KernelParams& params, float* parts) {
-  decode_segments(params, nullptr, parts);
-}
-__device__ inline void decode_forward(const KernelParams& params, const TensorMaps& maps, float* parts) {
-  decode_segments(params, &maps, parts);
-}
-__device__ inline void decode_team(const KernelParams& params, float* parts) { decode_share(params, nullptr, parts); }
-__device__ inline void decode_team(const KernelParams& params, const TensorMaps& maps, float* parts) {
-  decode_share(params, &maps, parts);
 }
 
 }  // namespace flashjit

@@ -42,7 +42,6 @@ struct KeyScales {
   float of_k[kKeyOctets][2], of_v[kKeyOctets][2];
 
   __device__ void load(const KernelParams& p, const Segment& s, int tile) {
-    if constexpr (!has_key_scales(config)) return;
     if (tile > s.last_tile) return;
 #pragma unroll
     for (int n = 0; n < kKeyOctets; ++n)
@@ -363,6 +362,18 @@ __device__ inline void scale_output(Output& o, int octet, float factor) {
     o[octet][m][2] *= even;
     o[octet][m][3] *= odd;
   }
+}
+
+// O in units of its rows becomes what it is.
+__device__ inline void scale_output(Output& o, const SoftmaxRows& rows) {
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) scale_output(o, r, rows.unit[r]);
+}
+__device__ inline void clear(Output& o) {
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r)
+#pragma unroll
+    for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
 }
 
 // The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns

@@ -169,8 +169,6 @@ using TileRows = TileRowsIn<KeyRows<Cached>>;
 
 // A tile in registers. K of the next one is loaded when the scores of this one are there, V when it has been multiplied.
 struct RegisterTiles {
-  static constexpr int kGroups = 0;
-
   TileRows where;
   uint4 keys[kKeyOctets][kKeyPieces], values[kKeyPairs][kValuePieces][4];
 
@@ -221,21 +219,16 @@ struct RegisterTiles {
     load_keys(s, first);
     load_values(s, first);
   }
-  __device__ void await(const Segment&, int) {}
-  __device__ void await_values() {}
   __device__ uint4 key_piece(int octet, int j) const { return inside_key(keys[octet][j], j); }
-  __device__ void keys_done(const Segment& s, int next) { load_keys(s, next); }
   __device__ uint4 value_piece(int pair, int j, int i) const { return values[pair][j][i]; }
-  __device__ void values_done(const Segment& s, int next) { load_values(s, next); }
 };
 
-// A ring of tiles in shared memory. TMA copies them box by box, or all lanes row after row.
+// A ring of tiles in shared memory. What either way to fill it needs is here, in this order: in another one some kernels have
+// other instructions.
 struct RingTiles {
-  static constexpr int kGroups = config.copies == Copies::rows ? 2 * config.stages : 0;  // of copies, in all places
-
   TileRows where;
   const TensorMaps* maps;
-  u64 policy;          // of rows
+  u64 policy;          // of what lanes copy
   u32 ring, barriers;  // of this warp
   int ahead = -1;      // the next tile to copy
   u32 stage = 0, parity = 0;
@@ -245,19 +238,51 @@ struct RingTiles {
         maps(maps),
         policy(policy_of_rows(params)),
         ring(shared_address(shared) + warp_id() * kLayout.ring_bytes),
-        barriers(shared_address(shared) + kLayout.barrier_offset + warp_id() * config.stages * 8) {
-    if constexpr (config.copies == Copies::boxes) {
-      if (lane_id() < config.stages) init_barrier(barriers + lane_id() * 8, 1);
-      publish_barriers();
-      fence_async_proxy();
-      __syncwarp();
-    }
-  }
+        barriers(shared_address(shared) + kLayout.barrier_offset + warp_id() * config.stages * 8) {}
 
   __device__ u32 keys() const { return ring + stage * kLayout.stage_bytes; }
   __device__ u32 values() const { return keys() + kLayout.k.bytes(); }
   // Of 16 bytes in a panel.
   __device__ static u32 offset_of(int row, int chunk) { return row * kPanelWidth + ((chunk ^ (row & 7)) << 4); }
+
+  __device__ void advance() {
+    if (++stage < config.stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+
+  // From the current place on: those copies of the segment before that there were are done.
+  template <class Ring>
+  __device__ static void begin(Ring& ring, const Segment& s, int first) {
+    ring.ahead = first;
+    ring.where.begin(first);
+    const u32 back_to = ring.stage;
+#pragma unroll 1
+    for (int i = 0; i < config.stages; ++i) {
+      ring.copy_ahead(s);
+      ring.stage = ring.stage + 1 < config.stages ? ring.stage + 1 : 0;
+    }
+    ring.stage = back_to;
+  }
+  __device__ uint4 key_piece(int octet, int j) const {
+    return inside_key(
+        load_shared(keys() + j / 2 * kLayout.k.panel_bytes() + offset_of(key_row_of(octet), j % 2 * 4 + lane_id() % 4)),
+        j);
+  }
+  __device__ uint4 value_piece(int pair, int j, int i) const {
+    return load_shared(values() + j * kLayout.v.panel_bytes() + offset_of(value_row_of(pair, i), lane_id() / 4));
+  }
+};
+
+// TMA fills it box by box.
+struct BoxTiles : RingTiles {
+  __device__ BoxTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
+      : RingTiles(params, maps, shared) {
+    if (lane_id() < config.stages) init_barrier(barriers + lane_id() * 8, 1);
+    publish_barriers();
+    fence_async_proxy();
+    __syncwarp();
+  }
 
   // One lane starts the copies of all panels.
   __device__ void copy_boxes(const Segment& s) const {
@@ -273,8 +298,33 @@ struct RingTiles {
       copy_keys(values() + i * kLayout.v.panel_bytes(), maps->v, barrier, s.seq, i * kLayout.v.panel_columns(),
                 ahead * kTileKv, kEvictFirst);
   }
-  // All lanes copy row after row. The first of many tiles come later than boxes do, but L2 gives whole rows faster than
-  // halves: 4.5 TB/s against 4.3 (64 x 8192 keys; H200, 2026-11-23).
+  // Into the current place of the ring.
+  __device__ void copy_ahead(const Segment& s) {
+    if (ahead > s.last_tile) return;
+    copy_boxes(s);
+    ahead = next_of_warp(where.params, s, ahead);
+  }
+  __device__ void begin(const Segment& s, int first) { RingTiles::begin(*this, s, first); }
+  __device__ void await() const { wait_barrier(barriers + stage * 8, parity); }
+  // Boxes are copied whole: zeros for the rows of V from this one on.
+  __device__ void clear_hidden(int first) const {
+    for (int i = lane_id(); i < kLayout.v.panels() * kTileKv * 8; i += 32) {
+      const int row = i / 8 % kTileKv;
+      if (row >= first)
+        store_shared(values() + i / 8 / kTileKv * kLayout.v.panel_bytes() + offset_of(row, i % 8),
+                     make_uint4(0, 0, 0, 0));
+    }
+    fence_async_proxy();
+    __syncwarp();
+  }
+};
+
+// All lanes fill it, row after row. The first of many tiles come later than boxes do, but L2 gives whole rows faster than
+// halves: 4.5 TB/s against 4.3 (64 x 8192 keys; H200, 2026-11-23).
+struct RowTiles : RingTiles {
+  __device__ RowTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
+      : RingTiles(params, maps, shared) {}
+
   // Lanes have neighbouring pieces of a row, as many rows at a time as that leaves lanes for; where a row's pieces are no
   // power of two, some have nothing to do.
   template <int head_dim>
@@ -308,82 +358,30 @@ struct RingTiles {
   // have one each.
   __device__ void copy_ahead(const Segment& s) {
     if (ahead <= s.last_tile) {
-      if constexpr (config.copies == Copies::boxes) {
-        copy_boxes(s);
-      } else {
-        const KernelParams& p = where.params;
-        const u32 page = where.page_of(s, ahead);
-        copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s, page);
-        commit_copies();
-        copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s, page);
-      }
+      const KernelParams& p = where.params;
+      const u32 page = where.page_of(s, ahead);
+      copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s, page);
+      commit_copies();
+      copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s, page);
       ahead = next_of_warp(where.params, s, ahead);
-    } else if constexpr (config.copies == Copies::rows) {
+    } else {
       commit_copies();
     }
-    if constexpr (config.copies == Copies::rows) commit_copies();
+    commit_copies();
   }
-  __device__ void advance() {
-    if (++stage < config.stages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-
-  // From the current place on: those copies of the segment before that there were are done.
-  __device__ void begin(const Segment& s, int first) {
-    ahead = first;
-    where.begin(first);
-    const u32 back_to = stage;
-#pragma unroll 1
-    for (int i = 0; i < config.stages; ++i) {
-      copy_ahead(s);
-      stage = stage + 1 < config.stages ? stage + 1 : 0;
-    }
-    stage = back_to;
-  }
-  __device__ void await(const Segment& s, int tile) {
-    if constexpr (config.copies == Copies::boxes) {
-      wait_barrier(barriers + stage * 8, parity);
-      if (is_cut(s, tile)) clear_hidden(s.end - tile * kTileKv);
-    } else {
-      await_groups<kGroups - 1>();
-    }
-  }
+  __device__ void begin(const Segment& s, int first) { RingTiles::begin(*this, s, first); }
   // V comes later than K, and scores need none: waited for together, a block with one tile for each warp takes 0.2 us longer
   // (1 x 1024, H200, 2026-11-26).
-  __device__ void await_values() {
-    if constexpr (config.copies == Copies::rows) await_groups<kGroups - 2>();
-  }
   template <int pending>
   __device__ static void await_groups() {
     wait_copies<pending>();
     __syncwarp();
   }
-  // Boxes are copied whole: zeros for the rows of V from this one on.
-  __device__ void clear_hidden(int first) const {
-    for (int i = lane_id(); i < kLayout.v.panels() * kTileKv * 8; i += 32) {
-      const int row = i / 8 % kTileKv;
-      if (row >= first)
-        store_shared(values() + i / 8 / kTileKv * kLayout.v.panel_bytes() + offset_of(row, i % 8),
-                     make_uint4(0, 0, 0, 0));
-    }
-    fence_async_proxy();
-    __syncwarp();
-  }
-  __device__ uint4 key_piece(int octet, int j) const {
-    return inside_key(
-        load_shared(keys() + j / 2 * kLayout.k.panel_bytes() + offset_of(key_row_of(octet), j % 2 * 4 + lane_id() % 4)),
-        j);
-  }
-  __device__ void keys_done(const Segment&, int) {}
-  __device__ uint4 value_piece(int pair, int j, int i) const {
-    return load_shared(values() + j * kLayout.v.panel_bytes() + offset_of(value_row_of(pair, i), lane_id() / 4));
-  }
-  __device__ void values_done(const Segment& s, int) {
-    __syncwarp();  // all lanes have read
-    copy_ahead(s);
-    advance();
-  }
 };
+
+constexpr int kTileGroups =
+    has_ring(config) && config.copies == Copies::rows ? 2 * config.stages : 0;  // under way at once
+using RingOfTiles = Either<config.copies == Copies::boxes, BoxTiles, RowTiles>::type;
+using KvTiles = Either<has_ring(config), RingOfTiles, RegisterTiles>::type;
 
 }  // namespace flashjit

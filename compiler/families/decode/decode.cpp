@@ -1,4 +1,5 @@
 #include "compiler/families/decode/decode.h"
+#include "compiler/families/decode/roles.h"
 
 #include <algorithm>
 #include <cmath>
@@ -88,14 +89,15 @@ TeamRule team_rule(const KernelConfig& c, const Target& target) {
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const bool boxes = c.copies == Copies::boxes;
-  const KernelLaunch decode = {.entry = "flashjit_decode",
-                               .threads = decode_threads(c),
-                               .smem_bytes = decode_layout(c).bytes,
-                               .grid = decode_grid(c, plan.target),
-                               .tensor_maps = boxes,
-                               .buffers = {0},
-                               .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.blocks_per_sm",
-                               .call = boxes ? "decode_forward(params, maps, parts)" : "decode_forward(params, parts)"};
+  const KernelLaunch decode = {
+      .entry = "flashjit_decode",
+      .threads = decode_threads(c),
+      .smem_bytes = decode_layout(c).bytes,
+      .grid = decode_grid(c, plan.target),
+      .tensor_maps = boxes,
+      .buffers = {0},
+      .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.blocks_per_sm",
+      .call = boxes ? "decode_segments(params, &maps, parts)" : "decode_segments(params, nullptr, parts)"};
   plan.launches = {decode,
                    {.entry = "flashjit_combine",
                     .threads = kCombineThreads,
@@ -110,7 +112,7 @@ void finish(Plan& plan) {
     KernelLaunch& team = plan.launches.emplace_back(decode);
     team.entry = "flashjit_decode_team";
     team.of_teams = true;
-    team.call = boxes ? "decode_team(params, maps, parts)" : "decode_team(params, parts)";
+    team.call = boxes ? "decode_share(params, &maps, parts)" : "decode_share(params, nullptr, parts)";
   }
   plan.workspace = {parts_buffer(plan)};
 }
@@ -149,8 +151,10 @@ std::string describe(const KernelConfig& c) {
   return text;
 }
 
-constexpr std::array<std::string_view, 7> kHonoured = {
-    "fn", "when=mixed", "holes", "row", "direction=first_to_last", "smem_bytes", "registers",
+constexpr std::array<std::string_view, 13> kHonoured = {
+    "fn",         "when=mixed", "holes",    "row",           "direction=first_to_last",
+    "smem_bytes", "registers",  "copy=tma", "copy=cp.async", "barrier=full",
+    "pending",    "tile",       "count",
 };
 
 constexpr std::array<std::string_view, 16> kOptions = {
@@ -173,7 +177,7 @@ GridRule decode_grid(const KernelConfig& c, const Target& target) {
 const FamilyRow kDecode = {
     .name = "decode",
     .summary = "Attention of few queries, split along the keys.",
-    .loop_file = "templates/decode/forward.cuh",
+    .vocabulary = &kDecodeVocabulary,
     .fields = "tile_q tile_kv warps stages blocks_per_sm copies",
     .from_first = true,
     .splits_keys = true,

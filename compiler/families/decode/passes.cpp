@@ -1,8 +1,13 @@
 // Tiles, products, shared memory and registers of the decode loop. Its copies are each warp's own: there is nothing that
 // one warp could take too early from another.
 #include <array>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "compiler/families/decode/decode.h"
+#include "compiler/families/decode/roles.h"
 #include "compiler/families/pass_parts.h"
 
 namespace flashjit {
@@ -20,8 +25,37 @@ Result<Program> assign_warps(Program p, const PassContext& context) {
   return p;
 }
 
+// Tiles of K and V in the ring of the first warp, or in registers.
+Buffer tile(std::string name, const AttentionSpec& spec, const PanelLayout& panels, int offset, const KernelConfig& c) {
+  Buffer b{std::move(name), has_ring(c) ? Space::Shared : Space::Register, spec.kv_dtype,
+           fmt::format("{}", panels.rows), fmt::format("{}", panels.columns)};
+  b.layout = has_ring(c) ? fmt::format("swizzle{}", kPanelWidth) : "fragment";
+  if (!has_ring(c)) return b;
+  b.offset = offset;
+  b.bytes = panels.bytes();
+  b.stages = c.stages;
+  b.stride = decode_layout(c).stage_bytes;
+  return b;
+}
+
 Result<Program> place_buffers(Program p, const PassContext& context) {
-  FLASHJIT_TRY(set_shared_memory(p, context.problem.target, decode_layout(context.config).bytes));
+  const KernelConfig& c = context.config;
+  const DecodeLayout layout = decode_layout(c);
+  FLASHJIT_TRY(set_shared_memory(p, context.problem.target, layout.bytes));
+  p.buffers.push_back(tile(has_ring(c) ? "Ks" : "K", context.problem.spec, layout.k, 0, c));
+  p.buffers.push_back(tile(has_ring(c) ? "Vs" : "V", context.problem.spec, layout.v, layout.k.bytes(), c));
+  return p;
+}
+
+Result<Program> pipeline_copies(Program p, const PassContext& context) {
+  p.vocabulary = context.schedule.family->vocabulary;
+  for (const auto& [buffer, code] : {std::pair{"S", "scores"}, std::pair{"O", "o"}, std::pair{"rows", "rows"}})
+    p.buffers[static_cast<std::size_t>(p.buffer(buffer))].code = code;
+  Body textbook = std::exchange(p.body, {});
+  const Place loop = find_place(p, textbook, Kind::Loop), mask = find_place(p, textbook, Kind::Mask);
+  if (!loop || !mask) return internal("pass pipeline_copies: the program has no loop, or no mask in it");
+  FLASHJIT_TRY(add_decode_loop(p, context.config, loop.statement().attributes, mask.statement().attributes));
+  add_decode_entries(p, context.config);
   return p;
 }
 
@@ -32,9 +66,8 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
 }
 
 constexpr std::array kPasses = {
-    Pass{"choose_tiling", choose_tiling},
-    Pass{"assign_warps", assign_warps},
-    Pass{"place_buffers", place_buffers},
+    Pass{"choose_tiling", choose_tiling},       Pass{"assign_warps", assign_warps},
+    Pass{"place_buffers", place_buffers},       Pass{"pipeline_copies", pipeline_copies},
     Pass{"budget_registers", budget_registers},
 };
 
