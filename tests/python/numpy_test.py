@@ -423,6 +423,14 @@ def test_a_signal_while_an_engine_is_made():
     assert len(seen) == 2 and numpy.array_equal(seen[1], o) and len(calls._engines) == 1
 
 
+def test_any_blank_stands_between_fields():
+    flashjit, numpy, q, k, v = setting()
+    o, lse = flashjit.attention(q, k, v, lse=True)
+    for spec in ("numerics=deterministic\tlse=ln", "\nlse=ln"):
+        found = flashjit.attention(q, k, v, spec=spec)
+        assert len(found) == 2 and numpy.array_equal(found[0], o) and numpy.array_equal(found[1], lse), spec
+
+
 def test_an_engine_that_is_closed_while_others_prepare():
     flashjit, numpy, q, k, v = setting()
     for delay in range(4):

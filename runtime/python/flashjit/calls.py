@@ -96,7 +96,7 @@ def dropped_share(dropout: float) -> float:
 @functools.lru_cache
 def word(words: str, name: str) -> str | None:
     """The value of a field whose value has no blanks."""
-    found = re.search(rf"(?:^| ){name}=(\S+)", unquoted(words))
+    found = re.search(rf"(?:^|\s){name}=(\S+)", unquoted(words))
     return found.group(1) if found else None
 
 
