@@ -209,6 +209,8 @@ def test_options_of_flex_attention():
     refused(setting.flashjit.UnsupportedError, ["max_scores"], flex, q, k, v, return_aux=AuxRequest(max_scores=True))
     refused(setting.flashjit.InvalidError, ["return_lse", "return_aux"], flex, q, k, v, return_lse=True, return_aux=AuxRequest(lse=True))
     refused(setting.flashjit.InvalidError, ["BLOCK_X", "BLOCK_M"], flex, q, k, v, kernel_options={"BLOCK_X": 64})
+    refused(setting.flashjit.InvalidError, ["block_mask", "a Tensor of 2 dimensions is no function"], flex, q, k, v, block_mask=torch.ones(30, 30))
+    refused(setting.flashjit.InvalidError, ["score_mod", "'alibi' is no function", "flashjit.attention"], flex, q, k, v, score_mod="alibi")
 
 
 if __name__ == "__main__":
