@@ -208,11 +208,14 @@ Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const S
   return io(fmt::format("{}: {} a kernel failed: {}", path_, step, why(errno)));
 }
 
-std::optional<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait,
-                                              const CompileBounds& bounds) const {
+Result<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait,
+                                       const CompileBounds& bounds) const {
   FileHandle file = open_lock_file();
-  if (!file || !lock_within(file.get(), place_of(digest), wait, bounds)) return std::nullopt;
-  return StoreLock(std::move(file), place_of(digest));
+  if (file && lock_within(file.get(), place_of(digest), wait, bounds)) {
+    return StoreLock(std::move(file), place_of(digest));
+  }
+  if (file && is_busy(errno)) return io("another process took too long to compile it");
+  return io(fmt::format("it cannot be locked: {}", why(errno)));
 }
 
 std::optional<StoreLock> StoreDirectory::lock_evictions(std::chrono::milliseconds wait) const {

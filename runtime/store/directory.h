@@ -63,10 +63,10 @@ class StoreDirectory {
   // failed.
   Result<std::uint64_t> publish(const std::string& digest, const StoreEntry& entry) const;
 
-  // Exclusive among processes and threads, per key; the kernel releases it when its holder dies. Nothing after `wait`,
-  // when `bounds` are over, or when the file system has no locks: then the caller goes on without.
-  std::optional<StoreLock> lock(const std::string& digest, std::chrono::milliseconds wait,
-                                const CompileBounds& bounds = {}) const;
+  // Exclusive among processes and threads, per key; the kernel releases it when its holder dies. There is none after
+  // `wait`, when `bounds` are over, or where a file cannot be locked; the error says which. The caller goes on without.
+  Result<StoreLock> lock(const std::string& digest, std::chrono::milliseconds wait,
+                         const CompileBounds& bounds = {}) const;
 
   // One process evicts at a time: two would take each other's locks for keys in use, and remove too much. Nothing while
   // another evicts after `wait`; an empty lock where the file system has no locks.

@@ -142,7 +142,7 @@ Result<StoreEntry> KernelStore::find_or_make(const StoreKey& key, const Make& ma
   Fetched again;
   if (!lock) {
     ++private_compiles_;
-    how.miss += "; another process took too long to compile it";
+    how.miss += "; " + lock.error().message;
   } else if (auto loaded = look_in(*directory_, key, is_enough, again)) {
     // Somebody published it between our first look and our lock.
     ++waits_;

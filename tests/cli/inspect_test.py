@@ -179,6 +179,19 @@ def test_a_library_that_ends_its_process():
     assert "signal 6" in flashjit("doctor", env=dying).out
 
 
+def test_doctor_says_what_an_engine_would():
+    os.mkdir(scratch("empty"), 0o700)
+    store = flashjit("doctor", "--json", env={"FLASHJIT_CACHE_DIR": scratch("empty")}).line()["store"]
+    assert store["found"] and "the first compile creates" in store["detail"], store
+    assert not flashjit("doctor", "--json", env={"FLASHJIT_CACHE_DIR": "/dev/null/x"}).line()["store"]["found"]
+    for name, value in (("FLASHJIT_JIT", "off"), ("FLASHJIT_TRUSTED_LIST", scratch("absent"))):
+        run = flashjit("doctor", "--json", env={name: value})
+        assert name in run.out and not run.line()["can_compile"], str(run)
+        assert not run.line()["can_run"] or name == "FLASHJIT_JIT" and harness.has("gpu"), str(run)  # GPUs have bundles
+    if harness.has("host"):
+        assert flashjit("doctor", "--json", env={"FLASHJIT_THREADS": "3"}).line()["host"]["threads"] == 3
+
+
 def test_timeout():
     need("nvrtc")
     for how in [[], ["--isolate"]]:

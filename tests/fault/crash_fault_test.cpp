@@ -188,6 +188,7 @@ TEST_F(HeldLock, OfAStoppedCompilerIsWaitedForWithABound) {
   const auto fetched = store.fetch(key(), make);
   ASSERT_TRUE(fetched);
   EXPECT_STREQ(fetched->source, "compiled");
+  EXPECT_NE(fetched->miss.find("another process took too long"), std::string::npos) << fetched->miss;
   EXPECT_EQ(store.counters().private_compiles, 1);
   EXPECT_TRUE(is_on_disk());
   ++go;

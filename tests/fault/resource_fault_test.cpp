@@ -92,6 +92,16 @@ TEST_F(StoreFault, FullFileSystem) {
   }
 }
 
+TEST_F(StoreFault, AMissSaysWhyThereWasNoLock) {
+  KernelStore store({.directory = store_path()});
+  EXPECT_EQ(in_child([&] {
+              system_calls::fail("fcntl", ENOLCK);
+              const auto fetched = store.fetch(key(), make);
+              return fetched && fetched->miss.ends_with("; it cannot be locked: No locks available") ? 0 : 50;
+            }),
+            0);
+}
+
 TEST_F(StoreFault, EveryStepOfAPublishMayFail) {
   for (const int error : {ENOSPC, EDQUOT, EIO, EROFS, ESTALE}) {
     for (const char* step : {"mkdirat", "openat", "write", "fsync", "renameat"}) {

@@ -163,6 +163,16 @@ def test_errors_in_a_graph():
     setting.close(torch.compile(call, backend="aot_eager")(q), call(q))
 
 
+def test_results_into_what_has_no_strides():
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    q, = setting.tensors((2, 9, 2, 32))
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor(list(q), layout=layout)
+        refused(flashjit.InvalidError, "out: is a nested tensor", flashjit.attention, q, q, q, out=nested)
+    refused(flashjit.InvalidError, ["out: its layout is torch.sparse_coo", ".to_dense()"], flashjit.attention, q, q, q, out=q.to_sparse())
+
+
 def test_a_time_limit_on_processors():
     """The answer comes in time, LLVM goes on, and the next prepare finds the kernel."""
     flashjit, = load()

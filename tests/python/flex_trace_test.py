@@ -115,7 +115,9 @@ def test_what_is_refused():
             ("mul_", lambda s, b, h, q, k: s + q.mul_(0.5)), ("add_", lambda s, b, h, q, k: table.add_(q)), ("float16", lambda s, *at: s.to(torch.float16)), ("softmax", lambda s, *at: s.softmax(-1)),
             ("true", branches), ("dimensions", lambda s, b, h, q, k: s + table), ("outside", lambda s, b, h, q, k: s + torch.zeros(2, 9)[q][99]), ("subtracts no bools", lambda s, b, h, q, k: s + ((q > k) - (k > 3))),
             ("negates no bools", lambda s, b, h, q, k: s + -(q > k)), ("must be a bool", lambda s, b, h, q, k: torch.where(q, s, -s)), ("NoneType", lambda s, *at: None), ("64 bits", lambda s, b, h, q, k: s + documents[q] * documents[k]),
-            ("a mask to PyTorch", lambda s, b, h, q, k: s + table[documents.byte()[q]])):
+            ("a mask to PyTorch", lambda s, b, h, q, k: s + table[documents.byte()[q]]),
+            ("no torch.float64 in the spec's language; use torch.float32",  # not in the line that the error shows
+             lambda s, *at: s * torch.tensor(0.5, dtype=torch.float64))):
         refused(unsupported, [says, "flex_trace_test.py"] if says != "NoneType" else says, trace, None, score)
 
 
@@ -209,6 +211,8 @@ def test_options_of_flex_attention():
     refused(setting.flashjit.UnsupportedError, ["max_scores"], flex, q, k, v, return_aux=AuxRequest(max_scores=True))
     refused(setting.flashjit.InvalidError, ["return_lse", "return_aux"], flex, q, k, v, return_lse=True, return_aux=AuxRequest(lse=True))
     refused(setting.flashjit.InvalidError, ["BLOCK_X", "BLOCK_M"], flex, q, k, v, kernel_options={"BLOCK_X": 64})
+    refused(setting.flashjit.InvalidError, ["block_mask", "a Tensor of 2 dimensions is no function"], flex, q, k, v, block_mask=torch.ones(30, 30))
+    refused(setting.flashjit.InvalidError, ["score_mod", "'alibi' is no function", "flashjit.attention"], flex, q, k, v, score_mod="alibi")
 
 
 if __name__ == "__main__":

@@ -313,6 +313,20 @@ def test_models_with_their_own_attention_are_refused():
     print(f"{len(WITH_THEIR_OWN)} models are refused: {', '.join(name for name, *_ in WITH_THEIR_OWN)}")
 
 
+def test_a_model_of_two_kinds_of_configurations():
+    """Its class is among those that all models are looked for in. It sets no flag, so both of its kinds are refused."""
+    models = Models()
+    transformers = models.transformers
+    class OfTwoKinds(transformers.PreTrainedModel):
+        pass
+    OfTwoKinds.config_class = transformers.LlamaConfig | transformers.MistralConfig
+    tokens = models.tokens(2, TOKENS)
+    models.make("Qwen2ForCausalLM", "Qwen2Config", DECODER, NAME)(tokens)
+    for kind in ("Llama", "Mistral"):
+        model = models.make(f"{kind}ForCausalLM", f"{kind}Config", DECODER, NAME)
+        refused(models.flashjit.UnsupportedError, ["OfTwoKinds", "attention of its own"], model, tokens)
+
+
 def test_what_models_ask_of_attention():
     """Each word that they hand down is honoured, or refused."""
     models = Models()

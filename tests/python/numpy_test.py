@@ -3,6 +3,8 @@
 import copy
 import math
 import pickle
+import signal
+import sys
 import threading
 import time
 import weakref
@@ -398,6 +400,35 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert len(wrong) == 80 and max(wrong) < 2e-5, wrong
+
+
+def test_a_signal_while_an_engine_is_made():
+    """Its handler runs in the thread that makes the engine, and may call attention."""
+    flashjit, numpy, q, k, v = setting()
+    calls = sys.modules["flashjit.calls"]
+    seen = []
+
+    def make(*arguments):
+        if not seen:
+            seen.append(None)
+            signal.raise_signal(signal.SIGUSR1)
+        return flashjit.Engine(*arguments)
+
+    calls._engines.clear()
+    calls.Engine = make
+    signal.signal(signal.SIGUSR1, lambda *_: seen.append(flashjit.attention(q, k, v)))
+    signal.alarm(60)  # instead of waiting for ever
+    o = flashjit.attention(q, k, v)
+    signal.alarm(0)
+    assert len(seen) == 2 and numpy.array_equal(seen[1], o) and len(calls._engines) == 1
+
+
+def test_any_blank_stands_between_fields():
+    flashjit, numpy, q, k, v = setting()
+    o, lse = flashjit.attention(q, k, v, lse=True)
+    for spec in ("numerics=deterministic\tlse=ln", "\nlse=ln"):
+        found = flashjit.attention(q, k, v, spec=spec)
+        assert len(found) == 2 and numpy.array_equal(found[0], o) and numpy.array_equal(found[1], lse), spec
 
 
 def test_an_engine_that_is_closed_while_others_prepare():

@@ -1,19 +1,18 @@
 // flashjit doctor: what this machine has, and what to do about what it lacks.
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 
 #include <fmt/format.h>
 
 #include "compiler/spec/target.h"
 #include "runtime/driver/driver.h"
+#include "runtime/engine/create.h"
 #include "runtime/engine/environment.h"
 #include "runtime/engine/host_library.h"
 #include "runtime/compile/nvrtc/compiler_process.h"
 #include "runtime/compile/nvrtc/nvrtc.h"
 #include "runtime/store/store.h"
 #include "runtime/store/directory.h"
-#include "runtime/launch/thread_pool.h"
 #include "tools/command/commands.h"
 #include "tools/support/output.h"
 
@@ -26,6 +25,7 @@ struct Finding {
   bool found = false;
   std::string detail;
   Json fields = Json::object();
+  bool stops_all = false;  // no engine can be made while this is so
 };
 
 Finding failed(const char* name, const Error& error) {
@@ -83,20 +83,26 @@ Finding look_for_nvrtc(const EnvironmentSettings& settings) {
   if (serial)
     finding.detail +=
         fmt::format("\nNVRTC_DISABLE_CONCURRENT_NVVM={} is set: compiles wait for each other; unset it", serial);
+  if (!settings.jit)
+    finding.detail +=
+        "\nFLASHJIT_JIT=off is set: it is not opened, and kernels come from bundles alone; unset it to compile";
   finding.fields = {{"version", fmt::format("{}.{}", (*nvrtc)->major(), (*nvrtc)->minor())},
                     {"path", (*nvrtc)->path()},
                     {"concurrent", serial == nullptr}};
   return finding;
 }
 
-Finding look_for_host() {
+Finding look_for_host(const EnvironmentSettings& settings) {
   const auto library = host_library();
   if (!library) return failed("host", library.error());
   const HostBackend& backend = (*library)->backend;
+  const int threads = host_threads({}, settings);
   Finding finding{
-      "host", true,
-      fmt::format("LLVM {}, target {}, {} threads", backend.llvm_version(), backend.best_target(), usable_cores())};
-  finding.fields = {{"llvm", backend.llvm_version()}, {"target", backend.best_target()}, {"threads", usable_cores()}};
+      "host", settings.jit,
+      fmt::format("LLVM {}, target {}, {} threads", backend.llvm_version(), backend.best_target(), threads)};
+  if (!settings.jit)
+    finding.detail += "\nFLASHJIT_JIT=off is set: kernels of processors are in no bundle, so none runs; unset it";
+  finding.fields = {{"llvm", backend.llvm_version()}, {"target", backend.best_target()}, {"threads", threads}};
   return finding;
 }
 
@@ -117,15 +123,12 @@ void look_at_layers(const std::vector<std::string>& layers, Finding& finding) {
 
 void look_at_own(const std::string& directory, Finding& finding) {
   finding.fields["directory"] = directory;
-  std::error_code ignored;
-  if (!std::filesystem::exists(directory, ignored)) {
-    finding.detail = directory + ": does not exist yet; the first compile creates it";
-    return;
-  }
   const auto stat = stat_store(directory);
-  finding.found = static_cast<bool>(stat);
-  finding.detail = stat ? fmt::format("{}: {}, nobody else can write it", directory, size_text(*stat))
-                        : stat.error().message + "; new kernels are kept in memory only";
+  const bool is_missing = !stat && stat.error().kind == ErrorKind::NotFound;
+  finding.found = stat || is_missing;
+  finding.detail = stat         ? fmt::format("{}: {}, nobody else can write it", directory, size_text(*stat))
+                   : is_missing ? directory + ": has no kernels yet; the first compile creates what is missing"
+                                : stat.error().message + "; new kernels are kept in memory only";
 }
 
 // Looks without creating anything: a store that does not exist yet is fine.
@@ -138,7 +141,10 @@ Finding look_for_store(const EnvironmentSettings& settings) {
   Finding finding{"store", true, ""};
   look_at_own(path->own, finding);
   look_at_layers(path->layers, finding);
-  if (const auto trusted = TrustedList::read(settings.trusted_list); !trusted) return failed("store", trusted.error());
+  if (const auto trusted = TrustedList::read(settings.trusted_list); !trusted) {
+    finding = failed("store", trusted.error());
+    finding.stops_all = true;
+  }
   return finding;
 }
 
@@ -149,11 +155,11 @@ int run(bool json) {
     output.failure(result_line("", "", ""), settings.error());
     return output.exit_code();
   }
-  const Finding findings[] = {look_for_driver(), look_for_gpus(), look_for_nvrtc(*settings), look_for_host(),
+  const Finding findings[] = {look_for_driver(), look_for_gpus(), look_for_nvrtc(*settings), look_for_host(*settings),
                               look_for_store(*settings)};
   Json line = result_line("", "", "");
   std::string text = fmt::format("flashjit {}\n", version());
-  bool compiles = false, runs = false;
+  bool compiles = false, runs = false, is_stopped = false;
   for (const Finding& finding : findings) {
     Json fields = {{"found", finding.found}, {"detail", finding.detail}};
     fields.update(finding.fields);
@@ -163,9 +169,12 @@ int run(bool json) {
       detail.replace(at, 1, "\n            ");
     text += fmt::format("  {:7} {:3}{}\n", finding.name, finding.found ? "ok" : "--", detail);
     const std::string_view name = finding.name;
-    compiles |= finding.found && name == "nvrtc";
+    compiles |= finding.found && settings->jit && name == "nvrtc";
     runs |= finding.found && (name == "gpu" || name == "host");
+    is_stopped |= finding.stops_all;
   }
+  compiles &= !is_stopped;
+  runs &= !is_stopped;
   std::string names;
   for (const Target& target : targets()) names += fmt::format("{}{}", names.empty() ? "" : " ", target.name);
   text += fmt::format("  targets    {}\n", names);

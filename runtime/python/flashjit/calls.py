@@ -29,7 +29,7 @@ _LEFT_OUT = ('v: there is none; where it is the first columns of k (v_in_k), use
 Array = TypeVar("Array")  # PyTorch's tensors, NumPy's arrays, and what speaks DLPack
 
 _engines: dict[tuple[int, int], Engine] = {}
-_making = threading.Lock()
+_making = threading.RLock()  # a signal's handler may call attention() while its thread makes an engine
 
 
 def engine_of(device: tuple[int, int]) -> Engine:
@@ -39,7 +39,7 @@ def engine_of(device: tuple[int, int]) -> Engine:
         kind, ordinal = device
         with _making:
             if device not in _engines:
-                _engines[device] = Engine("host") if kind == HOST else Engine("gpu", ordinal)
+                _engines.setdefault(device, Engine("host") if kind == HOST else Engine("gpu", ordinal))
             engine = _engines[device]
     return engine
 
@@ -96,7 +96,7 @@ def dropped_share(dropout: float) -> float:
 @functools.lru_cache
 def word(words: str, name: str) -> str | None:
     """The value of a field whose value has no blanks."""
-    found = re.search(rf"(?:^| ){name}=(\S+)", unquoted(words))
+    found = re.search(rf"(?:^|\s){name}=(\S+)", unquoted(words))
     return found.group(1) if found else None
 
 

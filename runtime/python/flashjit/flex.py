@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flashjit import flex_rows
-from flashjit.capi import UnsupportedError
+from flashjit.capi import InvalidError, UnsupportedError
 from flashjit.flex_functions import ARGUMENTS, FUNCTIONS, RENAMED, device_of
 from flashjit.flex_table import METHODS, NUMBERS, ROWS
 from flashjit.flex_types import asked, asks
 from flashjit.flex_values import ASKED, LONGEST, StandIn, Value, Writer, at_line, flat, is_of_user, leave_graph, refuse
+from flashjit.values import shown
 
 __all__ = ["leave_graph", "trace"]
 _UNKNOWN = "the spec's language has no counterpart (compiler/SPEC.md, masks and scores)"
@@ -116,6 +117,9 @@ def trace(mask_mod: Callable[..., Any] | None = None, score_mod: Callable[..., A
     >>> flashjit.torch.trace(mask_mod=lambda b, h, q, k: (q >= k) & (q - k < 128))
     {'mask': 'q >= k & q - k < 128', 'score': None}
     """
+    for name, function in (("block_mask, mask_mod", mask_mod), ("score_mod", score_mod)):
+        if function is not None and not callable(function):
+            raise InvalidError(f"{name}: {shown(function)} is no function; give one, which may read tensors, or its text to flashjit.attention")
     if asks(mask_mod) or asks(score_mod):
         leave_graph("the function asks what something is, by isinstance, type or torch.is_tensor, and here stand-ins would be no tensors; leave "
                     "the question out")

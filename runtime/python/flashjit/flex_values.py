@@ -334,7 +334,7 @@ class Writer:
         """Converts as PyTorch does: ints wrap around."""
         kind = "bool" if dtype == torch.bool else "int" if dtype in INTS else "float"
         if dtype not in READABLE:
-            raise refuse(f"there is no {dtype} in the spec's language")
+            raise refuse(f"there is no {dtype} in the spec's language; use torch.float32, or torch.int64 for ints")
         if value.kind == "bool" and kind != "bool" and value.text in ("true", "false"):
             one_or_zero = int(value.text == "true")
             return self.convert(Value(self, torch.int64, str(one_or_zero), range=(one_or_zero, one_or_zero), weak=value.weak), dtype)

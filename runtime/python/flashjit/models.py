@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import sys
-from typing import Any, Iterator
+from typing import Any, Iterator, get_args
 
 import torch
 from torch import Tensor
@@ -78,9 +78,9 @@ def _mask(config: Any, **words: Any) -> Tensor | None:
 
 
 def _refusals(module: str, name: str) -> tuple[str, ...]:
-    """Why models of this class of configurations are refused."""
-    return tuple(why for model in _classes(PreTrainedModel) if model.config_class is not None and
-                 (model.config_class.__module__, model.config_class.__name__) == (module, name) for why in _looked_at(model))
+    """Why models of this class of configurations are refused. A model may name a union of classes."""
+    return tuple(why for model in _classes(PreTrainedModel) for kind in get_args(model.config_class) or (model.config_class,)
+                 if kind is not None and (kind.__module__, kind.__name__) == (module, name) for why in _looked_at(model))
 
 
 _compiler: Any = torch.compiler

@@ -60,6 +60,10 @@ def _check_transforms(given: Mapping[str, Tensor], needs_gradient: bool) -> None
 def _check_out(out: Any) -> None:
     if not isinstance(out, Tensor):
         raise InvalidError(f"out: {type(out).__name__} is no tensor of PyTorch, and q is one; convert it")
+    if out.is_nested:
+        raise tensors.nested("out")
+    if out.layout is not torch.strided:
+        raise tensors.not_strided("out", out.layout)
     if out.requires_grad and _is_grad_enabled():
         raise InvalidError("out: has requires_grad, and what is written into it has no gradient; call under torch.no_grad(), or leave it out")
 
