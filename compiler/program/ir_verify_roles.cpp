@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "compiler/program/edit.h"
+#include "compiler/program/role_rings.h"
 #include "compiler/program/roles.h"
 
 namespace flashjit {
@@ -21,190 +22,10 @@ namespace {
 
 constexpr std::int64_t kSwizzleRepeats = 1024;  // bytes: where every swizzle begins anew, so tiles must too
 
-bool awaits_empty(const Statement& s) {
-  const Attribute* barrier = s.attributes.find("barrier");
-  return barrier && std::get<std::string>(barrier->value) == "empty";
-}
-
-// A role fills the slots of a shared buffer, or a part of each. Slots are used in turn, counted from the start, and never
-// wrap.
-struct Filler {
-  std::int64_t granted = 0;                                        // known to be empty
-  std::int64_t announced = 0;                                      // to be full once they are filled
-  std::vector<std::pair<std::int64_t, std::int64_t>> filled = {};  // the item and the tile of each
-  bool asks = false;  // whether a slot is empty; else it is to be filled once
-};
-
-// Who reads a ring: how many slots it has released, if it does that, and which it knows to be full.
-struct Reader {
-  bool gives_back = false;
-  std::int64_t released = 0;
-  std::set<std::int64_t> full = {};
-};
-
-struct Product {
-  const Statement* statement;
-  std::int64_t group;
-  Step step;
-};
-
-// A role, how far it has come, and what it has under way.
-struct Actor {
-  RoleTrace trace;
-  std::size_t next = 0;
-  std::int64_t count = 0,
-               groups = 0;  // slots of K, or of copied V, that it is past; groups of products that it has committed
-  std::map<int, Filler> fillers = {};       // by buffer
-  std::map<int, Reader> reads = {};         // likewise
-  std::vector<Product> products = {};       // under way
-  std::set<int> written = {};               // registers since the last fence
-  std::map<int, std::int64_t> unkept = {};  // that products have written, of which group
-  std::set<int> unpublished = {};           // shared buffers that instructions of threads have written
-  bool expecting = false;                   // is it a barrier beside the slot's that expects what is copied next?
-  bool is_at_barrier = false;               // it has told the others, and waits for them
-  std::map<std::string_view, std::int64_t> fills = {};  // by the ring that counts them: the slot that is filled now
-  bool is_done() const { return next == trace.steps.size(); }
-  bool is_consumer() const { return trace.role->kind == Kind::Consumer; }
-};
-
-struct Block {
-  const Program& p;
+// All roles of a block, with the registers of their products, and their turns.
+struct Block : Rings {
   const std::function<void(const RoleTrace&, const Step&)>& on_step;
-  std::vector<Actor> actors = {};
-  std::vector<int> turns = {};                          // given to each consumer, and not taken
-  std::set<std::pair<int, std::int64_t>> covered = {};  // slots in which something else lies by now
-
-  const Buffer& buffer(int b) const { return p.buffers[static_cast<std::size_t>(b)]; }
-  // The buffer whose barriers tell of this one.
-  int guard(int b) const { return buffer(b).guard < 0 ? b : buffer(b).guard; }
-  // And that with whose slots this one's are given back.
-  int place(int b) const { return buffer(b).place < 0 ? guard(b) : buffer(b).place; }
-  bool is_shared(int b) const { return buffer(b).space == Space::Shared; }
-
-  std::string at(const Step& step) const {
-    const std::string tile = step.tile < 0 ? "" : fmt::format(", tile {}", step.tile);
-    return fmt::format("{} (item {}{})", describe(p, *step.statement), step.item, tile);
-  }
-  Result<void> wrong(const Step& step, std::string_view what) const {
-    return internal(fmt::format("{}: {}", at(step), what));
-  }
-
-  // Which slot a reader's statement is about.
-  std::int64_t slot_of(const Actor& actor, const Step& step, int b) const {
-    const std::int64_t number = step.number - (is_before(*step.statement) ? 1 : 0);
-    if (buffer(b).counter == Counter::Items) return step.item + (is_next(*step.statement) ? 1 : 0);
-    if (buffer(b).counter == Counter::Steps) return number;
-    if (buffer(b).counter == Counter::Turns) return number / 2;
-    if (!actor.is_consumer()) return actor.count;
-    if (buffer(b).ring == "q_ring") return step.item;
-    if (buffer(b).ring.empty()) return actor.reads.at(b).released;
-    return actor.count - buffer(b).behind;
-  }
-  // The slots that all who give them back have released.
-  std::int64_t released(int b) const {
-    std::int64_t least = -1;
-    int givers = 0;
-    for (const Actor& actor : actors) {
-      const auto reader = actor.reads.find(b);
-      if (reader == actor.reads.end() || (buffer(b).givers > 0 && !reader->second.gives_back)) continue;
-      ++givers;
-      least = least < 0 ? reader->second.released : std::min(least, reader->second.released);
-    }
-    return givers < buffer(b).givers ? 0 : std::max<std::int64_t>(least, 0);
-  }
-
-  // The slot that is filled next.
-  std::int64_t slot_to_fill(Actor& actor, const Step& step, int b) {
-    if (buffer(b).counter != Counter::Rings) return slot_of(actor, step, b);
-    const std::string_view counter = buffer(b).fill_ring;
-    return counter.empty() ? actor.fillers[b].granted : actor.fills[counter];
-  }
-  // All who fill a part of it have, and what its barriers tell of beside it is there.
-  bool is_full(int b, std::int64_t slot) const {
-    bool any = false;
-    for (const Actor& actor : actors) {
-      for (const auto& [filled, filler] : actor.fillers) {
-        if (guard(filled) != b) continue;
-        if (slot >= static_cast<std::int64_t>(filler.filled.size())) return false;
-        if (filled == b && slot >= filler.announced) return false;
-        any = true;
-      }
-    }
-    return any;
-  }
-
-  // Whether a wait is over.
-  Result<bool> await(Actor& actor, const Step& step) {
-    const int b = step.statement->writes[0];
-    if (awaits_empty(*step.statement)) {
-      Filler& filler = actor.fillers[b];
-      const std::int64_t slot = slot_to_fill(actor, step, b);
-      if (slot != filler.granted)
-        return wrong(step, fmt::format("awaits slot {}, but {} is the next to be filled", slot, filler.granted))
-            .error();
-      const int taken = step.statement->reads.empty() ? b : step.statement->reads[0];  // another's place
-      if (filler.granted - released(taken) >= buffer(b).stages) return false;
-      ++filler.granted;
-      return true;
-    }
-    for (const int full : step.statement->writes)
-      if (const std::int64_t slot = slot_of(actor, step, full); slot < 0 || !is_full(full, slot)) return false;
-    for (const int full : step.statement->writes) actor.reads[full].full.insert(slot_of(actor, step, full));
-    return true;
-  }
-
-  // May it fill this slot, or speak of it? At the start all are empty.
-  bool is_granted(Actor& actor, int b, std::int64_t slot) const {
-    Filler& filler = actor.fillers[place(b)];
-    if (slot == filler.granted && slot < buffer(b).stages && buffer(b).counter == Counter::Items) ++filler.granted;
-    return slot < filler.granted;
-  }
-  Result<void> fill(Actor& actor, const Step& step, int b) {
-    Filler& filler = actor.fillers[b];
-    const auto slot = static_cast<std::int64_t>(filler.filled.size());
-    if (buffer(b).inside >= 0) {
-      FLASHJIT_TRY(cover(actor, step, buffer(b).inside));
-    } else if (!is_granted(actor, b, slot)) {
-      return wrong(step, "overwrites a slot before it has awaited that it is empty");
-    }
-    for (const Actor& other : actors) {
-      for (const Product& product : other.products) {
-        if (buffer(b).counter != Counter::Rings && std::ranges::count(product.statement->reads, b) > 0 &&
-            slot_of(other, product.step, b) + buffer(b).stages <= slot && product_counts(product, b))
-          return wrong(step, "overwrites a slot that a product under way reads");
-      }
-    }
-    if (buffer(b).counter == Counter::Items) filler.filled.emplace_back(slot_of(actor, step, b), -1);
-    else filler.filled.emplace_back(step.item, step.tile);
-    return {};
-  }
-  // Does somebody look at what it makes of this buffer?
-  bool product_counts(const Product& product, int b) const {
-    const bool is_of_before = is_before(*product.statement) && buffer(b).counter != Counter::Items;
-    return (is_of_before ? product.step.item_before : product.step.tile) >= 0;
-  }
-  // Something comes to lie in a slot of this buffer, whose reader does no longer need it.
-  Result<void> cover(Actor& actor, const Step& step, int host) {
-    const std::int64_t slot = slot_of(actor, step, host);
-    if (!actor.reads[guard(host)].full.contains(slot))
-      return wrong(step, fmt::format("takes room of {} that is not its own yet", buffer(host).name));
-    for (const Product& product : actor.products) {
-      if (std::ranges::count(product.statement->reads, host) > 0 && slot_of(actor, product.step, host) == slot)
-        return wrong(step,
-                     fmt::format("takes room of {} while a product reads it: a wait is missing", buffer(host).name));
-    }
-    if (buffer(host).counter == Counter::Steps) covered.emplace(host, slot);
-    return {};
-  }
-  // The slot that is filled next, or was filled last, is full once it is.
-  Result<void> announce(Actor& actor, const Step& step, int b) {
-    Filler& filler = actor.fillers[b];
-    const bool may_speak = buffer(b).inside >= 0 ? filler.announced < static_cast<std::int64_t>(filler.filled.size())
-                                                 : is_granted(actor, b, filler.announced);
-    if (!may_speak) return wrong(step, "speaks of a slot before it has awaited that it is empty");
-    ++filler.announced;
-    return {};
-  }
+  std::vector<int> turns = {};  // given to each consumer, and not taken
 
   // Executes a statement of a producer or a transposer.
   Result<void> provide(Actor& actor, const Step& step) {
@@ -251,62 +72,11 @@ struct Block {
     return wrong(step, fmt::format("the {} does not do that", name(actor.trace.role->kind)));
   }
 
-  // `item`, `tile`: what it is to find there. Products that nobody looks at may read anything.
-  Result<void> read(Actor& actor, const Step& step, int b, std::int64_t item, std::int64_t tile) {
-    if (item < 0) return {};
-    const std::int64_t slot = slot_of(actor, step, b);
-    if (!actor.reads[guard(b)].full.contains(slot))
-      return wrong(step, fmt::format("reads {} before it has awaited that it is full", buffer(b).name));
-    const int host = buffer(b).inside < 0 ? b : buffer(b).inside;
-    if (covered.contains({b, slot}) || was_given_back(actor, host, slot_of(actor, step, host)))
-      return wrong(step, fmt::format("reads {} when it is no longer there", buffer(b).name));
-    for (const Actor& by : actors) {
-      const auto filler = by.fillers.find(b);
-      if (filler == by.fillers.end()) continue;
-      const auto [there, of] = filler->second.filled[static_cast<std::size_t>(slot)];
-      if (there != item || (of >= 0 && of != tile))
-        return wrong(step, fmt::format("reads {}, but item {}, tile {} is there", buffer(b).name, there, of));
-    }
-    return {};
-  }
-
-  // Has this reader released a slot, or has it been filled anew?
-  bool was_given_back(const Actor& actor, int b, std::int64_t slot) const {
-    if (buffer(b).counter == Counter::Rings) return false;  // slots of it are found by what has been released
-    const auto reader = actor.reads.find(place(b));
-    if (reader != actor.reads.end() && reader->second.released > slot) return true;
-    return std::ranges::any_of(actors, [&](const Actor& by) {
-      const auto filler = by.fillers.find(b);
-      return filler != by.fillers.end() &&
-             static_cast<std::int64_t>(filler->second.filled.size()) > slot + buffer(b).stages;
-    });
-  }
-
-  Result<void> release(Actor& actor, const Step& step) {
-    const int b = step.statement->writes[0];
-    Reader& reader = actor.reads[b];
-    const std::int64_t slot = slot_of(actor, step, b);
-    if (slot != reader.released)
-      return wrong(step, fmt::format("releases slot {}, but {} is the next to be released", slot, reader.released));
-    if (!reader.full.contains(slot)) return wrong(step, "releases a slot that it has not awaited");
-    // Where rings count by themselves, any slot that a product reads may be this one.
-    const auto reads_it = [&](const Product& product) {
-      return std::ranges::any_of(product.statement->reads, [&](int read) {
-        return is_shared(read) && place(read) == b && product_counts(product, read) &&
-               (buffer(b).counter == Counter::Rings || slot_of(actor, product.step, read) == slot);
-      });
-    };
-    if (std::ranges::any_of(actor.products, reads_it))
-      return wrong(step, "releases a slot that a product under way reads: a wait is missing");
-    ++reader.released;
-    return {};
-  }
-
   // Registers of a product belong to it until it has been waited for; another product may queue behind it.
   Result<void> check_registers(Actor& actor, const Step& step) {
     const Statement& s = *step.statement;
     const auto touches = [&](int b) { return std::ranges::count(s.reads, b) + std::ranges::count(s.writes, b) > 0; };
-    for (const Product& product : actor.products) {
+    for (const ProductUnderWay& product : actor.products) {
       for (const int b : product.statement->writes) {
         if (touches(b) && s.kind != Kind::Mma && s.kind != Kind::Keep)
           return wrong(step, fmt::format("uses {} while a product writes it: a wait is missing", buffer(b).name));
@@ -367,7 +137,7 @@ struct Block {
     if (s.kind == Kind::Commit) ++actor.groups;
     if (s.kind == Kind::Wait) {
       const std::int64_t done = actor.groups - integer(s, "pending", 0);
-      std::erase_if(actor.products, [&](const Product& product) {
+      std::erase_if(actor.products, [&](const ProductUnderWay& product) {
         if (product.group < done) actor.unkept[product.statement->writes[0]] = product.group;
         return product.group < done;
       });
@@ -386,7 +156,10 @@ struct Block {
     if (s.kind == Kind::Release && actor.reads.contains(s.writes[0])) return release(actor, step);
     if (actor.is_consumer() && s.kind == Kind::Complete) {
       if (actor.unpublished.contains(s.writes[0])) return wrong(step, "is not seen by products: a publish is missing");
-      return announce(actor, step, s.writes[0]);
+      FLASHJIT_TRY(announce(actor, step, s.writes[0]));
+      if (s.form != "end") return {};
+      actor.fillers[s.writes[0]].has_end = true;
+      return fill(actor, step, s.writes[0]);
     }
     return actor.is_consumer() ? consume(actor, step) : provide(actor, step);
   }
@@ -423,53 +196,23 @@ struct Block {
     return actor.next > before;
   }
 
-  // Who fills which ring, and who reads it: what it does with it anywhere.
-  void find_rings(Actor& actor, const Body& body) const {
-    for (const Statement& s : body) {
-      const int b = s.writes.empty() ? -1 : s.writes[0];
-      const bool is_of_ring = b >= 0 && is_shared(b);
-      constexpr Kind kFill[] = {Kind::Load, Kind::Stage, Kind::Transpose, Kind::Expect, Kind::Complete, Kind::Barrier};
-      const bool fills = std::ranges::count(kFill, s.kind) > 0, awaits = s.kind == Kind::Await;
-      if (is_of_ring && (fills || (awaits && awaits_empty(s)))) {
-        for (int other = 0; other < static_cast<int>(p.buffers.size()); ++other)
-          if (other == b || guard(other) == b || place(other) == b) actor.fillers[other].asks |= awaits;
-      }
-      if (is_of_ring && actor.trace.role->kind != Kind::Producer &&
-          (s.kind == Kind::Release || (awaits && !awaits_empty(s))))
-        actor.reads[b].gives_back |= s.kind == Kind::Release;
-      find_rings(actor, s.inside);
-      find_rings(actor, s.body);
-    }
-  }
   void set_up() {
-    turns.resize(static_cast<std::size_t>(std::max<std::int64_t>(consumers_of(p), 1)));
+    const auto takes_turns = [](const Actor& actor) {
+      return std::ranges::any_of(actor.trace.steps, [](const Step& step) {
+        return step.statement->kind == Kind::BeginTurn || step.statement->kind == Kind::EndTurn;
+      });
+    };
+    turns.resize(static_cast<std::size_t>(std::max<std::ptrdiff_t>(std::ranges::count_if(actors, takes_turns), 1)));
     for (Actor& actor : actors) {
       find_rings(actor, actor.trace.role->body);
       for (auto& [b, filler] : actor.fillers)
         if (!filler.asks && buffer(b).counter == Counter::Items) filler.granted = 1;
     }
   }
-
-  Result<void> check_end() {
-    for (const Actor& actor : actors) {
-      for (const auto& [b, filler] : actor.fillers) {
-        // The end, which is announced as an item or a tile is, nobody gives back.
-        const bool has_end = buffer(b).ring == "q_ring" || buffer(b).name == "Vc";
-        const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
-        const bool is_told = guard(b) == b;  // by barriers of its own
-        // Slots that are filled once, or read when a block ends, are not given back.
-        const std::int64_t back = released(place(b)), granted = actor.fillers.at(place(b)).granted;
-        const bool is_given_back = used <= 0 || !filler.asks || back >= used - buffer(b).behind;
-        const bool is_granted = buffer(b).inside >= 0 || (filler.asks ? granted == filled : granted >= filled);
-        if (is_told && is_granted && filler.announced == filled && is_given_back && back <= used) continue;
-        if (!is_told && filled == static_cast<std::int64_t>(actor.fillers.at(guard(b)).filled.size())) continue;
-        return internal(fmt::format("{}: {} slots awaited empty, {} announced, {} filled, {} released", buffer(b).name,
-                                    granted, filler.announced, filled, back));
-      }
-    }
-    for (const Actor& actor : actors) {
+  Result<void> check_end() const {
+    FLASHJIT_TRY(Rings::check_end());
+    for (const Actor& actor : actors)
       if (!actor.products.empty()) return internal("a product is never waited for");
-    }
     if (std::ranges::any_of(turns, [](int turn) { return turn > 0; })) return internal("a turn is never taken");
     return {};
   }
@@ -544,7 +287,7 @@ bool is_role(const Statement& s) {
 Result<void> run_roles(const Program& p, const Scenario& scenario,
                        const std::function<void(const RoleTrace&, const Step&)>& on_step) {
   FLASHJIT_ASSIGN(traces, trace_roles(p, scenario));
-  Block block{p, on_step};
+  Block block{{p}, on_step};
   for (RoleTrace& trace : traces) block.actors.push_back({std::move(trace)});
   return block.run(scenario.seed);
 }

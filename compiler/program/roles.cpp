@@ -306,7 +306,7 @@ struct LoopsTrace : BodiesTrace {
 
   static bool is_of_items(const Statement& s) { return s.label.starts_with("items"); }
   static bool is_own(const Statement& s) {
-    constexpr std::string_view kLoops[] = {"steps", "key_tiles", "turns"};
+    constexpr std::string_view kLoops[] = {"steps", "key_tiles", "turns", "dealt_tiles", "panels"};
     return s.kind == Kind::Loop && (is_of_items(s) || std::ranges::count(kLoops, s.label) > 0);
   }
   static bool has_loops(const Body& body) {
@@ -320,11 +320,14 @@ struct LoopsTrace : BodiesTrace {
              {"inputs_copied", true},
              {"inputs_not_copied", false},
              {"left_to_others", false},
-             {"rose", true}};
+             {"rose", true},
+             {"leads_warpgroup", true},
+             {"no_panels", false}};
     run_loop = [this](const Statement& loop) {
-      return is_of_items(loop)       ? run_items(loop.body, loop.label == "items_of_warp")
-             : loop.label == "turns" ? run_turns(loop.body)
-                                     : run_steps(loop.body);
+      if (is_of_items(loop)) return run_items(loop.body, loop.label == "items_of_warp");
+      if (loop.label == "turns") return run_turns(loop.body);
+      if (loop.label == "dealt_tiles") return run_dealt_tiles(loop.body);
+      return loop.label == "panels" ? run_panels(loop.body) : run_steps(loop.body);
     };
     begin_item(scenario.items.front());  // of blocks that have one alone
     execute(role.body.back().body);
@@ -333,7 +336,7 @@ struct LoopsTrace : BodiesTrace {
   void begin_item(const RoleItem& item) {
     now.tile = now.item_before = now.tile_before = -1;
     known["begins"] = known["any"] = known["any_steps"] = known["sees_any"] = item.tiles > 0;
-    known["sees_nothing"] = known["none_before"] = item.tiles == 0;
+    known["sees_nothing"] = known["none_before"] = known["no_steps"] = item.tiles == 0;
     tiles = item.tiles, mixed = item.mixed;
   }
 
@@ -356,7 +359,7 @@ struct LoopsTrace : BodiesTrace {
   bool run_steps(const Body& body) {
     for (now.tile = 0; now.tile < tiles; ++now.tile) {
       now.number = first + now.tile;
-      known["follows"] = known["follows_number"] = now.tile > 0;
+      known["follows"] = known["follows_number"] = known["leader_follows"] = now.tile > 0;
       known["no_values"] = now.tile == 0;
       now.item_before = now.tile > 0 ? now.item : -1;
       now.tile_before = now.tile - 1;
@@ -377,6 +380,28 @@ struct LoopsTrace : BodiesTrace {
       known["tiles_end"] = own == tiles;
       known["none_before"] = own + 1 >= tiles;
       if (!execute(body)) return std::exchange(leaves_loop, false);
+    }
+    return true;
+  }
+
+  // The tiles that other roles hand out, until they say that there are no more.
+  bool run_dealt_tiles(const Body& body) {
+    known["no_tile"] = false;
+    for (now.tile = 0; now.tile < tiles; ++now.tile) {
+      now.number = first + now.tile;
+      known["first_number"] = now.number == 0;
+      if (!execute(body)) return std::exchange(leaves_loop, false);
+    }
+    now.tile = -1, now.number = first + tiles;
+    known["no_tile"] = true;
+    if (execute(body)) failed = internal("a role does not leave its loop behind the last tile");
+    return std::exchange(leaves_loop, false);
+  }
+  bool run_panels(const Body& body) {
+    constexpr int kPanels = 2;
+    for (int panel = 0; panel < kPanels; ++panel) {
+      known["first_panel"] = panel == 0, known["last_panel"] = panel == kPanels - 1;
+      if (!execute(body)) return false;
     }
     return true;
   }

@@ -12,6 +12,18 @@
 
 namespace flashjit {
 
+// O in units of its rows becomes what it is.
+__device__ inline void scale_output(Output& o, const SoftmaxRows& rows) {
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r) scale_output(o, r, rows.unit[r]);
+}
+__device__ inline void clear(Output& o) {
+#pragma unroll
+  for (int r = 0; r < kOctets; ++r)
+#pragma unroll
+    for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
+}
+
 // This warp's part of a segment to its place in shared memory: O row after row, then the states of the rows.
 __device__ inline void store_part(u32 part, const Segment& s, const Output& o, const SoftmaxRows& rows) {
   const int g = lane_id() / 4, i = lane_id() % 4, count = rows_of(s);

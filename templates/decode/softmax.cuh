@@ -364,18 +364,6 @@ __device__ inline void scale_output(Output& o, int octet, float factor) {
   }
 }
 
-// O in units of its rows becomes what it is.
-__device__ inline void scale_output(Output& o, const SoftmaxRows& rows) {
-#pragma unroll
-  for (int r = 0; r < kOctets; ++r) scale_output(o, r, rows.unit[r]);
-}
-__device__ inline void clear(Output& o) {
-#pragma unroll
-  for (int r = 0; r < kOctets; ++r)
-#pragma unroll
-    for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
-}
-
 // The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
 // whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
 // scaled.

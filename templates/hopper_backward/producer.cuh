@@ -28,6 +28,15 @@ __device__ inline void copy_key_tile(u32 to, const PanelLayout& panels, const Te
   copy_key_rows(to, panels, map, barrier, item.seq, item.k_lo + static_cast<int>(first_key_of_block()), kEvictFirst);
 }
 
+// In a cluster, K of the other block, in the columns of dQ that this one makes.
+__device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemory& shared, const BackwardItem& item) {
+  const int panels = dq_panels(), first = static_cast<int>(cluster_rank()) * kDqPanels;
+  const int key = item.k_lo + block_keys(config) - static_cast<int>(first_key_of_block());
+  for (int panel = 0; panel < panels; ++panel)
+    copy_keys(shared.other_k() + panel * kLayout.k.panel_bytes(), maps.k, shared.other_k_full(), item.seq,
+              (first + panel) * kLayout.k.panel_columns(), key);
+}
+
 // Brings to L2 what the score reads at the queries of a step, of all keys: there is one place for it, and from memory it
 // would come too late.
 __device__ inline void prefetch_inputs(const KernelParams& params, const TensorMaps& maps, const Sequence& seq, int key,

@@ -35,6 +35,7 @@ void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig
   terms.offset = l.terms_offset;
   terms.bytes = row_terms_bytes(c);
   terms.stages = c.stages;
+  if (l.terms_step != terms.bytes) terms.stride = l.terms_step;
   p.buffers.push_back(terms);
   p.buffers.push_back({"Ones", Space::Register, Dtype::BF16, "64", "16"});
   if (has_inputs(c)) {
@@ -44,6 +45,13 @@ void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig
     inputs.offset = l.inputs_offset;
     inputs.bytes = c.warpgroups * tile_inputs_bytes(c);
     p.buffers.push_back(std::move(inputs));
+  }
+  if (has_roles(c)) {
+    Buffer weights{"Ps", Space::Shared, Dtype::F32, fmt::format("{}", block_keys(c)), fmt::format("{}", c.tile_q)};
+    weights.layout = "rows";
+    weights.offset = l.exchange_offset;
+    weights.bytes = l.exchange_bytes;
+    p.buffers.push_back(std::move(weights));
   }
   if (in_clusters(c)) {
     PanelLayout half = l.k;
@@ -74,56 +82,12 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
   return p;
 }
 
-// What is copied, or written, to each place that products read.
-struct Source {
-  std::string_view tile, from;
-};
-constexpr Source kSources[] = {{"Ks", "k"},       {"Vs", "v"},   {"Qs", "q"},       {"dOs", "do"},
-                               {"Terms", "rows"}, {"dSs", "dS"}, {"other Ks", "k"}, {"other dSs", "dS"}};
-
-void fill(const Program& p, std::vector<Statement>& body, std::string_view tile) {
-  const auto source = std::ranges::find(kSources, tile, &Source::tile);
-  const int place = p.buffer(tile);
-  const auto fills = [&](const Statement& s) {
-    return (s.kind == Kind::Load || s.kind == Kind::Stage) && s.writes[0] == place;
-  };
-  if (source == std::end(kSources) || std::ranges::any_of(body, fills)) return;
-  body.push_back(make_statement(source->from == "dS" ? Kind::Stage : Kind::Load, {place}, {p.buffer(source->from)}));
-}
-
-// Statements for these products, in place of the textbook's with their targets.
-void multiply(const Program& p, std::vector<Statement>& body, const std::vector<Product>& products) {
-  std::vector<Statement> changed;
-  for (Statement& s : body) {
-    if (s.kind != Kind::Mma) {
-      changed.push_back(std::move(s));
-      continue;
-    }
-    for (const Product& product : products) {
-      if (p.buffers[static_cast<std::size_t>(s.writes[0])].name != product.target) continue;
-      fill(p, changed, product.a);
-      fill(p, changed, product.b);
-      changed.push_back(make_statement(Kind::Mma, s.writes, {p.buffer(product.a), p.buffer(product.b)}));
-      changed.back().product = product;
-    }
-  }
-  body = std::move(changed);
-}
-
-Result<Program> assign_warps(Program p, const PassContext& context) {
-  const auto loop = std::ranges::find(p.body, Kind::Loop, &Statement::kind);
-  if (loop == p.body.end()) return internal("pass assign_warps: the program has no loop");
-  multiply(p, loop->body, dk_dv_products(context.config));
-  p.body.insert(loop, make_statement(Kind::Fill, {p.buffer("Ones")}));
-  return p;
-}
-
 // ---- the loop as it is printed ----
 
 struct CodeName {
   std::string_view buffer, code, ring = {}, fill_ring = {};
   Counter counter = Counter::Rings;
-  std::string_view guard = {};
+  std::string_view guard = {}, place = {};
 };
 constexpr CodeName kCodeNames[] = {
     {"S", "s"},
@@ -146,6 +110,15 @@ constexpr CodeName kCodeNames[] = {
     {"row dOs", "d_o", "", "", Counter::Items, "row Qs"},
     {"column Ks", "k", "", "", Counter::Steps},
     {"column Vs", "v", "stage", "", Counter::Steps},
+    {"Ps", "", "", "", Counter::Steps},
+};
+// Where dO has barriers of its own, and dS goes to both blocks.
+constexpr CodeName kNamesInClusters[] = {
+    {"dQ", "sums"},
+    {"dOs", "d_o", "", "", Counter::Steps},
+    {"dSs", "ds", "", "", Counter::Steps},
+    {"other dSs", "other_ds", "", "", Counter::Steps, "", "dSs"},
+    {"other Ks", "other_k", "", "", Counter::Items},
 };
 
 void name_buffers(Program& p, const KernelConfig& c) {
@@ -155,15 +128,20 @@ void name_buffers(Program& p, const KernelConfig& c) {
   };
   add_registers("dP", kRowsPerWarpgroup, c.tile_q);
   if (adds_dq(c)) add_registers("last dQ", kRowsPerWarpgroup, dq_columns(c));
-  for (const CodeName& name : kCodeNames) {
-    const int b = p.buffer(name.buffer);
-    if (b < 0) continue;
-    Buffer& buffer = p.buffers[static_cast<std::size_t>(b)];
-    buffer.code = name.code, buffer.ring = name.ring, buffer.fill_ring = name.fill_ring;
-    buffer.counter = name.counter;
-    if (name.buffer.starts_with("row") || name.buffer == "column Ks") buffer.behind = 1;  // not given back at the end
-    if (!name.guard.empty()) buffer.guard = p.buffer(name.guard);
-  }
+  const auto name_all = [&](std::span<const CodeName> names) {
+    for (const CodeName& name : names) {
+      const int b = p.buffer(name.buffer);
+      if (b < 0) continue;
+      Buffer& buffer = p.buffers[static_cast<std::size_t>(b)];
+      buffer.code = name.code, buffer.ring = name.ring, buffer.fill_ring = name.fill_ring;
+      buffer.counter = name.counter;
+      if (name.buffer.starts_with("row") || name.buffer == "column Ks") buffer.behind = 1;  // not given back at the end
+      if (has_roles(c) && (name.buffer == "Qs" || name.buffer == "dOs")) buffer.behind = 1;
+      buffer.guard = p.buffer(name.guard), buffer.place = p.buffer(name.place);
+    }
+  };
+  name_all(kCodeNames);
+  if (in_clusters(c)) name_all(kNamesInClusters);
 }
 
 // A launch that a file has, with the textbook's statements of what it does.
@@ -174,7 +152,6 @@ Statement launch(const Program& p, std::string_view file, auto has) {
   return launch;
 }
 
-// Blocks whose warpgroups have roles are left to a template.
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   p.vocabulary = context.schedule.family->vocabulary;
@@ -182,13 +159,12 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
   const auto is_before = [](const Statement& s) { return s.kind == Kind::Reduce; };
   const auto is_last = [&](const Statement& s) { return s.kind == Kind::Store && s.writes[0] == p.buffer("dq"); };
   Body body = {launch(p, "prepare.cuh", is_before)};
-  if (has_roles(c)) {
-    body.push_back(launch(p, "roles.cuh", [&](const Statement& s) { return !is_before(s) && !is_last(s); }));
-  }
   Statement last = launch(p, "finish.cuh", is_last);
   p.body = std::move(body);
-  if (!has_roles(c)) {
-    FLASHJIT_ASSIGN(choices, backward_choices(context));
+  FLASHJIT_ASSIGN(choices, backward_choices(context));
+  if (has_roles(c)) {
+    FLASHJIT_TRY(add_backward_roles(p, context, choices));
+  } else {
     FLASHJIT_TRY(add_backward_producer(p, choices));
     FLASHJIT_TRY(add_backward_consumer(p, context, choices));
     add_backward_entry(p, choices);
@@ -203,8 +179,7 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
 
 constexpr int kPanelColumns = 64;  // of 16 bits
 
-constexpr std::array kPasses = {Pass{"place_buffers", place_buffers}, Pass{"assign_warps", assign_warps},
-                                Pass{"pipeline_copies", pipeline_copies}};
+constexpr std::array kPasses = {Pass{"place_buffers", place_buffers}, Pass{"pipeline_copies", pipeline_copies}};
 
 // Of a warpgroup, which has 64 rows.
 Product product(const KernelConfig& c, std::string_view name, std::string_view target, std::string_view a,

@@ -1,4 +1,4 @@
-// The roles of the backward loop as bodies of statements, for blocks whose warpgroups all do the same.
+// The roles of the backward loop as bodies of statements.
 #pragma once
 
 #include "compiler/program/edit.h"
@@ -28,6 +28,8 @@ Result<BackwardChoices> backward_choices(const PassContext& context);
 Result<void> add_backward_producer(Program& program, const BackwardChoices& choices);
 Result<void> add_backward_consumer(Program& program, const PassContext& context, const BackwardChoices& choices);
 void add_backward_entry(Program& program, const BackwardChoices& choices);
+// All roles of blocks whose warpgroups have roles of their own, and the entry.
+Result<void> add_backward_roles(Program& program, const PassContext& context, const BackwardChoices& choices);
 // The launch that makes dQ, with its roles.
 Result<Statement> queries_launch(Program& program, const KernelConfig& config);
 

@@ -10,29 +10,12 @@
 
 #include "compiler/program/edit.h"
 #include "compiler/program/ir_verify_roles.h"
+#include "tests/unit/compiler/program/backward_numbers.h"
 #include "tests/unit/compiler/program/interpreter.h"
 
 namespace flashjit::testing {
 
 namespace {
-
-constexpr int kQueries = 2, kKeys = 3, kDims = 4;
-
-// Numbers that follow from where they are.
-double number(int what, std::int64_t item, std::int64_t of, int row, int column) {
-  const auto at = static_cast<double>(what * 7919 + item * 613 + of * 97 + row * 31 + column * 11 + 1);
-  return std::sin(at * 1.7);
-}
-double query(std::int64_t item, std::int64_t tile, int q, int i) { return number(1, item, tile, q, i); }
-double d_o(std::int64_t item, std::int64_t tile, int q, int i) { return number(2, item, tile, q, i); }
-double key(std::int64_t item, int warpgroup, int k, int i) { return number(3, item, warpgroup, k, i); }
-double value(std::int64_t item, int warpgroup, int k, int i) { return number(4, item, warpgroup, k, i); }
-double lse(std::int64_t item, std::int64_t tile, int q) { return number(5, item, tile, q, 0); }
-double d(std::int64_t item, std::int64_t tile, int q) { return number(6, item, tile, q, 0); }
-
-using Scores = std::array<std::array<double, kQueries>, kKeys>;  // transposed, as the kernel has them
-using KeyRows = std::array<std::array<double, kDims>, kKeys>;
-using QueryRows = std::array<std::array<double, kDims>, kQueries>;
 
 // The warpgroups of a block tell each other dS, by slot and warpgroup, and add to dQ in memory, by item and tile.
 struct Shared {
@@ -181,26 +164,6 @@ struct QueryConsumer {
   }
 };
 
-std::string differ(std::string_view what, std::int64_t item, int row, int column, double got, double expected) {
-  if (std::abs(got - expected) < 1e-9) return {};
-  return fmt::format("{} of item {}, row {}, column {}: {} for {}", what, item, row, column, got, expected);
-}
-
-// The gradients of an item by their definition.
-struct Reference {
-  std::int64_t item;
-  double p(int warpgroup, int k, std::int64_t tile, int q) const {
-    double sum = -lse(item, tile, q);
-    for (int i = 0; i < kDims; ++i) sum += key(item, warpgroup, k, i) * query(item, tile, q, i);
-    return std::exp(sum);
-  }
-  double ds(int warpgroup, int k, std::int64_t tile, int q) const {
-    double sum = -d(item, tile, q);
-    for (int i = 0; i < kDims; ++i) sum += value(item, warpgroup, k, i) * d_o(item, tile, q, i);
-    return p(warpgroup, k, tile, q) * sum;
-  }
-};
-
 std::string compare_keys(const Consumer& consumer, std::int64_t item, std::int64_t tiles) {
   const auto found = consumer.results.find(item);
   if (found == consumer.results.end()) return fmt::format("dK and dV of item {} are never stored", item);
@@ -273,6 +236,7 @@ std::string interpret_backward(const Program& program, const Scenario& scenario)
     for (const RoleItem& item : scenario.items)
       if (const std::string off = interpret_queries(launch, {{item}, scenario.seed}); !off.empty()) return off;
   }
+  if (program.buffer("Ps") >= 0) return interpret_backward_roles(program, scenario);
   Shared shared;
   const int warpgroups = static_cast<int>(consumers_of(program)), exchange = program.buffer("dSs");
   const std::int64_t slots = exchange < 0 ? 1 : program.buffers[static_cast<std::size_t>(exchange)].stages;

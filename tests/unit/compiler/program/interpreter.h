@@ -12,6 +12,7 @@ namespace flashjit::testing {
 // element that is off.
 std::string interpret(const Program& program, const Scenario& scenario);
 std::string interpret_backward(const Program& program, const Scenario& scenario);
+std::string interpret_backward_roles(const Program& program, const Scenario& scenario);  // of warpgroups
 std::string interpret_mla(const Program& program, const Scenario& scenario);
 std::string interpret_decode(const Program& program, const Scenario& scenario);
 
