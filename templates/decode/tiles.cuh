@@ -10,6 +10,7 @@
 #include "templates/decode/work.cuh"
 #include "templates/hopper/rows.cuh"
 #include "templates/kv_rows.cuh"
+#include "templates/tile_walk.cuh"
 
 namespace flashjit {
 
@@ -98,13 +99,7 @@ constexpr bool kTileInPage = kKeyRows == Rows::paged && !kTileInPieces;
 // Behind the last: none is left.
 __device__ inline int tiles_apart(const Segment& s) { return config.warps << s.sharing; }
 __device__ inline int visible_tile(const KernelParams& p, const Segment& s, int tile) {
-  if (config.mask_has_holes) {
-    while (tile <= s.last_tile &&
-           !Variant::may_see(p, s.seq, s.q_lo(), s.q_hi(), tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
-      tile += tiles_apart(s);
-    }
-  }
-  return tile;
+  return skip_holes<Walk::up, kTileKv>(p, s.seq, s.q_lo(), s.q_hi(), tile, s.last_tile, tiles_apart(s));
 }
 __device__ inline int first_of_warp(const KernelParams& p, const Segment& s) {
   return visible_tile(p, s, s.first_tile + warp_id());

@@ -6,6 +6,7 @@
 #include "templates/hopper/device.cuh"
 #include "templates/hopper/rows.cuh"
 #include "templates/scales.cuh"
+#include "templates/tile_walk.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -103,13 +104,7 @@ __device__ inline bool any_of(const Tiles& tiles) { return tiles.last >= tiles.f
 
 // The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below the first: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const WorkState& work, int tile) {
-  if (config.mask_has_holes) {
-    while (tile >= work.tiles.first && !Variant::may_see(params, work.seq, work.range_lo, work.range_hi, tile * kTileKv,
-                                                         tile * kTileKv + kTileKv - 1)) {
-      --tile;
-    }
-  }
-  return tile;
+  return skip_holes<Walk::down, kTileKv>(params, work.seq, work.range_lo, work.range_hi, tile, work.tiles.first);
 }
 
 // Of kMixesLengths. All heads of a tile go together, and tiles are taken in turns from the last one down and from the first one up: single

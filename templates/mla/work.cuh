@@ -6,6 +6,7 @@
 #include "templates/hopper/rows.cuh"
 #include "templates/kv_rows.cuh"
 #include "templates/mla/layout.h"
+#include "templates/tile_walk.cuh"
 
 namespace flashjit {
 
@@ -78,13 +79,7 @@ struct SharedMemory {
 
 // The tile at or behind `tile` that some query sees; behind the last: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const Segment& s, int tile) {
-  if (config.mask_has_holes) {
-    while (tile <= s.last_tile &&
-           !Variant::may_see(params, s.seq, s.q_lo(), s.q_hi(), tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
-      ++tile;
-    }
-  }
-  return tile;
+  return skip_holes<Walk::up, kTileKv>(params, s.seq, s.q_lo(), s.q_hi(), tile, s.last_tile);
 }
 
 // The segments of a range, one after the other.

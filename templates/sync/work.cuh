@@ -6,6 +6,7 @@
 #include "templates/sequence.cuh"
 #include "templates/sync/operands.cuh"
 #include "templates/tile_copy.cuh"
+#include "templates/tile_walk.cuh"
 
 namespace flashjit {
 
@@ -30,13 +31,7 @@ static_assert(sizeof(BlockState) <= kBlockStateBytes);
 
 // The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
-  if (config.mask_has_holes) {
-    while (tile >= block.first_tile &&
-           !Variant::may_see(params, block.seq, block.q_lo, block.q_hi, tile * kTileKv, tile * kTileKv + kTileKv - 1)) {
-      --tile;
-    }
-  }
-  return tile;
+  return skip_holes<Walk::down, kTileKv>(params, block.seq, block.q_lo, block.q_hi, tile, block.first_tile);
 }
 
 __device__ inline bool is_mixed(const BlockState& block, int tile) {
