@@ -156,6 +156,11 @@ struct Block : Rings {
     if (s.kind == Kind::Release && actor.reads.contains(s.writes[0])) return release(actor, step);
     if (actor.is_consumer() && s.kind == Kind::Complete) {
       if (actor.unpublished.contains(s.writes[0])) return wrong(step, "is not seen by products: a publish is missing");
+      // Bytes from elsewhere may be expected before they come.
+      const Filler& filler = actor.fillers[s.writes[0]];
+      if (s.form != "other_ds" && s.form != "end" &&
+          filler.announced >= static_cast<std::int64_t>(filler.filled.size()))
+        return wrong(step, "tells of a slot before it has filled it");
       FLASHJIT_TRY(announce(actor, step, s.writes[0]));
       if (s.form != "end") return {};
       actor.fillers[s.writes[0]].has_end = true;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdio>
+#include <algorithm>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,6 +57,55 @@ inline void collect(Body& body, std::vector<Place>& out) {
   }
 }
 
+// A statement, or what it holds.
+inline void flatten(const Statement& s, std::vector<const Statement*>& out) {
+  if (s.body.empty()) out.push_back(&s);
+  for (const Statement& inside : s.body) flatten(inside, out);
+}
+
+// Do two neighbours do the same in either order? Neither touches what the other writes, and they are not both about the
+// order of products, or of who waits for whom; and what a condition may ask about stays before it. Barriers count the bytes
+// of copies whether they expect them yet or not.
+inline bool commute(const Program& program, const Statement& a, const Statement& b) {
+  const auto is_any = [](const Statement& s, std::initializer_list<Kind> kinds) {
+    return std::ranges::count(kinds, s.kind) > 0;
+  };
+  const auto touches = [&](const Statement& s, int buffer) {
+    const Buffer& of = program.buffers[static_cast<std::size_t>(buffer)];
+    const auto is_it = [&](int other) {
+      return other == buffer || other == of.guard || other == of.place || other == of.inside;
+    };
+    return std::ranges::any_of(s.reads, is_it) || std::ranges::any_of(s.writes, is_it);
+  };
+  const auto writes_none_of = [&](const Statement& s, const Statement& other) {
+    return std::ranges::none_of(s.writes, [&](int buffer) { return touches(other, buffer); });
+  };
+  const auto orders_products = [&](const Statement& s) {
+    return is_any(s, {Kind::Mma, Kind::Fence, Kind::Commit, Kind::Wait, Kind::Keep});
+  };
+  const auto orders_roles = [&](const Statement& s) {
+    return is_any(s, {Kind::Release, Kind::Complete, Kind::Publish, Kind::EndTurn, Kind::BeginTurn, Kind::Barrier});
+  };
+  const auto do_so = [&](const Statement& one, const Statement& other) {
+    if (is_any(one, {Kind::Load, Kind::Expect}) && is_any(other, {Kind::Load, Kind::Expect})) return true;
+    if (is_any(one, {Kind::Call, Kind::Return}) || is_any(other, {Kind::Call, Kind::Return})) return false;
+    return writes_none_of(one, other) && writes_none_of(other, one) &&
+           !(orders_products(one) && orders_products(other)) && !(orders_roles(one) && orders_roles(other));
+  };
+  const auto decides = [&](const Statement& s) {
+    return is_any(s, {Kind::Let, Kind::Mark, Kind::Softmax, Kind::Look});
+  };
+  if (is_any(a, {Kind::Loop}) || is_any(b, {Kind::Loop})) return false;
+  std::vector<const Statement*> of_a, of_b;
+  flatten(a, of_a), flatten(b, of_b);
+  for (const Statement* one : of_a) {
+    if (!b.body.empty() && decides(*one)) return false;
+    for (const Statement* other : of_b)
+      if ((!a.body.empty() && decides(*other)) || !do_so(*one, *other)) return false;
+  }
+  return true;
+}
+
 struct Mutations {
   std::vector<Case> cases;
   Interpret interpret;
@@ -91,6 +142,12 @@ struct Mutations {
     ::testing::Test::RecordProperty("seen", seen);
     std::printf("%d changes: %d seen, %d that may go unseen, %zu others\n", tried, seen, excused, unseen.size());
     EXPECT_EQ(printed_alike, 0);
+  }
+  // Of neighbours that change places some others are left: a commit that takes a product into another group, all of which are
+  // waited for together; what depends on conditions that no scenario decides; and calls. There are no more than when this was
+  // written.
+  void expect_unseen_at_most(std::size_t most) const {
+    EXPECT_LE(unseen.size(), most) << fmt::format("{}", fmt::join(unseen, "\n"));
   }
   void expect_none_unseen() const { EXPECT_TRUE(unseen.empty()) << fmt::format("{}", fmt::join(unseen, "\n")); }
 };
