@@ -65,7 +65,7 @@ std::int64_t integer(const Statement& statement, std::string_view key, std::int6
 
 // Is it about the slot of the tile before? Then its form says so.
 inline bool is_before(const Statement& statement) { return statement.form.ends_with("before"); }
-// And of the item behind?
+// Is it about the item behind? Then its form says that.
 inline bool is_next(const Statement& statement) { return statement.form.ends_with("next"); }
 
 // A body of a role by its name; null: there is none.

@@ -68,8 +68,8 @@ struct Buffer {
   std::string_view code = {}, ring = {}, fill_ring = {};
   int behind = 0;  // slots that its reader is behind the ring
   Counter counter = Counter::Rings;
-  // Other buffers; -1: none. Whose barriers stand for this one as well, with whose slots this one's are given back, and in
-  // whose slots it lies while these belong to who reads them.
+  // Other buffers, -1 for none: one whose barriers stand for this one as well, one with whose slots this one's are given
+  // back, and one in whose slots it lies while these belong to who reads them.
   int guard = -1, place = -1, inside = -1;
   int givers = 0;  // how many roles give a slot back; 0: all that read it
 };

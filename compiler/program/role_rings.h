@@ -1,4 +1,4 @@
-// What roles do to each other in shared memory: who fills which slot and who reads it, by whose leave.
+// The rings by which roles hand each other slots of shared memory: who fills which slot and who reads it, by whose leave.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ struct Rings {
   const Buffer& buffer(int b) const { return p.buffers[static_cast<std::size_t>(b)]; }
   // The buffer whose barriers tell of this one.
   int guard(int b) const { return buffer(b).guard < 0 ? b : buffer(b).guard; }
-  // And that with whose slots this one's are given back.
+  // The buffer with whose slots this one's are given back.
   int place(int b) const { return buffer(b).place < 0 ? guard(b) : buffer(b).place; }
   bool is_shared(int b) const { return buffer(b).space == Space::Shared; }
 

@@ -129,8 +129,8 @@ __device__ inline void store_sums(const KernelParams& params, const Segment& s, 
   for_each_sum(s, of_warps,
                [&](int, int row, int column, const Quad& sum) { store_sum(params, s, row, column, sum, parts); });
 }
-// Or what a block of a team has: to those that add it up. A fixed part is stored by who has computed it; where there are none,
-// by the first block.
+// A block of a team gives what it has to those that add it up. A fixed part is stored by who has computed it; where there are
+// none, by the first block.
 __device__ inline void push_sums(const KernelParams& params, const Segment& s, const WarpParts& of_warps,
                                  const TeamShares& shares, float* parts) {
   if (!kFixedParts || s.steps > 0 || shares.rank == 0) {

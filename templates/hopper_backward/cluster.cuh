@@ -33,7 +33,7 @@ struct QueryGradientsState {
   __device__ u32 columns_of_other(int panel) const {
     return descriptor(shared.other_k() + panel * kLayout.k.panel_bytes());
   }
-  // In both blocks.
+  // Both blocks are told.
   __device__ void release_ds(u32 slot) const {
     if (lane_id() > 0) return;
     arrive(shared.ds_empty(slot));

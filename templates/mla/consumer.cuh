@@ -41,7 +41,7 @@ struct ConsumerState {
   __device__ u32 values(u32 stage) const { return descriptor(recompute(shared.v(stage, half)), kPanelBytes); }
   __device__ u32 weights_of_other() const { return descriptor(recompute(shared.p(kOther))); }
 
-  // What a piece of this warpgroup's tile adds to the scores.
+  // Adds what a piece of this warpgroup's tile has to the scores.
   template <int piece>
   __device__ void multiply_piece(u32 q, u32 k) {
 #pragma unroll
@@ -69,7 +69,7 @@ struct ConsumerState {
     arrive(shared.empty(stage, half));
     arrive_in(shared.empty(stage, half), cluster_rank() ^ 1);
   }
-  // And with the queries.
+  // This warp is done with the queries.
   __device__ void release_queries() const {
     if (lane_id() == 0) arrive(shared.queries_empty());
   }
@@ -101,7 +101,7 @@ struct ConsumerState {
       rescale(o, factor);
     }
   }
-  // And the other one is told of these.
+  // Tells the other one of this one's references.
   __device__ void tell_references(bool rose, const float (&factor)[2]) const {
     const u32 warp = warp_id();
     if (lane_id() == 0) shared.rose(half, warp) = rose;

@@ -1,5 +1,5 @@
-// The vocabulary of the warp that copies K, a box for each lane: what it does and in which order stands in loop.gen.cuh. And
-// the warp that calls K to L2 before. Blocks of a cluster copy a part of the rows each, to all of them.
+// The vocabulary of the warp that copies K, a box for each lane: what it does and in which order stands in loop.gen.cuh.
+// Another warp calls K to L2 before. Blocks of a cluster copy a part of the rows each, to all of them.
 #pragma once
 
 #include "templates/mla/work.cuh"
@@ -56,7 +56,7 @@ struct ProducerState {
       else copy_box(to, maps.k, barrier, kEvictFirst, column, x[0], x[1], x[2]);
     }
   }
-  // Of a half of the place, the bytes of each piece that this block's barriers wait for.
+  // The barriers of a half's pieces expect their bytes.
   __device__ void expect_half(int half) const {
     const u32 stage = turn.stage();
     const int first = half * kHalfPieces, lane = static_cast<int>(lane_id());

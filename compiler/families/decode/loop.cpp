@@ -1,5 +1,5 @@
-// What a warp does with its tiles, which it copies itself: straight to registers, or through a ring of its own in shared
-// memory. And what a block does with the segments of its range, or with its share of a row tile.
+// A warp copies its tiles itself: straight to registers, or through a ring of its own in shared memory. A block goes over
+// the segments of its range, or has its share of a row tile.
 #include <array>
 #include <utility>
 
@@ -20,7 +20,7 @@ struct Loop : Maker {
     return with(with(make(Kind::Load, to, from, form), "copy", std::string(has_boxes ? "tma" : "cp.async")), "tile",
                 tile);
   }
-  // K and V of a tile; of rows, a group of copies each.
+  // K and V of a tile are copied; where lanes do that, each is a group of copies.
   Body copy_tile(std::int64_t tile) {
     Body body = {load({"Ks"}, {"k"}, "", tile)};
     if (has_rows) body.push_back(make(Kind::Commit));
@@ -59,7 +59,7 @@ struct Loop : Maker {
     return {with(make(Kind::Await, {"Ks", "Vs"}), "barrier", std::string("full")),
             when("cut", {make(Kind::Fill, {"Vs"}, {"Vs"}, "hidden")})};
   }
-  // Of a ring, the place that this tile leaves takes the newest copy.
+  // In a ring the place that this tile leaves takes the newest copy.
   Body copy_ahead() {
     if (!has_ring(c)) return {make(Kind::Load, {"V"}, {"v"}, "values_next")};
     Statement copy = call("copy_ahead");
@@ -104,8 +104,8 @@ struct Loop : Maker {
 struct Entries : Maker {
   const KernelConfig& c;
 
-  // The next tiles and queries are on their way while the warps put together what they have; of many rows, whose parts lie
-  // where the rings are, they are asked for when that is done.
+  // The next tiles and queries are on their way while the warps put together what they have. Parts of many rows lie where
+  // the rings are: there they are asked for when that is done.
   Body begin_next() const { return {when("has_next", {mark("segment"), mark("ends")})}; }
   Body segments() const {
     const bool many_rows = has_many_rows(c);

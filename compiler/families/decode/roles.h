@@ -12,7 +12,7 @@ extern const Vocabulary kDecodeVocabulary;
 // The buffers are there. `visited`, `masked`: how the textbook's loop goes along keys, and which it hides.
 Result<void> add_decode_loop(Program& program, const KernelConfig& config, const Attributes& visited,
                              const Attributes& masked);
-// What the blocks of each launch do.
+// The entries: they say how the blocks of each launch go on.
 void add_decode_entries(Program& program, const KernelConfig& config);
 
 }  // namespace flashjit

@@ -36,7 +36,7 @@ struct WarpgroupRoles : Maker {
     body.push_back(make_statement(Kind::Commit));
     return body;
   }
-  // Of a sum of so many columns, which two products may share.
+  // A sum has so many columns, which two products may share.
   Body multiply_sum(std::string_view name, std::string_view rest, std::string_view to, std::string_view a,
                     std::string_view b, int columns) const {
     Body body = {multiply(name, to, a, b, name == "dv" ? "role_dv" : "role_dk")};
@@ -131,7 +131,7 @@ struct WarpgroupRoles : Maker {
     append(body, batch(multiply_sum("dk", "dk_rest", "dK", "dS", "Qs", c.head_dim_qk)));
     return body;
   }
-  // To both blocks, with the number of the queries' tile.
+  // dS goes to both blocks, with the number of the queries' tile.
   Body hand_out_ds() {
     return {let("ds_slot"),
             await("dSs", "ds_to_write", "empty"),
@@ -142,7 +142,7 @@ struct WarpgroupRoles : Maker {
                                      make(Kind::Complete, {"other dSs"}, {}, "other_ds"),
                                      make(Kind::Stage, {"other dSs"}, {"dS"}, "other_ds")})};
   }
-  // There are no more. The other block is done with all of this one's, which may end then.
+  // A block may end when the other one is done with all of its dS.
   Body end_ds() const {
     return {make(Kind::Await, {"dSs"}, {}, "ds_all_given_back"),
             when("leads_warpgroup", {call("mark_end"), make(Kind::Complete, {"dSs"}, {}, "end")})};

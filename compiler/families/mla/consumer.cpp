@@ -35,7 +35,7 @@ struct Consumer : Maker {
   Statement keep(std::string_view registers, std::string_view form = {}) const {
     return make(Kind::Keep, {registers}, {}, form);
   }
-  // This warpgroup's half of a place.
+  // Gives back this warpgroup's half of a place.
   Statement release(std::string_view which) const {
     const bool is_other = which == "before", in_cluster = c.cluster > 1;
     return make(Kind::Release, {own.half}, {},
@@ -43,7 +43,7 @@ struct Consumer : Maker {
                 : in_cluster ? "in_cluster"
                              : "");
   }
-  // Its columns of V, where keys are hidden.
+  // Its columns of V become 0 where keys are hidden.
   Statement clear_hidden(std::string_view form) const {
     return make(Kind::Fill, {own.half, own.other_piece}, {own.half, own.other_piece}, form);
   }
@@ -52,7 +52,7 @@ struct Consumer : Maker {
   }
   Statement leave_loop() const { return make(Kind::Return, {}, {}, "from_loop"); }
 
-  // As soon as the piece is there.
+  // A product begins as soon as its piece is there.
   Body multiply_piece(int piece) {
     const std::string_view keys = kPieces[static_cast<std::size_t>(piece)];
     Body body = {await({keys}, "piece")};
@@ -117,7 +117,7 @@ struct Consumer : Maker {
     body.push_back(when("rose", {make(Kind::Rescale, {"O"}, {"O"})}));
     return body;
   }
-  // Beside own products: beside the other one's scores shared memory has no time for P.
+  // P is stored beside own products: beside the other one's scores shared memory has no time for it.
   Body hand_over() {
     return {make(Kind::Stage, {own.rises}, {"rows"}, "rises"), call("sync_group"),
             make(Kind::Stage, {own.weights}, {"P"}, "weights"), make(Kind::Publish),

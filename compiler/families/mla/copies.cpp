@@ -18,7 +18,7 @@ struct CopyRoles : Maker {
     return with(make(Kind::Load, to, {from}, form), "copy", std::string("tma"));
   }
 
-  // What lies behind V comes with its last columns.
+  // The columns behind V come with its last ones.
   Body copy_tile() {
     return {await_empty("K0s", "place"),
             make(Kind::Expect, {"K0s", "K1s"}, {}, "pieces"),

@@ -15,7 +15,7 @@ namespace {
 constexpr int kOwn = 0, kOther = 1;
 constexpr int kPanels = 2, kPanelDims = kDims / kPanels;
 
-// What the roles of a block do to each other's numbers.
+// The numbers that the roles of a block have, and hand each other.
 struct Block {
   std::int64_t item = 0, slots = 1;
   Scores s = {}, p = {}, told = {}, dp = {}, ds = {};

@@ -35,7 +35,7 @@ double key(std::int64_t item, std::int64_t tile, int k, int column) {
 // The last key of a mixed tile is hidden, and what lies there may be anything.
 bool is_hidden(const RoleItem& item, std::int64_t tile, int k) { return tile < item.mixed && k == kKeys - 1; }
 
-// What the two warpgroups of a block tell each other, by who does.
+// The numbers that a warpgroup tells the other one.
 struct Told {
   Scores weights = {};
   Rows factor = {}, reference = {}, sum = {};

@@ -143,9 +143,8 @@ struct Mutations {
     std::printf("%d changes: %d seen, %d that may go unseen, %zu others\n", tried, seen, excused, unseen.size());
     EXPECT_EQ(printed_alike, 0);
   }
-  // Of neighbours that change places some others are left: a commit that takes a product into another group, all of which are
-  // waited for together; what depends on conditions that no scenario decides; and calls. There are no more than when this was
-  // written.
+  // Some neighbours that change places are left: a commit that takes a product into another group, all of which are waited
+  // for together; conditions that no scenario decides; and calls. There are no more than when this was written.
   void expect_unseen_at_most(std::size_t most) const {
     EXPECT_LE(unseen.size(), most) << fmt::format("{}", fmt::join(unseen, "\n"));
   }
