@@ -189,6 +189,16 @@ def test_too_large_is_refused():
     refused("run", "fwd fp32 d=64 heads=1 q_len<=16", "--shape", "q=17", *HOST, "--json", kind="invalid", says=["q", "17", "16"])
 
 
+def test_errors_of_an_engine_name_the_option():
+    need("host")
+    spec = "fwd fp32 d=16 heads=2"
+    given = {"--bundle": scratch("absent.fjb"), "--override": scratch(""), "--device": "3", "--record": scratch("")}
+    calls = [[command, spec, "--shape", "q=8", *HOST, option, value] for option, value in given.items() for command in ("run", "bench")]
+    for call in [*calls, ["tune", spec, "--shape", "q=8", *HOST, "--device", "3"]]:
+        line = refused(*call, "--json").lines()[-1]
+        assert line["error"]["message"].startswith(call[-2] + ": "), line
+
+
 def test_output_that_the_spec_lacks():
     need("host")
     refused("run", "fwd fp32 d=16 heads=1", "--shape", "q=4", *HOST, "--lse", scratch("l.npy"), "--json", kind="invalid", says="lse=ln")

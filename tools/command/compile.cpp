@@ -19,6 +19,7 @@
 #include "runtime/launch/thread_pool.h"
 #include "runtime/store/output_file.h"
 #include "tools/command/commands.h"
+#include "tools/support/engine_options.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
 #include "tools/support/progress.h"
@@ -115,7 +116,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   options.override_dir = args.override_dir;
   options.compiler_program = args.compiler_program;
   FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, job.schedule));
-  FLASHJIT_ASSIGN(compiled, compile_spec(request, options));
+  FLASHJIT_ASSIGN(compiled, as_option(compile_spec(request, options)));
   FLASHJIT_TRY(check_verified(args, compiled));
   job.facts = compiled.facts;
   job.redistributed = redistributed_registers(compiled.plan, compiled.facts);

@@ -14,6 +14,7 @@
 #include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
 #include "tools/support/drawn.h"
+#include "tools/support/engine_options.h"
 #include "tools/support/files.h"
 #include "tools/support/inputs.h"
 #include "tools/support/npy.h"
@@ -150,7 +151,7 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   }
   FLASHJIT_TRY(check_files(args, spec, inputs));
   FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine(), settings));
+  FLASHJIT_ASSIGN(session, open_session(args.inputs, settings));
   line["target"] = session->target();
   FLASHJIT_ASSIGN(drawn, DrawnProblem::create(spec, shape, inputs, args.inputs.seed));
   ProblemData& data = drawn.data;

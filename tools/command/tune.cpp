@@ -22,6 +22,7 @@
 #include "runtime/launch/thread_pool.h"
 #include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
+#include "tools/support/engine_options.h"
 #include "tools/support/files.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
@@ -145,7 +146,7 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
   options.tuned = false;  // what is measured is the cost model's choice, not that of an earlier tuning
   for (const int ordinal : ordinals) {
     options.ordinal = ordinal;
-    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, options, settings));
+    FLASHJIT_ASSIGN(session, as_option(Session::open(args.inputs.target, options, settings)));
     sessions.push_back(std::move(session));
     const Machine &first = sessions.front()->machine(), &last = sessions.back()->machine();
     if (!sessions.front()->on_gpu()) return sessions;
