@@ -173,6 +173,21 @@ def test_isolated_compiler():
     assert read(os.path.join(here["folder"], "kernel.cubin")) == read(os.path.join(there["folder"], "kernel.cubin"))
 
 
+def test_options_of_gpus_are_refused_for_processors():
+    need("host")
+    spec = "fwd fp32 d=16 heads=2"
+    for option in ("--line-info", "--isolate"):
+        for more in ([], ["--verify"]):
+            refused("compile", spec, "--arch", "x86-64-v3", option, *more, "--json", kind="invalid", says=[f"error: {option}: x86-64-v3", "processor"])
+    for command in (["run", spec], ["bench", spec, "--seconds", "0.05"]):
+        for target in ("host", "x86-64-v3", "auto"):
+            if target != "auto" or not harness.has("gpu"):
+                refused(*command, "--shape", "q=8", "--target", target, "--line-info", "--json", kind="invalid", says=["error: --line-info: x86-64", "processor"])
+        # A variable is said to all programs, and is nothing to this one.
+        flashjit(*command, "--shape", "q=8", "--target", "host", env={"FLASHJIT_LINE_INFO": "on"})
+    flashjit("compile", spec, "--arch", "x86-64-v3", env={"FLASHJIT_LINE_INFO": "on"})
+
+
 def test_a_library_that_ends_its_process():
     dying = {"FLASHJIT_NVRTC": os.path.join(harness.ARGS.build, "lib", "libdying_library.so")}
     refused("compile", SPEC, "--arch", "sm_80", "--no-cache", "--isolate", env=dying, says="signal 6")

@@ -1,5 +1,7 @@
 #include "tools/support/engine_options.h"
 
+#include <fmt/format.h>
+
 #include <string_view>
 
 namespace flashjit {
@@ -25,8 +27,16 @@ Error as_option(Error error) {
   return error;
 }
 
-Result<std::unique_ptr<Session>> open_session(const InputArgs& args, const EnvironmentSettings& settings) {
-  return as_option(Session::open(args.target, args.engine(), settings));
+Result<std::unique_ptr<Session>> open_session(const InputArgs& args, EnvironmentSettings settings) {
+  settings.line_info = settings.line_info || args.line_info;
+  FLASHJIT_ASSIGN(session, as_option(Session::open(args.target, args.engine(), settings)));
+  if (args.line_info && !session->on_gpu()) return no_lines_of(session->target());
+  return std::move(session);
+}
+
+Error no_lines_of(std::string_view target) {
+  return invalid(
+      fmt::format("--line-info: {} is a processor, whose kernels have no source lines to name; leave it out", target));
 }
 
 }  // namespace flashjit

@@ -17,6 +17,9 @@ Result<T> as_option(Result<T> made) {
 }
 
 // Where the inputs say, for `run` and `bench`.
-Result<std::unique_ptr<Session>> open_session(const InputArgs& args, const EnvironmentSettings& settings);
+Result<std::unique_ptr<Session>> open_session(const InputArgs& args, EnvironmentSettings settings);
+
+// The option names what only code of GPUs has; a variable that says so is of use to others, and is no error.
+Error no_lines_of(std::string_view target);
 
 }  // namespace flashjit

@@ -33,11 +33,10 @@ Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor&
 
 }  // namespace
 
-void add_line_info_option(CLI::App& app) {
-  app.add_flag_callback(
-      "--line-info", [] { setenv("FLASHJIT_LINE_INFO", "on", 1); },
-      "Code names the lines of its source, as FLASHJIT_LINE_INFO=on does: a profiler then shows where "
-      "in loop.gen.cuh a kernel waits; GPU only");
+void add_line_info_option(CLI::App& app, bool& line_info) {
+  app.add_flag("--line-info", line_info,
+               "Code names the lines of its source, as FLASHJIT_LINE_INFO=on does: a profiler then shows where "
+               "in loop.gen.cuh a kernel waits; GPU only");
 }
 
 void add_input_options(CLI::App& app, InputArgs& args, bool files) {
@@ -55,7 +54,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option("--override", args.override_dir,
                  "Run the edited source files in DIR, which `compile --out` or FLASHJIT_DUMP_DIR wrote; GPU only")
       ->type_name("DIR");
-  add_line_info_option(app);
+  add_line_info_option(app, args.line_info);
   app.add_option("--seed", args.seed, "Of the random inputs, and of dropout")->capture_default_str();
   app.add_option("--data", args.data, fmt::format("How the logits of random inputs are distributed: {}", kLogitKinds))
       ->type_name("NAME")
