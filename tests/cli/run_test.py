@@ -165,10 +165,12 @@ def test_unreadable_npy():
     need("host")
     args = ["run", "fwd fp32 d=16 heads=1", "--shape", "q=4", *HOST, "--json", "--q"]
     refused(*args, scratch("absent.npy"), kind="not_found", says="absent.npy")
-    refused(*args, scratch("."), kind="invalid", says="regular file")
     os.mkfifo(scratch("pipe"))
-    refused(*args, scratch("pipe"), kind="invalid", says="regular file")
-    refused(*args, "/dev/zero", kind="invalid", says="regular file")
+    for path, what in ((scratch("."), "folder"), (scratch("pipe"), "pipe"), ("/dev/zero", "device")):
+        refused(*args, path, kind="invalid", says=f"error: --q: {path}: not a regular file but a {what}")
+    spec = 'fwd fp32 d=16 heads=1 k_lens params="extra: fp32[2]" score="s + extra[q, k]"'
+    for option, value in (("--k_lens", scratch(".")), ("--param", f"extra={scratch('.')}")):
+        refused("run", spec, "--shape", "q=4", *HOST, option, value, "--json", kind="invalid", says=[f"error: {option}: ", "a folder"])
 
 
 def test_params():

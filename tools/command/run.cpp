@@ -33,12 +33,6 @@ struct RunArgs {
   bool check = false, json = false;
 };
 
-std::string option_of(std::string_view operand) {
-  std::string option = fmt::format("--{}", operand);
-  std::ranges::replace(option, '_', '-');
-  return option;
-}
-
 // What is no operand is the gradient of a parameter.
 bool is_written(std::string_view name, const AttentionSpec& spec) {
   const std::size_t operand = find_operand(name);
@@ -78,8 +72,7 @@ Result<void> check_files(const RunArgs& args, const AttentionSpec& spec, const I
     if (is_written(name, spec))
       written.push_back({find_operand(name) == kOperands.size() ? "--grad" : option_of(name), path});
   }
-  for (const auto& [name, path] : inputs.files)
-    read.push_back({find_operand(name) == kOperands.size() ? "--param" : option_of(name), path});
+  for (const auto& [name, path] : inputs.files) read.push_back({option_of(name), path});
   return check_files_differ(written, read);
 }
 

@@ -1,11 +1,14 @@
 #include "tools/support/inputs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/spec/operands.h"
+#include "tools/support/files.h"
 #include "tools/support/npy.h"
 
 namespace flashjit {
@@ -18,7 +21,7 @@ bool loses_digits(const std::string& text, double number) {
          fmt::format("{:.0f}", number) != text;
 }
 
-Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor& tensor) {
+Result<void> read_file(const std::string& file, bool exact_shape, NamedTensor& tensor) {
   FLASHJIT_ASSIGN(array, read_npy(file));
   const bool rank_fits = array.shape.size() == tensor.shape.size();
   if (exact_shape ? array.shape != tensor.shape : !rank_fits) {
@@ -31,7 +34,19 @@ Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor&
   return {};
 }
 
+Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor& tensor) {
+  return of_option(option_of(tensor.name), read_file(file, exact_shape, tensor));
+}
+
 }  // namespace
+
+std::string option_of(std::string_view tensor) {
+  const std::size_t operand = find_operand(tensor);
+  if (operand == kOperands.size()) return "--param";
+  std::string option = fmt::format("--{}", tensor);
+  if (kOperands[operand].role == OperandRole::Output) std::ranges::replace(option, '_', '-');
+  return option;
+}
 
 void add_line_info_option(CLI::App& app, bool& line_info) {
   app.add_flag("--line-info", line_info,
@@ -75,7 +90,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
       continue;                   // what writes O has its option
     if (operand.value) continue;  // a number, of --seed or --param
     const std::string name(operand.name);
-    app.add_option("--" + name, args.files[name], fmt::format("{}, instead of random ones", operand.what))
+    app.add_option(option_of(name), args.files[name], fmt::format("{}, instead of random ones", operand.what))
         ->type_name("FILE.npy");
   }
 }
