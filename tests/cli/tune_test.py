@@ -141,6 +141,15 @@ def test_sweep_of_a_shell():
     assert line["shape"] == "b=1,q=16,k=16", line
 
 
+def test_report_that_cannot_be_written_costs_no_second_tuning():
+    need("host")
+    args = ["tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json"]
+    for report in ("--report", "--report-json"):
+        run = refused(*args, report, ".", kind="io", says="cannot be written")
+        again = flashjit(*args, report, scratch("r"))
+        assert again.line() == run.lines()[0] and "1 of 1 are done" in again.err and os.path.getsize(scratch("r")), again
+
+
 def test_killed_runs_go_on():
     need("host")
     specs = [f"fwd fp32 d={d} heads=2" for d in (8, 16, 24, 32, 40)]

@@ -314,8 +314,8 @@ class Run {
     });
     progress_.clear();
     if (broken_) return *broken_;
-    journal.remove();
     FLASHJIT_TRY(write_report(machine));
+    journal.remove();  // last: what cannot be written where it was to go is there the next time
     if (!results_.empty()) output_.text(tuned_table(results_));
     return {};
   }
