@@ -11,7 +11,9 @@ namespace flashjit {
 Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options,
                                                const EnvironmentSettings& settings) {
   enable_in_prepare();
-  bool try_host = where == "auto" && options.bundles.empty();  // bundles are for GPUs alone
+  // A processor has no bundles, no source files and no second device: who names them wants a GPU.
+  const bool of_gpu = !options.bundles.empty() || !options.override_dir.empty() || options.ordinal != 0;
+  const bool try_host = where == "auto" && !of_gpu;
   if (where == "host") {
     options.device = Device::Host;
   } else if (where != "auto" && where != "gpu") {

@@ -14,6 +14,7 @@
 #include "compiler/spec/text_form.h"
 #include "runtime/bundle/cubin.h"
 #include "runtime/compile/facts.h"
+#include "runtime/store/input_file.h"
 #include "runtime/store/key.h"
 #include "runtime/store/output_file.h"
 
@@ -117,7 +118,8 @@ Result<std::shared_ptr<const Bundle>> Bundle::open(const std::string& path, cons
     if (code == ENOENT) error.kind = ErrorKind::NotFound;
     return error;
   }
-  if (!S_ISREG(info.st_mode)) return named(path, invalid("this is no bundle: it is no file"));
+  if (!S_ISREG(info.st_mode))
+    return named(path, invalid(fmt::format("this is no bundle: it is no file but a {}", kind_of_file(info.st_mode))));
   const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
   FLASHJIT_ASSIGN(header, read_at(bundle->file_.get(), path, 0, kBundleHeaderBytes));
   auto head_bytes = bundle_head_bytes(header, file_bytes);

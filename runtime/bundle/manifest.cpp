@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/store/directory.h"
+#include "runtime/store/input_file.h"
 #include "runtime/store/output_file.h"
 #include "runtime/store/temporary_file.h"
 
@@ -21,6 +22,7 @@ namespace {
 
 constexpr std::string_view kSeparator = ";;";  // in no expression and no name, hence in no spec
 constexpr std::size_t kMaxManifestBytes = std::size_t{64} << 20;
+constexpr std::string_view kExpected = "a manifest is a file of lines, or - for standard input";
 constexpr std::chrono::seconds kLockWait{2};
 constexpr std::string_view kCannotRecord = "a line cannot be recorded";
 
@@ -76,22 +78,6 @@ Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
   return line;
 }
 
-Result<std::string> read_text(int file, const std::string& path) {
-  std::string text;
-  char part[65536];
-  for (;;) {
-    const ssize_t got = read(file, part, sizeof part);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io(path, "cannot be read", errno);
-    if (got == 0) return text;
-    text.append(part, static_cast<std::size_t>(got));
-    if (text.size() > kMaxManifestBytes) {
-      return invalid(fmt::format("{}: longer than {} bytes, the most a manifest may have; is this a manifest?", path,
-                                 kMaxManifestBytes));
-    }
-  }
-}
-
 // Locks of flock() belong to the opened file: threads wait for each other because each opens it for itself.
 // What is no file is only written to, and a FIFO that nobody reads is an error: a program must not wait here.
 FileHandle open_for_recording(const std::string& path) {
@@ -123,22 +109,8 @@ Result<std::vector<ManifestLine>> parse_manifest(std::string_view text, std::str
 }
 
 Result<std::vector<ManifestLine>> read_manifest(const std::string& path) {
-  // What the program was given open may be a pipe, with somebody who writes. Under any other name it may have nobody.
-  const bool is_given = path == "/dev/stdin" || path.starts_with("/dev/fd/");
-  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | (is_given ? 0 : O_NONBLOCK)));
-  struct stat info = {};
-  if (file && !is_given && fstat(file.get(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    return invalid(fmt::format("{}: this is no file but a {}; a manifest is a file of lines, or - for standard input",
-                               path,
-                               S_ISDIR(info.st_mode)    ? "folder"
-                               : S_ISFIFO(info.st_mode) ? "pipe"
-                                                        : "device"));
-  }
-  if (!file)
-    return Error{errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
-                 fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)),
-                 {}};
-  FLASHJIT_ASSIGN(text, read_text(file.get(), path));
+  FLASHJIT_ASSIGN(file, open_input(path, kExpected));
+  FLASHJIT_ASSIGN(text, read_input(file.get(), path, kMaxManifestBytes, kExpected));
   return parse_manifest(text, path);
 }
 
@@ -169,7 +141,8 @@ Result<void> Recorder::add(const ManifestLine& line) const {
   }
   struct stat info;
   const bool is_file = fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode);
-  FLASHJIT_ASSIGN(text, is_file ? read_text(file.get(), path_) : Result<std::string>(std::string()));
+  FLASHJIT_ASSIGN(
+      text, is_file ? read_input(file.get(), path_, kMaxManifestBytes, kExpected) : Result<std::string>(std::string()));
   const std::string wanted = print(line);
   if (has_line(text, wanted)) return {};
   // A last line that somebody left unfinished stays a line of its own.

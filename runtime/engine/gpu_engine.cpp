@@ -218,7 +218,9 @@ Result<Target> gpu_target(const std::string& asked, const GpuInfo& gpu) {
 // What is missing must be known before the first request, not at it.
 Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings,
                              const std::string_view target, const TrustedList* trusted) {
-  FLASHJIT_ASSIGN(bundles, Bundles::open(options.bundles, trusted));
+  auto opened = Bundles::open(options.bundles, trusted);
+  if (!opened) return Error{opened.error().kind, "bundles: " + opened.error().message, opened.error().detail};
+  Bundles& bundles = *opened;
   if (!options.required.empty()) {
     FLASHJIT_TRY(with_stack("required", [&] { return bundles.check_manifest(options.required, target); }));
   }

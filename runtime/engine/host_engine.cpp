@@ -93,9 +93,10 @@ Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options,
                                                    EngineFiles files) {
   FLASHJIT_TRY(check_host_jit(settings));
   if (!options.override_dir.empty())
-    return invalid("override_dir: kernels of a processor have no source files; leave it empty");
-  if (!options.bundles.empty() || !options.required.empty())
-    return invalid("bundles, required: bundles hold kernels of GPUs; leave them empty");
+    return invalid("override_dir: kernels of a processor have no source files; leave it out");
+  if (!options.bundles.empty()) return invalid("bundles: they hold kernels of GPUs, not of processors; leave it out");
+  if (!options.required.empty())
+    return invalid("required: it is asked of bundles, which hold no kernels of processors; leave it out");
   if (options.ordinal != 0)
     return invalid(fmt::format("ordinal: {}, and there is one engine of processors; leave it 0", options.ordinal));
   if (options.isolate_compiler)

@@ -23,6 +23,7 @@
 #include "runtime/driver/driver.h"
 #include "runtime/store/store.h"
 #include "runtime/store/directory.h"
+#include "runtime/store/input_file.h"
 #include "runtime/store/output_file.h"
 #include "runtime/tuned/embedded.h"
 
@@ -102,10 +103,14 @@ Result<std::string> read_text(const std::string& file) {
     const ErrorKind kind = errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io;
     return Error{kind, fmt::format("{}: cannot be read: {}", file, std::strerror(errno)), {}};
   }
-  if (!S_ISREG(info.st_mode) || static_cast<std::uint64_t>(info.st_size) > kMostBytes) {
+  if (!S_ISREG(info.st_mode))
+    return Error{ErrorKind::Io,
+                 fmt::format("{}: this is no file but a {}; tuning records are a file, as --export writes it", file,
+                             kind_of_file(info.st_mode)),
+                 {}};
+  if (static_cast<std::uint64_t>(info.st_size) > kMostBytes)
     return Error{
-        ErrorKind::Io, fmt::format("{}: is no file of tuning records, or above {} MB", file, kMostBytes >> 20), {}};
-  }
+        ErrorKind::Io, fmt::format("{}: has more than {} MB, the most that records have", file, kMostBytes >> 20), {}};
   std::string text(static_cast<std::size_t>(info.st_size), '\0');
   std::size_t done = 0;
   while (done < text.size()) {

@@ -129,7 +129,7 @@ def test_record_then_build():
     assert read(scratch("new/folders/r.txt")).decode() == f"{PLAIN}\n"
     for target in ("host", "auto"):
         run = refused("run", PLAIN, "--shape", "q=16", "--target", target, "--json", "--record", scratch("r.txt/r.txt"), kind="io", says="can be written")
-        assert run.lines()[-1]["error"]["message"].startswith("record: "), str(run)
+        assert run.lines()[-1]["error"]["message"].startswith("--record: "), str(run)
 
 
 def test_sealed_host_is_refused():

@@ -145,10 +145,10 @@ def test_override():
     assert any(note.startswith("override: ") and "entry.cu" in note for note in edited["notes"]), edited
     line = explain(SPEC)
     assert line["hit"] and line["key"] == plain["key"], "an edited kernel must not take the place of the generated one"
-    refused("compile", "fwd fp16 d=64 heads=2", "--arch", "sm_80", "--override", folder, "--json", kind="invalid", says=["override_dir", "spec"])
+    refused("compile", "fwd fp16 d=64 heads=2", "--arch", "sm_80", "--override", folder, "--json", kind="invalid", says=["--override: ", "spec"])
     refused("compile", SPEC, "--arch", "sm_80", "--schedule", "tile_q=128", "--override", folder, "--json", kind="invalid", says="schedule")
     refused("compile", SPEC, "--arch", "x86-64-v3", "--override", folder, "--json", kind="invalid", says="processor")
-    refused("run", SPEC, "--shape", "q=8", "--target", "host", "--override", folder, "--json", says="override_dir")
+    refused("run", SPEC, "--shape", "q=8", "--target", "host", "--override", folder, "--json", says="--override: ")
     with open(os.path.join(folder, "misspelt.cuh"), "w") as file:
         file.write("")
     refused("compile", SPEC, "--arch", "sm_80", "--override", folder, "--json", kind="invalid", says=["misspelt.cuh", "entry.cu"])
@@ -171,6 +171,21 @@ def test_isolated_compiler():
     there = flashjit("compile", SPEC, "--arch", "sm_80", "--no-cache", "--isolate", "--out", scratch("there"), "--json").line()
     assert here["key"] == there["key"]
     assert read(os.path.join(here["folder"], "kernel.cubin")) == read(os.path.join(there["folder"], "kernel.cubin"))
+
+
+def test_options_of_gpus_are_refused_for_processors():
+    need("host")
+    spec = "fwd fp32 d=16 heads=2"
+    for option in ("--line-info", "--isolate"):
+        for more in ([], ["--verify"]):
+            refused("compile", spec, "--arch", "x86-64-v3", option, *more, "--json", kind="invalid", says=[f"error: {option}: x86-64-v3", "processor"])
+    for command in (["run", spec], ["bench", spec, "--seconds", "0.05"]):
+        for target in ("host", "x86-64-v3", "auto"):
+            if target != "auto" or not harness.has("gpu"):
+                refused(*command, "--shape", "q=8", "--target", target, "--line-info", "--json", kind="invalid", says=["error: --line-info: x86-64", "processor"])
+        # A variable is said to all programs, and is nothing to this one.
+        flashjit(*command, "--shape", "q=8", "--target", "host", env={"FLASHJIT_LINE_INFO": "on"})
+    flashjit("compile", spec, "--arch", "x86-64-v3", env={"FLASHJIT_LINE_INFO": "on"})
 
 
 def test_a_library_that_ends_its_process():

@@ -165,10 +165,12 @@ def test_unreadable_npy():
     need("host")
     args = ["run", "fwd fp32 d=16 heads=1", "--shape", "q=4", *HOST, "--json", "--q"]
     refused(*args, scratch("absent.npy"), kind="not_found", says="absent.npy")
-    refused(*args, scratch("."), kind="invalid", says="regular file")
     os.mkfifo(scratch("pipe"))
-    refused(*args, scratch("pipe"), kind="invalid", says="regular file")
-    refused(*args, "/dev/zero", kind="invalid", says="regular file")
+    for path, what in ((scratch("."), "folder"), (scratch("pipe"), "pipe"), ("/dev/zero", "device")):
+        refused(*args, path, kind="invalid", says=f"error: --q: {path}: not a regular file but a {what}")
+    spec = 'fwd fp32 d=16 heads=1 k_lens params="extra: fp32[2]" score="s + extra[q, k]"'
+    for option, value in (("--k_lens", scratch(".")), ("--param", f"extra={scratch('.')}")):
+        refused("run", spec, "--shape", "q=4", *HOST, option, value, "--json", kind="invalid", says=[f"error: {option}: ", "a folder"])
 
 
 def test_params():
@@ -187,6 +189,16 @@ def test_too_large_is_refused():
     need("host")
     refused("run", "fwd fp32 d=256 heads=64", "--shape", "b=1000000,q=1000000000", *HOST, "--json", kind="invalid", says="memory")
     refused("run", "fwd fp32 d=64 heads=1 q_len<=16", "--shape", "q=17", *HOST, "--json", kind="invalid", says=["q", "17", "16"])
+
+
+def test_errors_of_an_engine_name_the_option():
+    need("host")
+    spec = "fwd fp32 d=16 heads=2"
+    given = {"--bundle": scratch("absent.fjb"), "--override": scratch(""), "--device": "3", "--record": scratch("")}
+    calls = [[command, spec, "--shape", "q=8", *HOST, option, value] for option, value in given.items() for command in ("run", "bench")]
+    for call in [*calls, ["tune", spec, "--shape", "q=8", *HOST, "--device", "3"]]:
+        line = refused(*call, "--json").lines()[-1]
+        assert line["error"]["message"].startswith(call[-2] + ": "), line
 
 
 def test_output_that_the_spec_lacks():

@@ -131,6 +131,25 @@ def test_sweep_file_and_shapes():
     assert (len(records(tuned_file())) if os.path.exists(tuned_file()) else 0) == kept, lines
 
 
+def test_sweep_of_a_shell():
+    need("host")
+    reader, writer = os.pipe()
+    os.write(writer, f"q=16 {SPEC}\n".replace(" b=1 q_len=48 k_len=48", "").encode())
+    os.close(writer)
+    line = flashjit("tune", "--sweep", f"/dev/fd/{reader}", "--target", "host", "--budget", "1s", "--json", pass_fds=[reader]).line()
+    os.close(reader)
+    assert line["shape"] == "b=1,q=16,k=16", line
+
+
+def test_report_that_cannot_be_written_costs_no_second_tuning():
+    need("host")
+    args = ["tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json"]
+    for report in ("--report", "--report-json"):
+        run = refused(*args, report, ".", kind="io", says="cannot be written")
+        again = flashjit(*args, report, scratch("r"))
+        assert again.line() == run.lines()[0] and "1 of 1 are done" in again.err and os.path.getsize(scratch("r")), again
+
+
 def test_killed_runs_go_on():
     need("host")
     specs = [f"fwd fp32 d={d} heads=2" for d in (8, 16, 24, 32, 40)]
@@ -234,7 +253,13 @@ def test_refusals():
     refused("tune", SPEC, "--json", "--target", "host", kind="invalid", says="--shape")
     refused("tune", SPEC, "--shape", "q=48", "--budget", "soon", "--target", "host", says="--budget")
     refused("tune", SPEC, "--shape", "q=49", "--target", "host", says="q=49")
-    refused("tune", "--sweep", ".", "--shape", "q=5", "--target", "host", says=["--sweep: .", "no line with a spec"])
+    refused("tune", "--sweep", ".", "--shape", "q=5", "--target", "host", says=["--sweep: .: this is no file but a folder", "SHAPE SPEC"])
+    os.mkfifo(scratch("pipe"))  # which nobody writes
+    for path, kind in ((scratch("pipe"), "pipe"), ("/dev/zero", "device")):
+        refused("tune", "--sweep", path, "--shape", "q=5", "--target", "host", "--json", kind="invalid", says=[f"--sweep: {path}: this is no file but a {kind}"])
+    refused("tune", "--sweep", write("empty.txt", b"# nothing\n"), "--shape", "q=5", "--target", "host", says=["--sweep: ", "no line with a spec"])
+    for option in ("--merge", "--records"):
+        refused("tune", SPEC, "--shape", "q=48", "--target", "host", option, ".", says=".: this is no file but a folder; tuning records are a file")
     refused("tune", "--sweep", "absent.txt", "--target", "host", says="absent.txt")
     refused("tune", "fwd nonsense", "--shape", "q=1", "--target", "host", says="nonsense")
     refused("tune", "--merge", "absent.txt", says="absent.txt")

@@ -8,6 +8,7 @@
 #include "compiler/spec/spec.h"
 #include "runtime/compile/request.h"
 #include "tools/command/commands.h"
+#include "tools/support/engine_options.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
 #include "tools/support/prepared.h"
@@ -110,7 +111,7 @@ void report(const Subject& subject, const Timing& timing, const Timing* fused, c
 
 Result<void> bench(const BenchArgs& args, Output& output, std::string& current, std::string& target) {
   FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine(), settings));
+  FLASHJIT_ASSIGN(session, open_session(args.inputs, settings));
   target = session->target();
   std::vector<Subject> subjects;
   for (const std::string& spec : args.specs) {

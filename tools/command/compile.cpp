@@ -19,6 +19,7 @@
 #include "runtime/launch/thread_pool.h"
 #include "runtime/store/output_file.h"
 #include "tools/command/commands.h"
+#include "tools/support/engine_options.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
 #include "tools/support/progress.h"
@@ -36,7 +37,7 @@ struct CompileArgs {
   std::string schedule, out, dump_after, override_dir, compiler_program;
   int jobs = 0;
   std::int64_t timeout_ms = 0;
-  bool no_cache = false, isolate = false, verify = false, json = false;
+  bool no_cache = false, isolate = false, verify = false, line_info = false, json = false;
 };
 
 struct Dump {
@@ -115,7 +116,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   options.override_dir = args.override_dir;
   options.compiler_program = args.compiler_program;
   FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, job.schedule));
-  FLASHJIT_ASSIGN(compiled, compile_spec(request, options));
+  FLASHJIT_ASSIGN(compiled, as_option(compile_spec(request, options)));
   FLASHJIT_TRY(check_verified(args, compiled));
   job.facts = compiled.facts;
   job.redistributed = redistributed_registers(compiled.plan, compiled.facts);
@@ -138,14 +139,23 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   return {};
 }
 
-Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
-                          const DumpSink& dump, CompileJob& job) {
+// Options that say something of code for GPUs alone.
+Result<void> check_of_processor(const CompileArgs& args, const std::string& arch) {
   for (const char* kind : {"cuda", "ptx", "cubin"}) {
     if (is_among(args.emit, kind))
-      return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, job.arch));
+      return invalid(fmt::format("--emit {}: {} is a processor, which has spec, ir, llvm and facts", kind, arch));
   }
   if (!args.override_dir.empty())
-    return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", job.arch));
+    return invalid(fmt::format("--override: {} is a processor, whose kernels have no source files", arch));
+  if (args.line_info) return no_lines_of(arch);
+  if (args.isolate)
+    return invalid(
+        fmt::format("--isolate: {} is a processor, whose kernels are not made by NVRTC; leave it out", arch));
+  return {};
+}
+
+Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& settings, KernelStore* store,
+                          const DumpSink& dump, CompileJob& job) {
   FLASHJIT_ASSIGN(library, host_library());
   FLASHJIT_ASSIGN(request, Request::parse(job.spec, job.arch, job.schedule));
   CompileOptions options{.settings = settings, .store = store, .dump = dump};
@@ -180,6 +190,7 @@ void compile_job(const CompileArgs& args, const EnvironmentSettings& settings, K
   if (job.error) return;
   auto row = find_target(job.arch);
   Result<void> done = row ? Result<void>() : Result<void>(row.error());
+  if (done && !(*row)->gpu) done = check_of_processor(args, job.arch);
   if (done && args.verify) done = verify(args, settings, job);
   if (done)
     done = (*row)->gpu ? compile_gpu(args, settings, store, dump, job) : compile_host(args, settings, store, dump, job);
@@ -282,10 +293,11 @@ int compile(CompileArgs args) {
     output.failure(result_line("", "", args.schedule), settings.error());
     return output.exit_code();
   }
+  settings->line_info = settings->line_info || args.line_info;
   if (args.isolate) {
     auto program = find_compiler_program();
     if (!program) {
-      output.failure(result_line("", "", args.schedule), program.error());
+      output.failure(result_line("", "", args.schedule), as_option(program.error()));
       return output.exit_code();
     }
     args.compiler_program = std::move(*program);
@@ -347,7 +359,7 @@ void add_compile(CLI::App& app, int& exit_code) {
       sub->add_option("--override", args->override_dir,
                       "Compile the edited source files in DIR, which --out or FLASHJIT_DUMP_DIR wrote");
   override_dir->type_name("DIR");
-  add_line_info_option(*sub);
+  add_line_info_option(*sub, args->line_info);
   sub->add_option("--timeout", args->timeout_ms,
                   "Give up a kernel after this many milliseconds; on processors only before LLVM begins")
       ->type_name("MS")

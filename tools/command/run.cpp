@@ -14,6 +14,7 @@
 #include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
 #include "tools/support/drawn.h"
+#include "tools/support/engine_options.h"
 #include "tools/support/files.h"
 #include "tools/support/inputs.h"
 #include "tools/support/npy.h"
@@ -31,12 +32,6 @@ struct RunArgs {
   std::vector<std::string> grads;
   bool check = false, json = false;
 };
-
-std::string option_of(std::string_view operand) {
-  std::string option = fmt::format("--{}", operand);
-  std::ranges::replace(option, '_', '-');
-  return option;
-}
 
 // What is no operand is the gradient of a parameter.
 bool is_written(std::string_view name, const AttentionSpec& spec) {
@@ -77,8 +72,7 @@ Result<void> check_files(const RunArgs& args, const AttentionSpec& spec, const I
     if (is_written(name, spec))
       written.push_back({find_operand(name) == kOperands.size() ? "--grad" : option_of(name), path});
   }
-  for (const auto& [name, path] : inputs.files)
-    read.push_back({find_operand(name) == kOperands.size() ? "--param" : option_of(name), path});
+  for (const auto& [name, path] : inputs.files) read.push_back({option_of(name), path});
   return check_files_differ(written, read);
 }
 
@@ -150,7 +144,7 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   }
   FLASHJIT_TRY(check_files(args, spec, inputs));
   FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, args.inputs.engine(), settings));
+  FLASHJIT_ASSIGN(session, open_session(args.inputs, settings));
   line["target"] = session->target();
   FLASHJIT_ASSIGN(drawn, DrawnProblem::create(spec, shape, inputs, args.inputs.seed));
   ProblemData& data = drawn.data;

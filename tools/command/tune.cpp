@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <mutex>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -17,11 +17,13 @@
 #include "compiler/spec/spec.h"
 #include "runtime/engine/environment.h"
 #include "runtime/store/key.h"
+#include "runtime/store/input_file.h"
 #include "runtime/store/output_file.h"
 #include "runtime/store/store.h"
 #include "runtime/launch/thread_pool.h"
 #include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
+#include "tools/support/engine_options.h"
 #include "tools/support/files.h"
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
@@ -33,6 +35,7 @@ namespace {
 
 constexpr double kSecondsPerSpec = 10;  // without --budget
 constexpr double kLeastSeconds = 0.5;
+constexpr std::size_t kMostSweepBytes = std::size_t{16} << 20;
 
 struct TuneArgs {
   InputArgs inputs;
@@ -88,10 +91,12 @@ struct Problem {
 
 // Lines "SPEC" or "SHAPE SPEC"; '#' begins a comment.
 Result<std::vector<Problem>> read_sweep(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return Error{ErrorKind::NotFound, fmt::format("--sweep: {} cannot be read", path), {}};
+  constexpr std::string_view kExpected = "a sweep is a file with SPEC, or SHAPE SPEC, on a line each";
+  FLASHJIT_ASSIGN(file, of_option("--sweep", open_input(path, kExpected)));
+  FLASHJIT_ASSIGN(text, of_option("--sweep", read_input(file.get(), path, kMostSweepBytes, kExpected)));
+  std::istringstream lines(std::move(text));
   std::vector<Problem> problems;
-  for (std::string line; std::getline(file, line);) {
+  for (std::string line; std::getline(lines, line);) {
     const std::size_t begin = line.find_first_not_of(" \t");
     if (begin == std::string::npos || line[begin] == '#') continue;
     line = line.substr(begin, line.find_last_not_of(" \t\r") + 1 - begin);
@@ -145,7 +150,7 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
   options.tuned = false;  // what is measured is the cost model's choice, not that of an earlier tuning
   for (const int ordinal : ordinals) {
     options.ordinal = ordinal;
-    FLASHJIT_ASSIGN(session, Session::open(args.inputs.target, options, settings));
+    FLASHJIT_ASSIGN(session, as_option(Session::open(args.inputs.target, options, settings)));
     sessions.push_back(std::move(session));
     const Machine &first = sessions.front()->machine(), &last = sessions.back()->machine();
     if (!sessions.front()->on_gpu()) return sessions;
@@ -309,8 +314,8 @@ class Run {
     });
     progress_.clear();
     if (broken_) return *broken_;
-    journal.remove();
     FLASHJIT_TRY(write_report(machine));
+    journal.remove();  // last: what cannot be written where it was to go is there the next time
     if (!results_.empty()) output_.text(tuned_table(results_));
     return {};
   }

@@ -1,11 +1,14 @@
 #include "tools/support/inputs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/spec/operands.h"
+#include "tools/support/files.h"
 #include "tools/support/npy.h"
 
 namespace flashjit {
@@ -18,7 +21,7 @@ bool loses_digits(const std::string& text, double number) {
          fmt::format("{:.0f}", number) != text;
 }
 
-Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor& tensor) {
+Result<void> read_file(const std::string& file, bool exact_shape, NamedTensor& tensor) {
   FLASHJIT_ASSIGN(array, read_npy(file));
   const bool rank_fits = array.shape.size() == tensor.shape.size();
   if (exact_shape ? array.shape != tensor.shape : !rank_fits) {
@@ -31,13 +34,24 @@ Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor&
   return {};
 }
 
+Result<void> read_tensor(const std::string& file, bool exact_shape, NamedTensor& tensor) {
+  return of_option(option_of(tensor.name), read_file(file, exact_shape, tensor));
+}
+
 }  // namespace
 
-void add_line_info_option(CLI::App& app) {
-  app.add_flag_callback(
-      "--line-info", [] { setenv("FLASHJIT_LINE_INFO", "on", 1); },
-      "Code names the lines of its source, as FLASHJIT_LINE_INFO=on does: a profiler then shows where "
-      "in loop.gen.cuh a kernel waits; GPU only");
+std::string option_of(std::string_view tensor) {
+  const std::size_t operand = find_operand(tensor);
+  if (operand == kOperands.size()) return "--param";
+  std::string option = fmt::format("--{}", tensor);
+  if (kOperands[operand].role == OperandRole::Output) std::ranges::replace(option, '_', '-');
+  return option;
+}
+
+void add_line_info_option(CLI::App& app, bool& line_info) {
+  app.add_flag("--line-info", line_info,
+               "Code names the lines of its source, as FLASHJIT_LINE_INFO=on does: a profiler then shows where "
+               "in loop.gen.cuh a kernel waits; GPU only");
 }
 
 void add_input_options(CLI::App& app, InputArgs& args, bool files) {
@@ -55,7 +69,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option("--override", args.override_dir,
                  "Run the edited source files in DIR, which `compile --out` or FLASHJIT_DUMP_DIR wrote; GPU only")
       ->type_name("DIR");
-  add_line_info_option(app);
+  add_line_info_option(app, args.line_info);
   app.add_option("--seed", args.seed, "Of the random inputs, and of dropout")->capture_default_str();
   app.add_option("--data", args.data, fmt::format("How the logits of random inputs are distributed: {}", kLogitKinds))
       ->type_name("NAME")
@@ -76,7 +90,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
       continue;                   // what writes O has its option
     if (operand.value) continue;  // a number, of --seed or --param
     const std::string name(operand.name);
-    app.add_option("--" + name, args.files[name], fmt::format("{}, instead of random ones", operand.what))
+    app.add_option(option_of(name), args.files[name], fmt::format("{}, instead of random ones", operand.what))
         ->type_name("FILE.npy");
   }
 }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -20,7 +21,7 @@ struct InputArgs {
   std::vector<std::string> params;           // NAME=FILE.npy or NAME=NUMBER
   std::vector<std::string> bundles;
   std::string record;
-  bool no_hint = false;
+  bool no_hint = false, line_info = false;
   EngineOptions engine() const {
     return {.ordinal = device, .bundles = bundles, .record = record, .override_dir = override_dir};
   }
@@ -28,8 +29,9 @@ struct InputArgs {
   std::string hint(const ProblemShape& of) const { return no_hint || !record.empty() ? std::string() : hint_of(of); }
 };
 
-// For everything that this command compiles, as the environment does.
-void add_line_info_option(CLI::App& app);
+// Which option names the file of a tensor; one that is no operand is a parameter.
+std::string option_of(std::string_view tensor);
+void add_line_info_option(CLI::App& app, bool& line_info);
 void add_input_options(CLI::App& app, InputArgs& args, bool files);
 Result<InputFiles> input_files(const InputArgs& args);
 

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/store/input_file.h"
 #include "runtime/store/output_file.h"
 
 namespace flashjit {
@@ -206,7 +207,8 @@ Result<NpyArray> read_npy(const std::string& path) {
   const bool known = ::fstat(fd, &status) == 0;
   if (!known || !S_ISREG(status.st_mode)) {
     ::close(fd);
-    return invalid(fmt::format("{}: not a regular file", path));
+    return invalid(fmt::format("{}: not a regular file but a {}; name one that numpy.save wrote", path,
+                               kind_of_file(status.st_mode)));
   }
   if (status.st_size > kMaxBytes) {
     ::close(fd);

@@ -7,6 +7,7 @@
 #include "runtime/compile/compile.h"
 #include "runtime/engine/host_library.h"
 #include "runtime/launch/kernels.h"
+#include "tools/support/engine_options.h"
 
 namespace flashjit {
 namespace {
@@ -19,7 +20,7 @@ class FusedPrepared : public Prepared {
     options.schedule = schedule;
     options.shape = hint;
     options.workspace = true;
-    FLASHJIT_ASSIGN(kernel, session_.engine().prepare(spec, options));
+    FLASHJIT_ASSIGN(kernel, as_option(session_.engine().prepare(spec, options)));
     kernel_ = std::move(kernel);
     facts_ = kernel_->facts();
     return place_data(*kernel_);

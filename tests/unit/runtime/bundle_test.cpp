@@ -211,7 +211,7 @@ TEST_F(BundleTest, FilesThatAreNoBundlesAreRefused) {
     EXPECT_NE(opened.error().message.find(path), std::string::npos);
   };
   refused(folder + "/none.fjb", ErrorKind::NotFound, {"cannot be opened"});
-  refused(folder, ErrorKind::Invalid, {"it is no file"});
+  refused(folder, ErrorKind::Invalid, {"it is no file but a folder"});
   refused(write("empty", {}), ErrorKind::Invalid, {"no bundle"});
   refused(write("other", Bytes(5000, 7)), ErrorKind::Invalid, {"no bundle"});
   const std::string path = usual();
