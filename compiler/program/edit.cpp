@@ -51,6 +51,26 @@ Statement Maker::loop(std::string_view form, Body body) const {
   return s;
 }
 
+Statement Maker::await_full(Names buffers, std::string_view form) {
+  return with(make(Kind::Await, buffers, {}, form), "barrier", std::string("full"));
+}
+Statement Maker::await_empty(Names buffers, std::string_view form) {
+  return with(make(Kind::Await, buffers, {}, form), "barrier", std::string("empty"));
+}
+Statement Maker::wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
+Statement Maker::keep(std::string_view registers, std::string_view form) const {
+  return make(Kind::Keep, {registers}, {}, form);
+}
+Statement Maker::copied(Names to, std::string_view from, std::string_view form) {
+  return with(make(Kind::Load, to, {from}, form), "copy", std::string("tma"));
+}
+Body Maker::batch(Body products) {
+  Body body = {make_statement(Kind::Fence)};
+  append(body, std::move(products));
+  body.push_back(make_statement(Kind::Commit));
+  return body;
+}
+
 void append(Body& to, Body from) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }

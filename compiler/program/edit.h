@@ -28,6 +28,15 @@ struct Maker {
   // A structure of this name; a file of the vocabulary has its state. Both are empty for what is no structure.
   Statement role(Kind kind, std::string_view structure, std::string_view file) const;
   Statement loop(std::string_view form, Body body) const;
+  // Until slots are full, or empty; until so many groups of products are under way at most; registers stay where they are.
+  Statement await_full(Names buffers, std::string_view form = {});
+  Statement await_empty(Names buffers, std::string_view form = {});
+  Statement wait(std::int64_t pending);
+  Statement keep(std::string_view registers, std::string_view form = {}) const;
+  // By TMA.
+  Statement copied(Names to, std::string_view from, std::string_view form);
+  // These products, as a group.
+  static Body batch(Body products);
   template <class Value>
   Statement with(Statement s, std::string_view key, Value value) {
     if (auto done = s.attributes.set(key, std::move(value), pass); !done && failed) failed = done;

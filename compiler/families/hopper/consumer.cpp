@@ -17,13 +17,11 @@ struct Consumer : Maker {
 
   Statement await(std::string_view buffer, std::string_view form = {}) {
     if (form == "inputs") return make(Kind::Await, {buffer}, {}, form);  // one place, and no other barrier
-    return with(make(Kind::Await, {buffer}, {}, form), "barrier", std::string("full"));
+    return await_full({buffer}, form);
   }
   Statement release(std::string_view buffer, std::string_view form = {}) const {
     return make(Kind::Release, {buffer}, {}, form);
   }
-  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
-  Statement keep(std::string_view registers) { return make(Kind::Keep, {registers}); }
 
   // Products of the tile before with V are one tile behind those with K.
   Body multiply_scores() {

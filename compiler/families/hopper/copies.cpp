@@ -17,16 +17,13 @@ struct CopyRoles : Maker {
   Attributes visited = {};                             // how tiles are
   std::string_view values = transposes ? "Vc" : "Vs";  // V as it is copied
 
-  Statement await_empty(std::string_view buffer) {
-    return with(make(Kind::Await, {buffer}, {}, "to_fill"), "barrier", std::string("empty"));
-  }
   // How V, or K, lie in memory.
   Statement load(std::string_view buffer, std::string_view from, std::string_view made) {
     const std::string_view form = !made.empty() ? made : pages ? "paged" : ends_keys(c) ? "ending" : "rows";
     return make(Kind::Load, {buffer}, {from}, form);
   }
   // By TMA, which then tells a barrier.
-  Statement copied(Statement load, std::string_view barrier) {
+  Statement by_tma(Statement load, std::string_view barrier) {
     return with(with(std::move(load), "copy", std::string("tma")), "barrier", std::string(barrier));
   }
   Statement of(std::string_view buffer, Statement s) const {
@@ -48,13 +45,13 @@ struct CopyRoles : Maker {
     join(body);  // no thread falls behind by more than a tile: barriers know two phases
     if (pages) body.push_back(let("page"));
     if (units) body.push_back(let(pages ? "scales_of_page" : "scales"));
-    append(body, {await_empty("Ks"), of("Ks", let("full"))});
+    append(body, {await_empty({"Ks"}, "to_fill"), of("Ks", let("full"))});
     Body begin;
     if (units) begin.push_back(call("store_scales"));
     begin.push_back(make(Kind::Expect, {"Ks"}));
     append(body, by_leader(std::move(begin)));
     body.push_back(of("Ks", let("to")));
-    body.push_back(copied(load("Ks", "k", widens(c) ? "made_keys" : ""), "full"));
+    body.push_back(by_tma(load("Ks", "k", widens(c) ? "made_keys" : ""), "full"));
     return body;
   }
 
@@ -65,10 +62,10 @@ struct CopyRoles : Maker {
     append(body, {of(values, let("to")), of(values, let("full"))});
     if (clears) body.push_back(let("copied"));
     if (pages) body.push_back(let("page"));
-    body.push_back(await_empty(values));
+    body.push_back(await_empty({values}, "to_fill"));
     append(body, by_leader({make(Kind::Expect, {values}, {}, clears ? "copied" : "")}));
     const bool is_made = widens(c) || reads_transposed(c);
-    body.push_back(copied(load(values, "v", is_made ? "made_values" : ""), clears ? "copied" : "full"));
+    body.push_back(by_tma(load(values, "v", is_made ? "made_values" : ""), clears ? "copied" : "full"));
     if (clears) {
       Body clear = {call(reads_transposed(c) ? "clear_columns" : "clear_rows")};
       join(clear);
@@ -83,7 +80,7 @@ struct CopyRoles : Maker {
     Body body;
     if (inputs) {
       Statement copy = call("copy_inputs");
-      copy.inside = {await_empty("Is"), make(Kind::Expect, {"Is"}), make(Kind::Load, {"Is"}, {"inputs"})};
+      copy.inside = {await_empty({"Is"}, "to_fill"), make(Kind::Expect, {"Is"}), make(Kind::Load, {"Is"}, {"inputs"})};
       body.push_back(when(pages ? "inputs_asked_by_leader" : "inputs_asked", {std::move(copy)}));
     }
     append(body, {make(Kind::Advance, {"Ks"}, {}, "to_fill"), mark("waiting")});
@@ -92,16 +89,16 @@ struct CopyRoles : Maker {
 
   Body announce() {
     Body begin = {when("any_tiles", {make(Kind::Expect, {"Qs"}), of("Qs", let("to")),
-                                     copied(make(Kind::Load, {"Qs"}, {"q"}, "queries"), "full")}),
+                                     by_tma(make(Kind::Load, {"Qs"}, {"q"}, "queries"), "full")}),
                   otherwise({make(Kind::Complete, {"Qs"})})};
-    Body body = {await_empty("Qs"), of("Qs", let("full"))};
+    Body body = {await_empty({"Qs"}, "to_fill"), of("Qs", let("full"))};
     append(body, by_leader(std::move(begin)));
     body.push_back(make(Kind::Advance, {"Qs"}, {}, "to_fill"));
     return body;
   }
 
   Body end_values() {
-    Body body = {let("at_end"), await_empty(values)};
+    Body body = {let("at_end"), await_empty({values}, "to_fill")};
     append(body, by_leader({call("mark_end"), make(Kind::Complete, {values}, {}, "slot")}));
     return body;
   }
@@ -124,11 +121,10 @@ struct CopyRoles : Maker {
   }
 
   Statement transposer() {
-    Statement await_full = with(make(Kind::Await, {"Vc"}), "barrier", std::string("full"));
     Body tile = {
-        std::move(await_full),
+        await_full({"Vc"}),
         when("ended", {make(Kind::Return)}),
-        await_empty("Vs"),
+        await_empty({"Vs"}, "to_fill"),
         make(Kind::Transpose, {"Vs"}, {"Vc"}),
         make(Kind::Publish),
         call("gather_warp"),

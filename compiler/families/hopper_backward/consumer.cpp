@@ -16,15 +16,10 @@ struct Consumer : Maker {
   int warpgroups;
 
   Statement await(std::string_view buffer, std::string_view form = {}) {
-    const std::string barrier = form == "to_write" ? "empty" : "full";
-    return with(make(Kind::Await, {buffer}, {}, form), "barrier", barrier);
+    return form == "to_write" ? await_empty({buffer}, form) : await_full({buffer}, form);
   }
   Statement release(std::string_view buffer, std::string_view form = {}) const {
     return make(Kind::Release, {buffer}, {}, form);
-  }
-  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
-  Statement keep(std::string_view registers, std::string_view form = {}) const {
-    return make(Kind::Keep, {registers}, {}, form);
   }
   Statement keep_fragments(std::string_view registers) const { return keep(registers, "fragments"); }
 
@@ -34,12 +29,6 @@ struct Consumer : Maker {
     Statement s = make(Kind::Mma, {to}, {a, b}, form.empty() ? name : form);
     s.product = *std::ranges::find(products, name, &Product::name);
     return s;
-  }
-  static Body batch(Body products) {
-    Body body = {make_statement(Kind::Fence)};
-    append(body, std::move(products));
-    body.push_back(make_statement(Kind::Commit));
-    return body;
   }
 
   // Weights depend on no score.

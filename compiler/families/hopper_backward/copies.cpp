@@ -12,19 +12,16 @@ struct CopyRoles : Maker {
   const BackwardChoices& has;
 
   // `place`: whose readers are to be done, where that is another buffer's.
-  Statement await_empty(std::string_view buffer, std::string_view place, std::string_view form) {
-    Statement s = make(Kind::Await, {buffer}, {}, form);
+  Statement await_place(std::string_view buffer, std::string_view place, std::string_view form) {
+    Statement s = await_empty({buffer}, form);
     if (place != buffer) s.reads = {p.buffer(place)};
-    return with(std::move(s), "barrier", std::string("empty"));
+    return s;
   }
   Statement await_keys_place() {
-    return has.swaps ? await_empty("Ks", "Vs", "swapped_keys") : await_empty("Ks", "Ks", "place");
+    return has.swaps ? await_place("Ks", "Vs", "swapped_keys") : await_place("Ks", "Ks", "place");
   }
   Statement await_values_place() {
-    return has.swaps ? await_empty("Vs", "Ks", "swapped_values") : await_empty("Vs", "Vs", "alone_to_fill");
-  }
-  Statement copied(std::string_view to, std::string_view from) {
-    return with(make(Kind::Load, {to}, {from}, from), "copy", std::string("tma"));
+    return has.swaps ? await_place("Vs", "Ks", "swapped_values") : await_place("Vs", "Vs", "alone_to_fill");
   }
   Statement steps(Body body) const {
     Statement s = loop("steps", std::move(body));
@@ -33,22 +30,23 @@ struct CopyRoles : Maker {
   }
 
   Body copy_step() {
-    return {let("stage_to_fill"), await_empty("Qs", "Qs", "to_fill"),
-            when("leads", {make(Kind::Expect, {"Qs"}, {}, "step"), copied("Qs", "q"), copied("Terms", "rows"),
-                           copied("dOs", "do")})};
+    return {let("stage_to_fill"), await_place("Qs", "Qs", "to_fill"),
+            when("leads", {make(Kind::Expect, {"Qs"}, {}, "step"), copied({"Qs"}, "q", "q"),
+                           copied({"Terms"}, "rows", "rows"), copied({"dOs"}, "do", "do")})};
   }
   // Its place is free later than that of the first queries.
-  Body copy_values() { return {await_values_place(), when("leads", {make(Kind::Expect, {"Vs"}), copied("Vs", "v")})}; }
+  Body copy_values() {
+    return {await_values_place(), when("leads", {make(Kind::Expect, {"Vs"}), copied({"Vs"}, "v", "v")})};
+  }
   Body copy_steps() {
     Body step = {let("seq"), call("copy_step")};
     if (has.inputs) {
       Statement copy = call("copy_inputs");
-      Statement await = with(make(Kind::Await, {"Is"}, {}, "to_fill"), "barrier", std::string("empty"));
-      copy.inside = {std::move(await), make(Kind::Expect, {"Is"}), make(Kind::Load, {"Is"}, {"inputs"})};
+      copy.inside = {await_empty({"Is"}, "to_fill"), make(Kind::Expect, {"Is"}), make(Kind::Load, {"Is"}, {"inputs"})};
       step.push_back(when("inputs_copied", {std::move(copy)}));
     }
     append(step, {make(Kind::Advance, {"Qs"}), when("no_values", {call("copy_values")}), mark("values")});
-    return {let("place"), await_keys_place(), when("leads", {make(Kind::Expect, {"Ks"}), copied("Ks", "k")}),
+    return {let("place"), await_keys_place(), when("leads", {make(Kind::Expect, {"Ks"}), copied({"Ks"}, "k", "k")}),
             let("no_values"), steps(std::move(step))};
   }
   Body produce() {

@@ -14,60 +14,50 @@ struct QueryRoles : Maker {
   const KernelConfig& c;
   std::vector<Product> products = dq_products(c);
 
-  Statement await(std::string_view buffer, std::string_view barrier, std::string_view form) {
-    return with(make(Kind::Await, {buffer}, {}, form), "barrier", std::string(barrier));
-  }
-  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
-  Statement keep(std::string_view registers, std::string_view form = {}) const {
-    return make(Kind::Keep, {registers}, {}, form);
-  }
-  Body batch(std::string_view name, std::string_view form, std::string_view to, std::string_view a,
-             std::string_view b) const {
+  Body multiply(std::string_view name, std::string_view form, std::string_view to, std::string_view a,
+                std::string_view b) const {
     Statement s = make(Kind::Mma, {to}, {a, b}, form);
     s.product = *std::ranges::find(products, name, &Product::name);
-    return {make(Kind::Fence), std::move(s), make(Kind::Commit)};
-  }
-  Statement copied(std::string_view to, std::string_view from, std::string_view form) {
-    return with(make(Kind::Load, {to}, {from}, form), "copy", std::string("tma"));
+    return batch({std::move(s)});
   }
 
   Statement producer() {
     Body tile = {let("key_stage"),
-                 await("column Ks", "empty", "key_to_fill"),
+                 await_empty({"column Ks"}, "key_to_fill"),
                  make(Kind::Expect, {"column Ks"}, {}, "key_tile"),
-                 copied("column Ks", "k", "key_tile"),
-                 await("column Vs", "empty", "key_to_fill"),
+                 copied({"column Ks"}, "k", "key_tile"),
+                 await_empty({"column Vs"}, "key_to_fill"),
                  make(Kind::Expect, {"column Vs"}, {}, "key_tile"),
-                 copied("column Vs", "v", "key_tile")};
+                 copied({"column Vs"}, "v", "key_tile")};
     Statement producer = role(Kind::Producer, "DqProducer", "queries.cuh");
     producer.body = {body(
         "produce", {when("sees_nothing", {make(Kind::Return)}), make(Kind::Expect, {"row Qs"}, {}, "rows_of_queries"),
-                    copied("row Qs", "q", "rows_of_queries"), copied("row dOs", "do", "rows_of_d_o"),
+                    copied({"row Qs"}, "q", "rows_of_queries"), copied({"row dOs"}, "do", "rows_of_d_o"),
                     loop("key_tiles", std::move(tile))})};
     return producer;
   }
 
   Body step() {
     const bool has_dropout = c.dropped > 0;
-    Body body = {let("key_stage_read"), await("column Ks", "full", "key")};
-    append(body, batch("dq_scores", "dq_scores", "S", "row Qs", "column Ks"));
+    Body body = {let("key_stage_read"), await_full({"column Ks"}, "key")};
+    append(body, multiply("dq_scores", "dq_scores", "S", "row Qs", "column Ks"));
     // dQ of the step before is done then.
     append(body, {wait(1), keep("dS", "fragments"),
                   when("follows_number", {make(Kind::Release, {"column Ks"}, {}, "key_before")}),
-                  await("column Vs", "full", "key")});
-    append(body, batch("dq_dp", "dq_dp", "dP", "row dOs", "column Vs"));
+                  await_full({"column Vs"}, "key")});
+    append(body, multiply("dq_dp", "dq_dp", "dP", "row dOs", "column Vs"));
     body.push_back(make(Kind::EndTurn));
     if (has_dropout) body.push_back(make(Kind::Draw, {}, {}, "of_keys"));
     append(body, {wait(1), keep("S"), make(Kind::Softmax, {"S"}, {"S"}, "of_queries"), keep("S"), wait(0), keep("dP"),
                   make(Kind::Release, {"column Vs"})});
     if (has_dropout) body.push_back(make(Kind::Drop, {"dP"}, {"dP"}, "dp"));
     append(body, {make(Kind::Gradient, {"dS"}, {"S", "dP"}, "of_queries"), make(Kind::BeginTurn)});
-    append(body, batch("dq", "dq_sum", "dQ", "dS", "column Ks"));
+    append(body, multiply("dq", "dq_sum", "dQ", "dS", "column Ks"));
     return body;
   }
   Body consume() {
     return {make(Kind::Fill, {"dQ"}), when("last_warpgroup", {make(Kind::BeginTurn)}),
-            when("sees_any", {call("read_terms"), await("row Qs", "full", "once"), loop("key_tiles", {call("dq_step")}),
+            when("sees_any", {call("read_terms"), await_full({"row Qs"}, "once"), loop("key_tiles", {call("dq_step")}),
                               wait(0), keep("dQ")}),
             when("first_warpgroup", {make(Kind::EndTurn)}), make(Kind::Store, {"dq"}, {"dQ"}, "dq")};
   }

@@ -17,24 +17,11 @@ struct WarpgroupRoles : Maker {
   bool clusters = in_clusters(c);
   std::vector<Product> products = dk_dv_products(c);
 
-  Statement await(std::string_view buffer, std::string_view form, std::string_view barrier = "full") {
-    return with(make(Kind::Await, {buffer}, {}, form), "barrier", std::string(barrier));
-  }
-  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
-  Statement keep(std::string_view registers, std::string_view form = {}) const {
-    return make(Kind::Keep, {registers}, {}, form);
-  }
   Statement multiply(std::string_view name, std::string_view to, std::string_view a, std::string_view b,
                      std::string_view form) const {
     Statement s = make(Kind::Mma, {to}, {a, b}, form);
     s.product = *std::ranges::find(products, name, &Product::name);
     return s;
-  }
-  static Body batch(Body products) {
-    Body body = {make_statement(Kind::Fence)};
-    append(body, std::move(products));
-    body.push_back(make_statement(Kind::Commit));
-    return body;
   }
   // A sum has so many columns, which two products may share.
   Body multiply_sum(std::string_view name, std::string_view rest, std::string_view to, std::string_view a,
@@ -52,25 +39,22 @@ struct WarpgroupRoles : Maker {
 
   // ---- who copies ----
 
-  Statement copied(std::string_view to, std::string_view from, std::string_view form) {
-    return with(make(Kind::Load, {to}, {from}, form), "copy", std::string("tma"));
-  }
   Body copy_step() {
-    Body copy = {make(Kind::Expect, {"Qs"}, {}, clusters ? "step_without_d_o" : "step"), copied("Qs", "q", "q"),
-                 copied("Terms", "rows", "rows")};
-    if (!clusters) copy.push_back(copied("dOs", "do", "do"));
-    Body body = {let("stage_to_fill"), await("Qs", "to_fill", "empty"), when("leads", std::move(copy))};
+    Body copy = {make(Kind::Expect, {"Qs"}, {}, clusters ? "step_without_d_o" : "step"), copied({"Qs"}, "q", "q"),
+                 copied({"Terms"}, "rows", "rows")};
+    if (!clusters) copy.push_back(copied({"dOs"}, "do", "do"));
+    Body body = {let("stage_to_fill"), await_empty({"Qs"}, "to_fill"), when("leads", std::move(copy))};
     if (clusters) {
-      append(body, {await("dOs", "d_o_to_fill", "empty"),
-                    when("leads", {make(Kind::Expect, {"dOs"}, {}, "d_o"), copied("dOs", "do", "do_apart")})});
+      append(body, {await_empty({"dOs"}, "d_o_to_fill"),
+                    when("leads", {make(Kind::Expect, {"dOs"}, {}, "d_o"), copied({"dOs"}, "do", "do_apart")})});
     }
     return body;
   }
   Body produce() {
-    Body keys = {make(Kind::Expect, {"Ks"}, {}, "whole"), copied("Ks", "k", "whole"),
-                 make(Kind::Expect, {"Vs"}, {}, "whole"), copied("Vs", "v", "whole")};
+    Body keys = {make(Kind::Expect, {"Ks"}, {}, "whole"), copied({"Ks"}, "k", "whole"),
+                 make(Kind::Expect, {"Vs"}, {}, "whole"), copied({"Vs"}, "v", "whole")};
     if (clusters)
-      append(keys, {make(Kind::Expect, {"other Ks"}, {}, "other_keys"), copied("other Ks", "k", "other_keys")});
+      append(keys, {make(Kind::Expect, {"other Ks"}, {}, "other_keys"), copied({"other Ks"}, "k", "other_keys")});
     Statement steps = loop_of_queries("steps", {let("seq"), call("copy_step"), make(Kind::Advance, {"Qs"})});
     return {let("at"), when("no_steps", {make(Kind::Return)}), when("leads", std::move(keys)), std::move(steps)};
   }
@@ -90,14 +74,14 @@ struct WarpgroupRoles : Maker {
     if (clusters && !is_first) body.push_back(make(Kind::Release, {"dOs"}, {}, "d_o"));
     return body;
   }
-  Statement await_d_o() { return await("dOs", "d_o"); }
+  Statement await_d_o() { return await_full({"dOs"}, "d_o"); }
 
   // S = K Q^T, relative to the LSE unless scores are made apart; P; and dV.
   Body score_step() {
     Body scores;
     if (!has.apart) scores.push_back(multiply("terms", "S", "Ones", "Terms", "lse_terms"));
     scores.push_back(multiply("scores", "S", "Ks", "Qs", "scores"));
-    Body body = {let("stage"), await("Qs", "step")};
+    Body body = {let("stage"), await_full({"Qs"}, "step")};
     append(body, batch(std::move(scores)));
     // A score function leaves no registers for it.
     if (has.drops && !c.has_score) body.push_back(draw());
@@ -117,7 +101,7 @@ struct WarpgroupRoles : Maker {
     Body dp;
     if (!has.drops) dp.push_back(multiply("terms", "dP", "Ones", "Terms", "d_terms"));
     dp.push_back(multiply("dp", "dP", "Vs", "dOs", "role_dp"));
-    Body body = {let("stage"), await("Qs", "step")};
+    Body body = {let("stage"), await_full({"Qs"}, "step")};
     if (clusters) body.push_back(await_d_o());
     append(body, batch(std::move(dp)));
     if (has.drops) body.push_back(draw());
@@ -134,7 +118,7 @@ struct WarpgroupRoles : Maker {
   // dS goes to both blocks, with the number of the queries' tile.
   Body hand_out_ds() {
     return {let("ds_slot"),
-            await("dSs", "ds_to_write", "empty"),
+            await_empty({"dSs"}, "ds_to_write"),
             make(Kind::Stage, {"dSs"}, {"dS"}, "ds"),
             make(Kind::Publish),
             call("sync_warpgroup"),
@@ -153,7 +137,7 @@ struct WarpgroupRoles : Maker {
     Body body = {make(Kind::Fill, {"Ones"}, {}, clusters && is_last ? "ones_of_third" : "ones"),
                  make(Kind::Fill, {sums}), let("at"), let("number_of_role")};
     if (is_last) body.push_back(make(Kind::BeginTurn));
-    append(body, {let("any"), when("any", {await(keys, "once"), std::move(steps), wait(0), keep(sums)})});
+    append(body, {let("any"), when("any", {await_full({keys}, "once"), std::move(steps), wait(0), keep(sums)})});
     if (!is_last) append(body, {make(Kind::EndTurn), when("any", {make(Kind::Await, {"Ps"}, {}, "all_given_back")})});
     return body;
   }
@@ -179,15 +163,15 @@ struct WarpgroupRoles : Maker {
   Statement query_gradients() {
     const Statement release = make(Kind::Release, {"dSs"}, {}, "ds_in_both");
     Body panel = {make(Kind::Fence), multiply("dq", "dQ", "dSs", "Ks", "dq_panel"),
-                  when("first_panel", {await("other dSs", "ds")}),
+                  when("first_panel", {await_full({"other dSs"}, "ds")}),
                   multiply("dq_of_other", "dQ", "other dSs", "other Ks", "dq_panel_of_other"), make(Kind::Commit)};
     if (has.ordered) panel.push_back(when("first_panel", {call("await_turn_of_slot")}));
     append(panel, {wait(0), keep("dQ"), when("last_panel", {release}), make(Kind::Store, {"dq"}, {"dQ"}, "panel")});
     Body tile = {let("slot"),
-                 await("dSs", "ds"),
+                 await_full({"dSs"}, "ds"),
                  let("tile_number"),
                  when("no_tile", {make(Kind::Return, {}, {}, "from_loop")}),
-                 when("first_number", {await("Ks", "once"), await("other Ks", "once")}),
+                 when("first_number", {await_full({"Ks"}, "once"), await_full({"other Ks"}, "once")}),
                  let("to"),
                  loop_of_queries("panels", std::move(panel)),
                  when("no_panels", {release})};

@@ -28,13 +28,6 @@ struct Consumer : Maker {
   const HalfNames& own = kNames[is_first ? 0 : 1];
   const HalfNames& other = kNames[is_first ? 1 : 0];
 
-  Statement await(Names buffers, std::string_view form) {
-    return with(make(Kind::Await, buffers, {}, form), "barrier", std::string("full"));
-  }
-  Statement wait(std::int64_t pending) { return with(make(Kind::Wait), "pending", pending); }
-  Statement keep(std::string_view registers, std::string_view form = {}) const {
-    return make(Kind::Keep, {registers}, {}, form);
-  }
   // Gives back this warpgroup's half of a place.
   Statement release(std::string_view which) const {
     const bool is_other = which == "before", in_cluster = c.cluster > 1;
@@ -47,19 +40,16 @@ struct Consumer : Maker {
   Statement clear_hidden(std::string_view form) const {
     return make(Kind::Fill, {own.half, own.other_piece}, {own.half, own.other_piece}, form);
   }
-  static Body batch(Statement product) {
-    return {make_statement(Kind::Fence), std::move(product), make_statement(Kind::Commit)};
-  }
   Statement leave_loop() const { return make(Kind::Return, {}, {}, "from_loop"); }
 
   // A product begins as soon as its piece is there.
   Body multiply_piece(int piece) {
     const std::string_view keys = kPieces[static_cast<std::size_t>(piece)];
-    Body body = {await({keys}, "piece")};
+    Body body = {await_full({keys}, "piece")};
     Statement s = make(Kind::Mma, {"S"}, {keys, "Qs"}, "piece");
     if (piece == kMlaPieces - 1) s.reads.push_back(p.buffer("Ts"));
     s.product = products[piece == 0 ? 0 : 1];
-    append(body, batch(std::move(s)));
+    append(body, batch({std::move(s)}));
     return body;
   }
   Body multiply_pieces(int first, int end) {
@@ -69,7 +59,8 @@ struct Consumer : Maker {
   }
 
   Body follow() {
-    return {await({own.half, own.other_piece}, "half_before"), make(Kind::Await, {other.weights}, {}, "weights_before"),
+    return {await_full({own.half, own.other_piece}, "half_before"),
+            make(Kind::Await, {other.weights}, {}, "weights_before"),
             make(Kind::Rescale, {"O", "rows"}, {"O", "rows", other.rises}, "of_before"), clear_hidden("hidden_before")};
   }
   Body add_other_tile() {
@@ -129,7 +120,7 @@ struct Consumer : Maker {
     append(body, {clear_hidden("hidden"), keep("O")});
     Statement output = make(Kind::Mma, {"O"}, {"P", own.half, own.other_piece}, "output");
     output.product = products[2];
-    append(body, batch(std::move(output)));
+    append(body, batch({std::move(output)}));
     append(body, hand_over());
     append(body, {wait(0), keep("O"), release("own"), make(Kind::Advance, {"K0s"})});
     return body;
@@ -158,12 +149,12 @@ struct Consumer : Maker {
   }
   Body consume() {
     Statement join = make(Kind::Barrier, {own.sums}, {other.sums});
-    return {
-        loop("items",
-             {let("segment"), await({"Qs"}, "queries"), call("attend"), make(Kind::Stage, {own.sums}, {"rows"}, "sums"),
-              std::move(join), make(Kind::Reduce, {"rows"}, {"rows", other.sums}),
-              make(Kind::Release, {"Qs"}, {}, "queries"), let("last"), when("last_item", {call("begin_next_launch")}),
-              make(Kind::Store, {"o"}, {"O", "rows"}), when("last_item", {make(Kind::Return)})})};
+    return {loop(
+        "items",
+        {let("segment"), await_full({"Qs"}, "queries"), call("attend"), make(Kind::Stage, {own.sums}, {"rows"}, "sums"),
+         std::move(join), make(Kind::Reduce, {"rows"}, {"rows", other.sums}),
+         make(Kind::Release, {"Qs"}, {}, "queries"), let("last"), when("last_item", {call("begin_next_launch")}),
+         make(Kind::Store, {"o"}, {"O", "rows"}), when("last_item", {make(Kind::Return)})})};
   }
 
   Statement consumer() {

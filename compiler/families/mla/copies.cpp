@@ -11,20 +11,13 @@ namespace {
 struct CopyRoles : Maker {
   const KernelConfig& c;
 
-  Statement await_empty(std::string_view buffer, std::string_view form) {
-    return with(make(Kind::Await, {buffer}, {}, form), "barrier", std::string("empty"));
-  }
-  Statement copied(Names to, std::string_view from, std::string_view form) {
-    return with(make(Kind::Load, to, {from}, form), "copy", std::string("tma"));
-  }
-
   // The columns behind V come with its last ones.
   Body copy_tile() {
-    return {await_empty("K0s", "place"),
+    return {await_empty({"K0s"}, "place"),
             make(Kind::Expect, {"K0s", "K1s"}, {}, "pieces"),
             call("gather_warp"),
             copied({"K0s", "K1s"}, "k", "half"),
-            await_empty("K2s", "place"),
+            await_empty({"K2s"}, "place"),
             make(Kind::Expect, {"K2s", "K3s"}, {}, "pieces"),
             call("gather_warp"),
             copied({"K2s", "K3s", "Ts"}, "k", "half"),
@@ -54,7 +47,7 @@ struct CopyRoles : Maker {
                  call("find_next"),
                  call("gather_warp"),
                  call("prefetch_queries"),
-                 await_empty("Qs", "queries_next")};
+                 await_empty({"Qs"}, "queries_next")};
     append(item, copy_queries("next"));
     body.push_back(loop("items_of_queries", std::move(item)));
     return body;
