@@ -46,9 +46,9 @@ const AttributeRow* attribute_row(std::string_view key);
 
 // ---- buffers ----
 
-// By what who reads a ring, and who fills it, count: by rings of its own, by the steps of all items, by the steps of one of
-// two who take turns at them, or by items.
-enum class Counter { Rings, Steps, Turns, Items };
+// By what who reads a ring, and who fills it, count: by rings of its own, by the steps of all items, by those steps of them
+// that alternate with another role's, or by items.
+enum class Counter { Rings, Steps, Alternating, Items };
 
 enum class Space { Global, Shared, Register };
 

@@ -31,7 +31,7 @@ std::int64_t Rings::slot_of(const Actor& actor, const Step& step, int b) const {
   const std::int64_t number = step.number - (is_before(*step.statement) ? 1 : 0);
   if (buffer(b).counter == Counter::Items) return step.item + (is_next(*step.statement) ? 1 : 0);
   if (buffer(b).counter == Counter::Steps) return number;
-  if (buffer(b).counter == Counter::Turns) return number / 2;
+  if (buffer(b).counter == Counter::Alternating) return number / 2;
   if (!actor.is_consumer()) return actor.count;
   if (buffer(b).ring == "q_ring") return step.item;
   if (buffer(b).ring.empty()) return actor.reads.at(b).released;

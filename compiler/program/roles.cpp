@@ -306,7 +306,7 @@ struct LoopsTrace : BodiesTrace {
 
   static bool is_of_items(const Statement& s) { return s.label.starts_with("items"); }
   static bool is_own(const Statement& s) {
-    constexpr std::string_view kLoops[] = {"steps", "key_tiles", "turns", "dealt_tiles", "panels"};
+    constexpr std::string_view kLoops[] = {"steps", "key_tiles", "alternating", "dealt_tiles", "panels"};
     return s.kind == Kind::Loop && (is_of_items(s) || std::ranges::count(kLoops, s.label) > 0);
   }
   static bool has_loops(const Body& body) {
@@ -325,7 +325,7 @@ struct LoopsTrace : BodiesTrace {
              {"no_panels", false}};
     run_loop = [this](const Statement& loop) {
       if (is_of_items(loop)) return run_items(loop.body, loop.label == "items_of_warp");
-      if (loop.label == "turns") return run_turns(loop.body);
+      if (loop.label == "alternating") return run_alternating(loop.body);
       if (loop.label == "dealt_tiles") return run_dealt_tiles(loop.body);
       return loop.label == "panels" ? run_panels(loop.body) : run_steps(loop.body);
     };
@@ -369,7 +369,7 @@ struct LoopsTrace : BodiesTrace {
     return true;
   }
   // Tiles of all items belong to two roles in turn: each has its own, and the tile before, which is the other's.
-  bool run_turns(const Body& body) {
+  bool run_alternating(const Body& body) {
     for (std::int64_t own = (first + number) % 2; own <= tiles; own += 2) {
       now.number = first + own;
       now.tile = own < tiles ? own : -1;

@@ -130,10 +130,10 @@ struct Consumer : Maker {
   // first step would come from memory.
   Body attend() {
     const Statement add = call("add_other_tile");
-    Body turns = {is_first ? add : when("tiles_end", {add}), when("tiles_end", {leave_loop()})};
-    append(turns, {let("mixed"), call("step"), mark("before"), when("none_before", {make(Kind::Return)}), mark("tile"),
+    Body tiles = {is_first ? add : when("tiles_end", {add}), when("tiles_end", {leave_loop()})};
+    append(tiles, {let("mixed"), call("step"), mark("before"), when("none_before", {make(Kind::Return)}), mark("tile"),
                    mark("follows")});
-    Statement all = loop("turns", std::move(turns));
+    Statement all = loop("alternating", std::move(tiles));
     all.attributes = visited;
     return {make(Kind::Fill, {"rows"}, {}, "none"),
             make(Kind::Fill, {"O"}),

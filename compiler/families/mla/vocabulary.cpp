@@ -81,7 +81,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Loop, "items_of_queries", "#pragma unroll 1\nfor (u32 number = 0;; ++number) {{", "}}"},
     {Kind::Loop, "items_of_warp", "do {{", "}} while (at.more);"},
     {Kind::Loop, "steps", "#pragma unroll 1\nwhile (tile <= s.last_tile) {{", "}}"},
-    {Kind::Loop, "turns", "#pragma unroll 1\nwhile (true) {{", "}}"},
+    {Kind::Loop, "alternating", "#pragma unroll 1\nwhile (true) {{", "}}"},
 
     {Kind::Let, "memory", "extern __shared__ __align__(1024) unsigned char memory[];"},
     {Kind::Let, "scratch", "int* scratch = reinterpret_cast<int*>(memory + kPlaces.scratch_offset);"},
