@@ -24,12 +24,6 @@ struct Turns {
   u32 warpgroup;
   __device__ void begin() const { sync_named(kTurnBarrier + warpgroup, 2 * kThreadsPerWarpgroup); }
   __device__ void end() const { arrive_named(kTurnBarrier + (warpgroup ^ 1), 2 * kThreadsPerWarpgroup); }
-  __device__ void enter() const {
-    if (warpgroup == 1) begin();
-  }
-  __device__ void leave() const {
-    if (warpgroup == 0) end();
-  }
 };
 
 // A fragment that, multiplied with row terms, gives each score the sum of its query's three: the first of a row, or those

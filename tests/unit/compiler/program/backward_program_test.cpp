@@ -119,14 +119,7 @@ TEST(HopperBackwardProgram, AStatementLessIsSeen) {
 // Neighbours may change places where neither needs the other.
 TEST(HopperBackwardProgram, NeighboursThatChangePlaces) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 16 : 4);
-  mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
-    if (place.at + 1 >= place.body->size()) return {};
-    Statement &a = place.statement(), &b = (*place.body)[place.at + 1];
-    if (b.kind == Kind::Otherwise) return {};
-    is_excused = may_go_unseen(a) || may_go_unseen(b) || testing::commute(program, a, b);
-    std::swap(a, b);
-    return fmt::format("{} before {}", describe(program, a), describe(program, b));
-  });
+  mutations.exchange_neighbours(may_go_unseen);
   mutations.expect_unseen_at_most(54);
   EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 20 : 100);
 }

@@ -63,13 +63,7 @@ TEST(DecodeProgram, AStatementLessIsSeen) {
 
 TEST(DecodeProgram, NeighboursThatChangePlaces) {
   Mutations all = mutations();
-  all.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
-    if (place.at + 1 >= place.body->size()) return {};
-    Statement &a = place.statement(), &b = (*place.body)[place.at + 1];
-    is_excused = may_go_unseen(a) || may_go_unseen(b) || testing::commute(program, a, b);
-    std::swap(a, b);
-    return fmt::format("{} before {}", describe(program, a), describe(program, b));
-  });
+  all.exchange_neighbours(may_go_unseen);
   all.expect_unseen_at_most(10);
   EXPECT_GT(all.seen, 30);
 }

@@ -143,6 +143,17 @@ struct Mutations {
     std::printf("%d changes: %d seen, %d that may go unseen, %zu others\n", tried, seen, excused, unseen.size());
     EXPECT_EQ(printed_alike, 0);
   }
+  // Exchanges each statement with the next one, where `may_go_unseen` excuses one of them or the two commute.
+  void exchange_neighbours(bool (*may_go_unseen)(const Statement&)) {
+    try_all([may_go_unseen](Program& program, const Place& place, bool& is_excused) -> std::string {
+      if (place.at + 1 >= place.body->size()) return {};
+      Statement &a = place.statement(), &b = (*place.body)[place.at + 1];
+      if (b.kind == Kind::Otherwise) return {};
+      is_excused = may_go_unseen(a) || may_go_unseen(b) || commute(program, a, b);
+      std::swap(a, b);
+      return fmt::format("{} before {}", describe(program, a), describe(program, b));
+    });
+  }
   // Some neighbours that change places are left: a commit that takes a product into another group, all of which are waited
   // for together; conditions that no scenario decides; and calls. There are no more than when this was written.
   void expect_unseen_at_most(std::size_t most) const {
