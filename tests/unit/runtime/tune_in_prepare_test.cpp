@@ -47,6 +47,11 @@ class TuneInPrepare : public ::testing::Test {
     EXPECT_TRUE(made);
     return made ? *made : nullptr;
   }
+  // Nothing is recorded on a busy machine; a record that is there has to be used.
+  void expect_no_record() const {
+    const auto records = read_records(folder + "/v1/tuned.txt");
+    EXPECT_TRUE(!records || records->records.empty()) << "there is a record, and prepare does not use it";
+  }
   const std::string folder = ::testing::TempDir() + "flashjit_tune_" + std::to_string(::getpid());
 };
 
@@ -56,6 +61,7 @@ TEST_F(TuneInPrepare, MeasuresOnceAndIsRemembered) {
   tune.tune = milliseconds(300);
   const auto first = prepare_tuned([this] { return engine(); }, tune);
   ASSERT_TRUE(first) << first.error().message;
+  if (!tuned(**first)) expect_no_record();
   if (!tuned(**first)) GTEST_SKIP() << kBusy;
   const auto records = read_records(folder + "/v1/tuned.txt");
   ASSERT_TRUE(records);
@@ -110,22 +116,27 @@ TEST_F(TuneInPrepare, HintsOfAClassShareAKernel) {
 }
 
 TEST_F(TuneInPrepare, ManyThreadsTuneOnce) {
-  const auto own = engine();
   PrepareOptions tune;
   tune.shape = "q=16";
   tune.tune = milliseconds(1000);  // also where others keep the machine busy
-  std::vector<std::shared_ptr<Kernel>> kernels(6);
-  {
-    std::vector<std::jthread> threads;
-    for (auto& kernel : kernels) {
-      threads.emplace_back([&] {
-        if (auto made = own->prepare(kSpec, tune)) kernel = *made;
-      });
+  bool decided = false;
+  for (int attempt = 0; attempt < 10 && !decided; ++attempt) {
+    const auto own = engine();
+    std::vector<std::shared_ptr<Kernel>> kernels(6);
+    {
+      std::vector<std::jthread> threads;
+      for (auto& kernel : kernels) {
+        threads.emplace_back([&] {
+          if (auto made = own->prepare(kSpec, tune)) kernel = *made;
+        });
+      }
     }
+    for (const auto& kernel : kernels) EXPECT_EQ(kernel, kernels.front());
+    ASSERT_NE(kernels.front(), nullptr);
+    decided = tuned(*kernels.front());
+    if (!decided) expect_no_record();
   }
-  for (const auto& kernel : kernels) EXPECT_EQ(kernel, kernels.front());
-  ASSERT_NE(kernels.front(), nullptr);
-  if (!tuned(*kernels.front())) GTEST_SKIP() << kBusy;
+  if (!decided) GTEST_SKIP() << kBusy;
 }
 
 // A record is of as many threads as the engine has, whatever the machine has.
@@ -138,6 +149,7 @@ TEST_F(TuneInPrepare, TheRecordIsOfTheEnginesThreads) {
   };
   const auto kernel = prepare_tuned(engine_of_one, tune);
   ASSERT_TRUE(kernel) << kernel.error().message;
+  if (!tuned(**kernel)) expect_no_record();
   if (!tuned(**kernel)) GTEST_SKIP() << kBusy;
 }
 
