@@ -85,6 +85,12 @@ struct Teams {
 };
 Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClusters& resident);
 
+// Heads whose tiles are worked on together share L2: of each the rows that a tile may read, keys in forward and queries in backward.
+struct HeadGroupRule {
+  std::int64_t row_bytes = 0;        // that a row of a head takes of L2
+  std::int64_t most_rows = 1 << 24;  // that count, however long the sequence is
+};
+
 // One kernel of a plan. Its arguments: KernelParams, TensorMaps if it takes them, then pointers to buffers.
 struct KernelLaunch {
   std::string entry;   // extern "C" name

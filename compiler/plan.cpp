@@ -177,9 +177,10 @@ std::string why_family(const Plan& plan, const Schedule& pins) {
 
 // What a call launches, and the buffers between: schedule and config say it, whatever the passes do.
 void add_launches(Plan& plan) {
+  plan.head_groups.row_bytes = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
   plan.schedule.family->finish(plan);
   if (plan.config.append && plan.target.gpu) add_append(plan);
-  if (plan.config.v_transposed && plan.target.gpu && !reads_columns(plan.config)) add_value_rows(plan);
+  if (plan.config.v_transposed && plan.target.gpu && !plan.reads_columns) add_value_rows(plan);
   overlap_with_before(plan);
 }
 

@@ -15,6 +15,7 @@
 #include "compiler/spec/schedule.h"
 #include "compiler/spec/spec.h"
 #include "compiler/spec/target.h"
+#include "compiler/tensor_maps.h"
 #include "templates/kernel_config.h"
 
 namespace flashjit {
@@ -40,8 +41,13 @@ struct Plan {
   std::vector<WorkspaceBuffer> workspace;  // what they pass on
   int rotated_q = -1;                      // of these the one that `launches` find Q in; none: Q is as given
   int value_rows = -1;                     // likewise V
+  bool reads_columns = false;              // `launches` read V^T as v_transposed has it, and need no rows
+  std::vector<OperandMap> maps;            // of what TMA copies, for the launches that take tensor maps
+  std::vector<InputMap> input_maps;        // likewise, of tensors of the score
+  HeadGroupRule head_groups;               // how many heads are worked on together
   TileAnalysis tiles;                      // of spec.mask
   TileAnalysis query_tiles;                // of backward: likewise along the queries, for tiles of keys
+  bool linear_weights = false;             // weights of 8 bits are interpolated between powers of two
   bool wide_ints = false;                  // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;          // what is slower than it could be, and why; and last,
   std::string why_family;                  // where there is a faster family: why not that

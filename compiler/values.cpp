@@ -7,8 +7,6 @@
 
 namespace flashjit {
 
-bool reads_columns(const KernelConfig& config) { return config.transpose == Transpose::launch; }
-
 void add_value_rows(Plan& plan) {
   const KernelConfig& c = plan.config;
   const bool packed = c.sequences == Sequences::packed;

@@ -9,9 +9,6 @@ namespace flashjit {
 
 struct Shape;
 
-// Do the launches of the family read V^T themselves?
-bool reads_columns(const KernelConfig& config);
-
 // The launch, and memory for the rows, which the launches of the family then read in place of the call's V.
 void add_value_rows(Plan& plan);
 

@@ -38,6 +38,51 @@ constexpr int kMaxParams = 8;     // run-time parameters of masks and scores
 constexpr int kMaxGradients = 4;  // of these, whose gradients backward writes
 constexpr int kMaxInputs = 4;     // of these, that a producer copies beside K
 
+// What the schedule of a family adds, and what follows from it for its loop alone.
+struct SyncConfig {
+  int warps = 0;
+  QueryPlace q_in = QueryPlace::shared;
+  int blocks_per_sm = 1;
+  int unroll_d = 0;  // k-steps of QK unrolled at a time
+};
+
+struct SyncBackwardConfig {
+  int warps = 0;
+  int blocks_per_sm = 1;
+  DqSums dq = DqSums::launch;
+};
+
+struct HopperConfig {
+  int warpgroups = 0;  // that compute, 64 rows each; one more copies
+  int q_stages = 1;
+  Overlap overlap = Overlap::none;
+  Exclusive exclusive = Exclusive::none;
+  RowSum row_sum = RowSum::adds;
+  GridKind grid = GridKind::tiles;
+  Transpose transpose = Transpose::none;
+  Keys keys = Keys::whole;
+};
+
+struct HopperBackwardConfig {
+  int warpgroups = 0;  // that compute
+  int cluster = 1;     // blocks that share dQ: each has some of its columns
+  DqSums dq = DqSums::launch;
+  bool keeps_ds = false;  // dS, where there is room, is summed up by a last launch
+};
+
+// The mla loop cuts keys as the decode loop does.
+struct DecodeConfig {
+  int warps = 0;
+  int blocks_per_sm = 1;
+  Copies copies = Copies::rows;
+  int evict_first_mb = 0;    // K and V that a call has room for leave L2 before other lines up to this size
+  int side_by_side = 8;      // neighbouring heads that as many blocks read at the same time, at most: a power of two
+  int row_tiles = 1;         // not 1: all of a KV head, whose keys as many blocks read at the same time
+  int team = 1;              // not 1: blocks of a cluster that may have a row tile to themselves, at most
+  int cluster = 1;           // mla: blocks that share K: each has some of the rows of a tile
+  bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
+};
+
 struct KernelConfig {
   // The problem
   Element element = Element::bf16;  // of products: Q, K and V are widened to it where memory has elements of 8 bits
@@ -83,7 +128,6 @@ struct KernelConfig {
   int inputs_32 = 0;  // likewise, of 32 bits
   int inputs_q = 0;   // which of them are read at the query as well; the others are the same for all queries
   bool inputs_of_batches = false;  // one of them is the same for all batch indices
-  bool keeps_ds = false;           // backward for sm_90a: dS, where there is room, is summed up by a last launch
   bool has_mask = false;           // variant.gen.cuh's visible() is not always true
   bool mask_has_holes = false;     // variant.gen.cuh's may_see() is not always true
   bool mask_is_range = false;      // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
@@ -92,40 +136,19 @@ struct KernelConfig {
   bool ranges_differ = false;      // the keys that queries see together depend on the sequence, beyond its lengths
   int copy_bytes = 16;             // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs
 
-  // The schedule
+  // The schedule: what all loops have ...
   int tile_q = 0;  // rows of a block: queries, or (query, head of a group) pairs
   int tile_kv = 0;
   int stages = 1;
   TileOrder order = TileOrder::natural;
   Reference reference = Reference::lazy;
-  // of the sync loop
-  int warps = 0;
-  QueryPlace q_in = QueryPlace::shared;
-  int blocks_per_sm = 1;
-  int unroll_d = 0;  // k-steps of QK unrolled at a time
-  // of the hopper loop
-  int warpgroups = 0;  // that compute, 64 rows each; one more copies
-  int q_stages = 1;
-  Overlap overlap = Overlap::none;
-  Exclusive exclusive = Exclusive::none;
-  RowSum row_sum = RowSum::adds;
-  GridKind grid = GridKind::tiles;
   HeadTiles head_tiles = HeadTiles::single;
-  Transpose transpose = Transpose::none;
-  Keys keys = Keys::whole;
-  // of the decode loop
-  Copies copies = Copies::rows;
-  int evict_first_mb = 0;    // K and V that a call has room for leave L2 before other lines up to this size
-  int side_by_side = 8;      // neighbouring heads that as many blocks read at the same time, at most: a power of two
-  int row_tiles = 1;         // not 1: all of a KV head, whose keys as many blocks read at the same time
-  int team = 1;              // not 1: blocks of a cluster that may have a row tile to themselves, at most
-  bool fixed_parts = false;  // keys are cut where the length of their sequence says, whatever else is in the call
-  // of the backward loop
-  DqSums dq = DqSums::launch;
-  // of the mla loop, and of the backward loop for sm_90a
-  int cluster = 1;   // blocks that share K: each has some of the rows of a tile; or that share dQ: some of its columns
-  int box_keys = 0;  // not 0: TMA copies so many rows of K at a time, from pages as well,
-  int box_queries = 0;  // so many of Q, and nothing else
+  // ... and what one of them has
+  SyncConfig sync;
+  SyncBackwardConfig sync_backward;
+  HopperConfig hopper;
+  HopperBackwardConfig hopper_backward;
+  DecodeConfig decode;
 };
 
 constexpr int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -140,18 +163,9 @@ constexpr bool folds_scale(const KernelConfig& c) { return !c.has_score && c.sca
 // Bytes of an element in memory: of Q, and of K and V.
 constexpr int query_bytes(const KernelConfig& c) { return has_scaled_queries(c) ? 1 : size_of(c.element); }
 constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }
-// K and V of 8 bits under Q of 16, which a launch before the hopper loop widens.
-constexpr bool widens(const KernelConfig& c) { return is_scaled(c) && !has_scaled_queries(c) && c.warpgroups > 0; }
-// Are weights the bits of their exponents (hopper/narrow.cuh)? A column of ones beside V sums them up.
-constexpr bool interpolates(const KernelConfig& c) {
-  return c.linear_exp && c.element == Element::f8 && c.row_sum == RowSum::matrix;
-}
 // How many keys share a scale; 0: all of a sequence.
 constexpr int keys_of_scale(const KernelConfig& c) { return c.token_scales ? 1 : c.scale_block; }
 constexpr bool has_key_scales(const KernelConfig& c) { return keys_of_scale(c) > 0; }
-// Is the scale of K found for each tile of keys? Also where it is the same for all, if the hopper loop has no register that
-// holds it for an item, as with d=256. Else that costs 5 % (d=128, 4 x 4096; H200, 2026-11-27).
-constexpr bool has_tile_scales(const KernelConfig& c) { return has_key_scales(c) || (widens(c) && c.head_dim_v > 224); }
 
 // A matrix instruction takes 32 bytes of a row of Q and of K, and as much of one of V is read at a time; head dims are
 // padded to that and no further.
@@ -170,8 +184,8 @@ constexpr int queries_per_tile(const KernelConfig& c) {
 // Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as
 // long as the block has rows that is never so with a causal mask. Holes are those of the block. (With one stage the
 // producer would wait for that tile.)
-constexpr bool has_own_tiles(const KernelConfig& c) {
-  return c.warpgroups > 1 && c.tile_kv < c.tile_q && c.stages > 1 && c.has_mask && !c.mask_has_holes;
+constexpr bool has_own_tiles(const KernelConfig& c, int warpgroups) {
+  return warpgroups > 1 && c.tile_kv < c.tile_q && c.stages > 1 && c.has_mask && !c.mask_has_holes;
 }
 
 }  // namespace flashjit

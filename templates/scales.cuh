@@ -18,7 +18,7 @@ __device__ inline float query_scale(const KernelParams& params, const Sequence& 
 
 // Of K, where all keys share it.
 __device__ inline float key_scale(const KernelParams& params, const Sequence& seq) {
-  if constexpr (!is_scaled(config) || has_tile_scales(config)) return 1.0f;
+  if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
   return scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
 }
 

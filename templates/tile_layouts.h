@@ -48,11 +48,33 @@ constexpr PanelLayout panel_layout(int rows, int dims, Element element) {
   return panel_layout(rows, dims, size_of(element));
 }
 
+// A tile of keys in pages is copied in boxes of so many rows, none of which lies in two pages.
+constexpr int rows_in_a_page(int tile, int page_size) {
+  return page_size == 0 ? tile : rows_in_a_page(page_size, tile % page_size);
+}
+
 // The high word of the descriptor of an operand of a warpgroup product: 128-byte swizzle, and the step from eight rows
 // to the next.
 constexpr unsigned kDescriptorHigh = 1u << 30 | 8 * kPanelWidth / 16;
 
 // That of an operand of rows of 16 bytes one below the other, with no swizzle.
 constexpr unsigned kRowsDescriptorHigh = 8 * 16 / 16;
+
+// Blocks of such loops have warpgroups that compute, and one more that copies.
+constexpr int kRowsPerWarpgroup = 64;
+constexpr int kThreadsPerWarpgroup = 128;
+constexpr int threads_of_warpgroups(int computing) { return (computing + 1) * kThreadsPerWarpgroup; }
+
+// What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by
+// its 64 rows, or by one row that all queries share.
+constexpr bool is_input(const KernelConfig& c, int i) { return (c.inputs_16 | c.inputs_32) >> i & 1; }
+constexpr int input_rows(const KernelConfig& c, int i) { return c.inputs_q >> i & 1 ? kRowsPerWarpgroup : 1; }
+constexpr int input_bytes_per_key(const KernelConfig& c, int i) { return c.inputs_16 >> i & 1 ? 2 : 4; }
+// The place of parameter i among the inputs.
+constexpr int input_number(const KernelConfig& c, int i) {
+  int number = 0;
+  for (int j = 0; j < i; ++j) number += is_input(c, j);
+  return number;
+}
 
 }  // namespace flashjit

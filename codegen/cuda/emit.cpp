@@ -1,8 +1,8 @@
 #include "codegen/cuda/emit.h"
 
 #include <algorithm>
+#include <span>
 #include <string_view>
-#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -14,8 +14,8 @@
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
 #include "compiler/language/gradient.h"
+#include "compiler/program/config_fields.h"
 #include "compiler/spec/config_words.h"
-#include "compiler/spec/flags.h"
 
 namespace flashjit {
 namespace {
@@ -57,85 +57,17 @@ std::string header(const Plan& plan, std::string_view what) {
 std::string short_header(std::string_view what) { return fmt::format("// {} Generated: see config.gen.cuh.\n", what); }
 
 // A float literal that reads back as the same float.
-std::string float_literal(float value) {
-  std::string text = fmt::format("{:.9g}", value);
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text + "f";
-}
-
-template <class T>
-std::string literal(T value) {
-  if constexpr (std::is_enum_v<T>) return fmt::format("{}::{}", Words<T>::type, word(value));
-  else if constexpr (std::is_same_v<T, float>) return float_literal(value);
-  else return fmt::format("{}", value);
-}
-
-// What a KernelConfig says of the problem: the name, the field, and whether it is written down also where it is at its
-// default, because a reader looks for it. What the schedule says, its own table writes down
-// (compiler/spec/schedule.cpp).
-template <class Visit>
-void for_each_problem_field(const AttentionSpec& spec, const Visit& field) {
-  field("element", &KernelConfig::element, true);
-  field("queries", &KernelConfig::queries, false);
-  field("cache", &KernelConfig::cache, false);
-  field("results", &KernelConfig::results, false);
-  field("output", &KernelConfig::output, !is_backward(spec));
-  field("output_dq", &KernelConfig::output_dq, is_backward(spec));
-  field("output_dk", &KernelConfig::output_dk, is_backward(spec));
-  field("output_dv", &KernelConfig::output_dv, is_backward(spec));
-  field("head_dim_qk", &KernelConfig::head_dim_qk, true);
-  field("head_dim_v", &KernelConfig::head_dim_v, true);
-  field("heads_q", &KernelConfig::heads_q, true);
-  field("heads_kv", &KernelConfig::heads_kv, true);
-  field("sequences", &KernelConfig::sequences, false);
-  field("page_size", &KernelConfig::page_size, false);
-  field("lse", &KernelConfig::lse, false);
-  for (const SpecFlag& flag : kSpecFlags) field(flag.name, flag.of_kernel, false);
-  field("scale_block", &KernelConfig::scale_block, false);
-  field("sink_gradient", &KernelConfig::sink_gradient, false);
-  field("gradients", &KernelConfig::gradients, false);
-  field("rope", &KernelConfig::rope, false);
-  field("rope_dims", &KernelConfig::rope_dims, false);
-  field("rope_base", &KernelConfig::rope_base, false);
-  field("dropped", &KernelConfig::dropped, false);
-  field("scale", &KernelConfig::scale, true);
-  field("has_score", &KernelConfig::has_score, false);
-  field("score_has_tanh", &KernelConfig::score_has_tanh, false);
-  field("score_adds", &KernelConfig::score_adds, false);
-  field("score_cap", &KernelConfig::score_cap, false);
-  field("score_factor", &KernelConfig::score_factor, false);
-  field("score_loads", &KernelConfig::score_loads, false);
-  field("inputs_16", &KernelConfig::inputs_16, false);
-  field("inputs_32", &KernelConfig::inputs_32, false);
-  field("inputs_q", &KernelConfig::inputs_q, false);
-  field("inputs_of_batches", &KernelConfig::inputs_of_batches, false);
-  field("keeps_ds", &KernelConfig::keeps_ds, false);
-  field("has_mask", &KernelConfig::has_mask, false);
-  field("mask_has_holes", &KernelConfig::mask_has_holes, false);
-  field("mask_is_range", &KernelConfig::mask_is_range, false);
-  field("queries_are_range", &KernelConfig::queries_are_range, false);
-  field("mask_is_long", &KernelConfig::mask_is_long, false);
-  field("ranges_differ", &KernelConfig::ranges_differ, false);
-  field("copy_bytes", &KernelConfig::copy_bytes, false);
-  field("evict_first_mb", &KernelConfig::evict_first_mb, false);
-  field("side_by_side", &KernelConfig::side_by_side, false);
-  field("row_tiles", &KernelConfig::row_tiles, false);
-  field("team", &KernelConfig::team, false);
-  field("fixed_parts", &KernelConfig::fixed_parts, false);
-  field("cluster", &KernelConfig::cluster, false);
-  field("box_keys", &KernelConfig::box_keys, false);
-  field("box_queries", &KernelConfig::box_queries, false);
-}
-
 std::string emit_config(const Plan& plan) {
-  const KernelConfig usual;
   std::string body;
-  for_each_problem_field(plan.spec, [&](std::string_view name, auto member, bool always) {
-    const auto value = plan.config.*member;
-    if (always || value != usual.*member) body += fmt::format("  c.{} = {};\n", name, literal(value));
-  });
+  const auto add = [&](std::span<const ConfigField> fields) {
+    for (const ConfigField& field : fields) {
+      if ((field.always && field.always(plan.spec)) || !field.is_default(plan.config))
+        body += fmt::format("  c.{} = {};\n", field.name, field.literal(plan.config));
+    }
+  };
+  add(problem_fields());
   body += "\n";
-  for (const auto& [name, value] : config_text(plan.config)) body += fmt::format("  c.{} = {};\n", name, value);
+  add(schedule_fields());
   return header(plan, "What this kernel is; what is not named here is at its default in templates/kernel_config.h.") +
          "#pragma once\n\n#include \"templates/kernel_config.h\"\n\nnamespace flashjit {\n\n"
          "constexpr KernelConfig kernel_config() {\n  KernelConfig c;\n" +
@@ -239,7 +171,8 @@ Result<std::string> gradient_functions(const Plan& plan) {
       reads.size(), heads);
   text +=
       fact_of_reads("int", "gradient_of", reads, [](const GradientRead& r) { return fmt::format("{}", r.gradient); });
-  text += fact_of_reads("GradientSum", "gradient_sum", reads, [](const GradientRead& r) { return literal(r.sum); });
+  text += fact_of_reads("GradientSum", "gradient_sum", reads,
+                        [](const GradientRead& r) { return fmt::format("GradientSum::{}", word(r.sum)); });
   if (heads > 0) {
     int number = 0;
     text += fact_of_reads("int", "head_number", reads, [&](const GradientRead& r) {
@@ -261,7 +194,7 @@ Result<std::string> gradient_functions(const Plan& plan) {
   text += fact_of_reads("bool", "covers_all", reads, [](const GradientRead& r) {
     return std::string(r.sum == GradientSum::own && r.index.plain ? "true" : "false");
   });
-  if (plan.config.keeps_ds) {
+  if (plan.config.hopper_backward.keeps_ds) {
     text += fact_of_reads("bool", "has_own_batches", reads,
                           [](const GradientRead& r) { return std::string(r.index.own_b ? "true" : "false"); });
     text += fact_of_reads("int", "heads_that_share", reads,

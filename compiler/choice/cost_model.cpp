@@ -41,20 +41,21 @@ class WorkSamplers {
   Work of(const Schedule& schedule) {
     const KernelConfig c = config_of(problem_, schedule);
     Work work = with(queries_per_tile(c), c.tile_kv);
-    if (c.warpgroups < 2 || shape_.q_len < 1) return work;
+    const int warpgroups = schedule.family->warpgroups ? schedule.family->warpgroups(c) : 1;
+    if (warpgroups < 2 || shape_.q_len < 1) return work;
     // Warpgroups leave out a tile that only others see, and those without queries at the end all of them. Half of that
     // is time: d=64 full 1k takes 0.95 of it for 0.89 of the steps, causal 0.87 for 0.77, d=256 causal 0.97 for 0.95
     // (H200, 2026-11-22).
     constexpr double kGain = 0.5;
-    const int queries = std::max(1, queries_per_tile(c) / c.warpgroups);
+    const int queries = std::max(1, queries_per_tile(c) / warpgroups);
     double own = work.kv_tiles;
-    if (has_own_tiles(c)) {
+    if (has_own_tiles(c, warpgroups)) {
       const Work& of_warpgroup = with(queries, c.tile_kv);
       own = std::max(of_warpgroup.kv_tiles, own - 1);  // a warpgroup leaves out at most one
       work.mixed_tiles = std::max(of_warpgroup.mixed_tiles, work.mixed_tiles - 1);
     }
     const double blocks = std::ceil(static_cast<double>(shape_.q_len) / queries_per_tile(c));
-    const double working = std::ceil(static_cast<double>(shape_.q_len) / queries) / (blocks * c.warpgroups);
+    const double working = std::ceil(static_cast<double>(shape_.q_len) / queries) / (blocks * warpgroups);
     work.kv_tiles += kGain * (own * working - work.kv_tiles);
     return work;
   }

@@ -60,8 +60,11 @@ struct FamilyRow {
   void (*enumerate)(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
   // Can a complete schedule not run? `why`, if not null, gets the field, its value and the limit.
   bool (*refuses)(const Problem& problem, const Schedule& schedule, std::string* why);
-  // What its loop reads of the problem that others do not, and what follows from schedule and problem together.
-  void (*configure)(const Problem& problem, KernelConfig& config);
+  // Writes the part of the configuration that is its own, what its loop reads of the problem that others do not, and what
+  // follows from schedule and problem together.
+  void (*configure)(const Problem& problem, const Schedule& schedule, KernelConfig& config);
+  // Warpgroups that compute, each of which leaves out tiles that none of its rows sees; null: blocks have none.
+  int (*warpgroups)(const KernelConfig& config) = nullptr;
   Registers (*registers)(const Problem& problem, const KernelConfig& config);
   Prediction (*predict)(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work);
   // By how much of a time predictions of two schedules may be off beside each other. Where a shape is hinted at, another

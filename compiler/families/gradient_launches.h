@@ -23,6 +23,9 @@ void add_gradient_launches(Plan& plan, int tile_kv, int warps, std::string_view 
 // Bytes that launches before and after the loop read and write: O and dO, and with sums dQ is written, read and written.
 double gradient_passes(const AttentionSpec& spec, const Shape& shape, bool sums);
 
+// Of a query and head, what sums of dQ take beside Q and dO, which take what K and V would.
+inline std::int64_t dq_row_bytes(const AttentionSpec& spec) { return std::int64_t{spec.d_qk} * size_of(Dtype::F32); }
+
 // Where items of the launch over keys are cut: along tiles of so many queries, of so many heads; and what says so.
 inline constexpr std::string_view kSharesQueries =
     "  where there are few tiles of keys, blocks share the queries of each, and add up dK and dV likewise\n";

@@ -5,32 +5,11 @@
 
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
-#include "compiler/spec/config_words.h"
-#include "compiler/spec/flags.h"
-#include "templates/dropout.h"
+#include "compiler/program/config_fields.h"
 
 namespace flashjit {
 
 namespace {
-
-// What products are computed from. Halves hold every number of 8 bits, and P has more bits in them than in bf16. A family
-// that multiplies 8 bits as they are says so itself. (check_supported has refused what no loop computes.)
-Element element_of(Dtype dtype) {
-  if (size_of(dtype) == 1) return Element::f16;
-  const auto& words = Words<Element>::values;
-  const auto at = std::find(words.begin(), words.end(), code_name(dtype));
-  return at == words.end() ? Element::f32 : static_cast<Element>(at - words.begin());
-}
-
-Narrow narrow_of(Dtype dtype) {
-  if (size_of(dtype) > 1) return Narrow::none;
-  const auto& words = Words<Narrow>::values;
-  return static_cast<Narrow>(std::ranges::find(words, code_name(dtype)) - words.begin());
-}
-
-bool masks_anything(const AttentionSpec& spec) {
-  return spec.mask && !(spec.mask->op == Op::BoolConst && spec.mask->integer != 0);
-}
 
 // Takes constant factors off a product, a quotient or a negation.
 Expr without_factors(Expr expr, double& factor) {
@@ -77,38 +56,11 @@ constexpr std::size_t kShortMask = 48;
 
 KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles) {
   KernelConfig c;
-  c.element = element_of(spec.dtype);
-  c.queries = narrow_of(spec.dtype);
-  c.cache = narrow_of(spec.kv_dtype);
-  c.results = narrow_of(spec.out_dtype);
-  if (is_backward(spec)) {
-    c.output_dq = element_of(spec.out_dq);
-    c.output_dk = element_of(spec.out_dk);
-    c.output_dv = element_of(spec.out_dv);
-  } else {
-    c.output = element_of(spec.out_dtype);
+  for (const ConfigField& field : problem_fields()) {
+    if (field.set) field.set(c, spec);
   }
-  c.head_dim_qk = spec.d_qk;
-  c.head_dim_v = spec.d_v;
-  c.heads_q = spec.heads_q;
-  c.heads_kv = spec.heads_kv;
-  c.sequences = is_packed(spec) ? Sequences::packed : Sequences::dense;
-  c.page_size = spec.page_size;
-  c.lse = spec.lse;
-  for (const SpecFlag& flag : kSpecFlags) c.*flag.of_kernel = spec.*flag.of_spec;
-  c.scale_block = spec.scale_block;
-  c.sink_gradient = has_sink_gradient(spec);
-  c.gradients = static_cast<int>(params_with_gradients(spec).size());
-  c.rope = spec.rope;
-  c.rope_dims = spec.rope_dims;
-  c.rope_base = spec.rope_base;
-  c.dropped = dropped_of(spec.dropout);
-  c.scale = static_cast<float>(spec.effective_scale());
-  c.has_score = static_cast<bool>(spec.score);
-  c.has_mask = masks_anything(spec);
   c.mask_has_holes = c.has_mask && tiles.may_see;
   c.mask_is_long = c.has_mask && !tiles.line_is_range && node_count(spec.mask) > kShortMask;
-  c.copy_bytes = spec.align_bytes;
   return c;
 }
 
@@ -131,8 +83,13 @@ Dtype weights_of(const AttentionSpec& spec, const KernelConfig& config) {
 
 KernelConfig config_of(const Problem& problem, const Schedule& s) {
   KernelConfig c = problem.config;
-  apply(s, c);
-  s.family->configure(problem, c);
+  take(s.tile_q, c.tile_q);
+  take(s.tile_kv, c.tile_kv);
+  take(s.stages, c.stages);
+  take(s.order, c.order);
+  take(s.reference, c.reference);
+  take(s.head_tiles, c.head_tiles);
+  s.family->configure(problem, s, c);
   return c;
 }
 

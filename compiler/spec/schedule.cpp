@@ -23,19 +23,12 @@ struct Field {
   std::string_view name;
   Result<void> (*set)(Schedule& schedule, const Field& field, std::string_view value);
   bool (*is_set)(const Schedule& schedule);
-  std::string (*get)(const Schedule& schedule);                   // of one that is set
-  void (*apply)(const Schedule& schedule, KernelConfig& config);  // if it is set
-  std::string (*literal)(const KernelConfig& config);             // empty: it is at its default
+  std::string (*get)(const Schedule& schedule);  // of one that is set
   std::optional<int> Schedule::* number = nullptr;
   int least = 1, most = kLargestNumber;  // of a number
 };
 
-template <auto member, auto of_config>
-void apply_field(const Schedule& schedule, KernelConfig& config) {
-  if (schedule.*member) config.*of_config = *(schedule.*member);
-}
-
-template <std::optional<int> Schedule::* member, int KernelConfig::* of_config>
+template <std::optional<int> Schedule::* member>
 constexpr Field number(std::string_view name, int least = 1, int most = kLargestNumber) {
   const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
     const auto parsed = parse_integer(value);
@@ -48,13 +41,10 @@ constexpr Field number(std::string_view name, int least = 1, int most = kLargest
   };
   const auto is_set = [](const Schedule& schedule) { return (schedule.*member).has_value(); };
   const auto get = [](const Schedule& schedule) { return std::to_string(*(schedule.*member)); };
-  const auto literal = [](const KernelConfig& config) {
-    return config.*of_config == KernelConfig{}.*of_config ? std::string() : std::to_string(config.*of_config);
-  };
-  return {name, set, is_set, get, apply_field<member, of_config>, literal, member, least, most};
+  return {name, set, is_set, get, member, least, most};
 }
 
-template <auto member, auto of_config>
+template <auto member>
 constexpr Field choice(std::string_view name) {
   using Enum = typename std::remove_reference_t<decltype(std::declval<Schedule&>().*member)>::value_type;
   const auto set = [](Schedule& schedule, const Field& field, std::string_view value) -> Result<void> {
@@ -68,11 +58,7 @@ constexpr Field choice(std::string_view name) {
   };
   const auto is_set = [](const Schedule& schedule) { return (schedule.*member).has_value(); };
   const auto get = [](const Schedule& schedule) { return std::string(word(*(schedule.*member))); };
-  const auto literal = [](const KernelConfig& config) {
-    if (config.*of_config == KernelConfig{}.*of_config) return std::string();
-    return fmt::format("{}::{}", Words<Enum>::type, word(config.*of_config));
-  };
-  return {name, set, is_set, get, apply_field<member, of_config>, literal};
+  return {name, set, is_set, get};
 }
 
 constexpr Field family_field() {
@@ -85,34 +71,32 @@ constexpr Field family_field() {
   };
   const auto is_set = [](const Schedule& schedule) { return schedule.family != nullptr; };
   const auto get = [](const Schedule& schedule) { return std::string(schedule.family->name); };
-  const auto apply = [](const Schedule&, KernelConfig&) {};
-  const auto literal = [](const KernelConfig&) { return std::string(); };
-  return {"family", set, is_set, get, apply, literal};
+  return {"family", set, is_set, get};
 }
 
 // The only list of fields; order of printing. Which of them the schedules of a family have, its row says.
 constexpr std::array kFields = {
     family_field(),
-    number<&Schedule::tile_q, &KernelConfig::tile_q>("tile_q"),
-    number<&Schedule::tile_kv, &KernelConfig::tile_kv>("tile_kv"),
-    number<&Schedule::warps, &KernelConfig::warps>("warps"),
-    number<&Schedule::warpgroups, &KernelConfig::warpgroups>("warpgroups", 1, 3),
-    number<&Schedule::stages, &KernelConfig::stages>("stages"),
-    number<&Schedule::q_stages, &KernelConfig::q_stages>("q_stages", 1, 2),
-    choice<&Schedule::q_in, &KernelConfig::q_in>("q_in"),
-    number<&Schedule::blocks_per_sm, &KernelConfig::blocks_per_sm>("blocks_per_sm"),
-    number<&Schedule::unroll_d, &KernelConfig::unroll_d>("unroll_d"),
-    choice<&Schedule::overlap, &KernelConfig::overlap>("overlap"),
-    choice<&Schedule::exclusive, &KernelConfig::exclusive>("exclusive"),
-    choice<&Schedule::reference, &KernelConfig::reference>("reference"),
-    choice<&Schedule::row_sum, &KernelConfig::row_sum>("row_sum"),
-    choice<&Schedule::grid, &KernelConfig::grid>("grid"),
-    choice<&Schedule::head_tiles, &KernelConfig::head_tiles>("head_tiles"),
-    choice<&Schedule::transpose, &KernelConfig::transpose>("transpose"),
-    choice<&Schedule::keys, &KernelConfig::keys>("keys"),
-    choice<&Schedule::order, &KernelConfig::order>("order"),
-    choice<&Schedule::copies, &KernelConfig::copies>("copies"),
-    choice<&Schedule::dq, &KernelConfig::dq>("dq"),
+    number<&Schedule::tile_q>("tile_q"),
+    number<&Schedule::tile_kv>("tile_kv"),
+    number<&Schedule::warps>("warps"),
+    number<&Schedule::warpgroups>("warpgroups", 1, 3),
+    number<&Schedule::stages>("stages"),
+    number<&Schedule::q_stages>("q_stages", 1, 2),
+    choice<&Schedule::q_in>("q_in"),
+    number<&Schedule::blocks_per_sm>("blocks_per_sm"),
+    number<&Schedule::unroll_d>("unroll_d"),
+    choice<&Schedule::overlap>("overlap"),
+    choice<&Schedule::exclusive>("exclusive"),
+    choice<&Schedule::reference>("reference"),
+    choice<&Schedule::row_sum>("row_sum"),
+    choice<&Schedule::grid>("grid"),
+    choice<&Schedule::head_tiles>("head_tiles"),
+    choice<&Schedule::transpose>("transpose"),
+    choice<&Schedule::keys>("keys"),
+    choice<&Schedule::order>("order"),
+    choice<&Schedule::copies>("copies"),
+    choice<&Schedule::dq>("dq"),
 };
 
 using FieldSet = std::uint32_t;  // bit i: kFields[i]
@@ -166,21 +150,6 @@ Result<void> set_field(Schedule& schedule, std::string_view key, std::string_vie
 }
 
 }  // namespace
-
-void apply(const Schedule& schedule, KernelConfig& config) {
-  // By their numbers, as in is_complete: candidates ask this of every schedule.
-  const auto all = [&]<std::size_t... i>(std::index_sequence<i...>) { (kFields[i].apply(schedule, config), ...); };
-  all(std::make_index_sequence<kFields.size()>());
-}
-
-std::vector<std::pair<std::string_view, std::string>> config_text(const KernelConfig& config) {
-  std::vector<std::pair<std::string_view, std::string>> text;
-  for (const Field& field : kFields) {
-    if (std::string literal = field.literal(config); !literal.empty())
-      text.emplace_back(field.name, std::move(literal));
-  }
-  return text;
-}
 
 std::string_view name(Family family) { return family->name; }
 

@@ -52,11 +52,11 @@ struct Schedule {
 Result<Schedule> parse_schedule(std::string_view text);
 std::string print(const Schedule& schedule);
 
-// Takes what is set over into the configuration, whose fields have the same names.
-void apply(const Schedule& schedule, KernelConfig& config);
-// What a schedule has made of a configuration, as C++ writes it: {"overlap", "Overlap::qk_pv"}. Not those at their
-// defaults.
-std::vector<std::pair<std::string_view, std::string>> config_text(const KernelConfig& config);
+// Takes a field that is set over into the configuration of a kernel.
+template <class T>
+void take(const std::optional<T>& field, T& of_config) {
+  if (field) of_config = *field;
+}
 
 std::string_view name(Family family);
 // Null: there is none of this name.

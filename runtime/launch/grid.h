@@ -20,8 +20,7 @@ class HeadGroups {
   int heads_kv_;
   int heads_per_kv_;  // that have items of their own, and read the same K and V
   bool of_queries_;   // are the rows that are shared
-  std::int64_t most_rows_;
-  std::int64_t row_bytes_;
+  HeadGroupRule rule_;
 };
 
 }  // namespace flashjit

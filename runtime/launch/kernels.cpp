@@ -38,8 +38,9 @@ Result<std::int64_t> RunnableKernel::workspace_bytes(const CallArguments& call) 
 GpuKernel::GpuKernel(const GpuContext& gpu, int ordinal, const Compiled& compiled)
     : RunnableKernel(compiled.plan, compiled.facts, ordinal),
       gpu_(gpu),
+      maps_(compiled.plan.maps),
+      input_maps_(compiled.plan.input_maps),
       config_(compiled.plan.config),
-      inputs_(input_places(compiled.plan)),
       sm_count_(compiled.plan.target.sm_count) {}
 
 namespace {
@@ -100,7 +101,6 @@ Result<std::shared_ptr<GpuKernel>> GpuKernel::load(const GpuContext& gpu, int or
     kernel->before_.push_back({function, launch});
   }
   kernel->library_ = std::move(library);
-  if (std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)) kernel->mapped_ = mapped_operands(plan);
   if (takes_items(plan)) kernel->counters_ = std::move(counters);
   return kernel;
 }
@@ -152,9 +152,9 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   for (const Entry& entry : before_) FLASHJIT_TRY(start(entry));
   if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
   if (value_rows_ >= 0) use_value_rows(params, sizes, buffers[static_cast<std::size_t>(value_rows_)]);
-  if (!mapped_.empty()) {
-    FLASHJIT_TRY(encode_operands(*gpu_.driver, config_, mapped_, params, sizes, maps));
-    FLASHJIT_TRY(encode_inputs(*gpu_.driver, config_, inputs_, call, params, maps));
+  if (!maps_.empty()) {
+    FLASHJIT_TRY(encode_operands(*gpu_.driver, maps_, params, sizes, maps));
+    FLASHJIT_TRY(encode_inputs(*gpu_.driver, input_maps_, call, params, maps));
   }
   for (const Entry& entry : entries_) {
     if (entry.launch.of_teams != (teams.blocks > 1) || (teams.count > 0 && entry.launch.adds_up)) continue;

@@ -59,12 +59,12 @@ class GpuKernel : public RunnableKernel {
   // What the family's launches get in place of the call's Q or V.
   void use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
-  std::vector<Entry> entries_;         // in the order of their launches
-  ResidentClusters resident_ = {};     // of the one of teams
-  std::vector<Entry> before_;          // before them, likewise
-  std::vector<MappedOperand> mapped_;  // empty: none of them takes tensor maps
+  std::vector<Entry> entries_;          // in the order of their launches
+  ResidentClusters resident_ = {};      // of the one of teams
+  std::vector<Entry> before_;           // before them, likewise
+  const std::vector<OperandMap> maps_;  // empty: none of them takes tensor maps
+  const std::vector<InputMap> input_maps_;
   const KernelConfig config_;
-  const std::vector<InputPlace> inputs_;
   const int sm_count_;
   std::shared_ptr<WorkCounters> counters_;  // null: items are dealt out evenly
 };

@@ -7,15 +7,13 @@
 #include <initializer_list>
 #include <numeric>
 
-#include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
-#include "templates/hopper_backward/layout.h"
+#include "templates/tile_layouts.h"
 
 namespace flashjit {
 namespace {
 
 constexpr std::uint64_t kAlignment = 16;  // of addresses and strides
-constexpr int kRowsPerWarp = 16;          // a warp stores its rows of O
 constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
 
 // How a packed sequence ends: see templates/hopper/rows.cuh. Steps in the last two dimensions only move the address.
@@ -34,7 +32,7 @@ struct Dimension {
 
 // An operand of one call.
 struct Source {
-  const MappedOperand& mapped;
+  const OperandMap& mapped;
   const void* data;
   Strides stride;
   std::uint64_t tokens, heads, batch;  // of pages: of one, and how many there are; of packed groups of heads: these
@@ -136,24 +134,25 @@ Result<TensorMapLayout> dense_layout(const Source& source) {
 
 // Rows of a tile are (query, head of the group) pairs, the heads of a query beside each other. One copy takes all heads of
 // some queries, or some heads of one.
-Dimension heads_of_group(const Source& source, std::uint32_t group) {
+Dimension heads_of_group(const Source& source) {
+  const std::uint32_t group = source.mapped.group;
   return {"head", group, source.bytes(source.stride.head), std::min(group, source.mapped.rows)};
 }
-Dimension queries_of_group(const Source& source, std::uint64_t count, std::uint32_t group) {
-  return {"token", count, source.bytes(source.stride.token), std::max(1u, source.mapped.rows / group)};
+Dimension queries_of_group(const Source& source, std::uint64_t count) {
+  return {"token", count, source.bytes(source.stride.token), std::max(1u, source.mapped.rows / source.mapped.group)};
 }
 
-Result<TensorMapLayout> grouped_layout(const Source& source, std::uint32_t group) {
-  return layout(source, {heads_of_group(source, group),
-                         queries_of_group(source, source.tokens, group),
+Result<TensorMapLayout> grouped_layout(const Source& source) {
+  const std::uint32_t group = source.mapped.group;
+  return layout(source, {heads_of_group(source),
+                         queries_of_group(source, source.tokens),
                          {"KV head", source.heads / group, group * source.bytes(source.stride.head), 1},
                          {"sequence", source.batch, source.bytes(source.stride.batch), 1}});
 }
 
-Result<TensorMapLayout> packed_grouped_layout(const Source& source, std::uint32_t group) {
+Result<TensorMapLayout> packed_grouped_layout(const Source& source) {
   FLASHJIT_TRY(check_reach(source, "KV head"));
-  return ending_layout(source, common_step(source), heads_of_group(source, group),
-                       queries_of_group(source, kSequenceEnd, group));
+  return ending_layout(source, common_step(source), heads_of_group(source), queries_of_group(source, kSequenceEnd));
 }
 
 bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
@@ -166,26 +165,16 @@ bool is_smaller(const TensorMapLayout& layout, std::uint64_t limit) {
   return last < limit;
 }
 
-bool is_of_queries(const MappedOperand& mapped) { return mapped.operand->dims[1] == Dim::Queries; }
-
-bool is_packed_groups(const KernelConfig& c, const MappedOperand& mapped) {
-  return is_of_queries(mapped) && c.head_tiles == HeadTiles::grouped && c.sequences == Sequences::packed;
-}
-bool has_steps(const KernelConfig& c, const MappedOperand& mapped) {
-  return is_of_queries(mapped) ? is_packed_groups(c, mapped) : ends_keys(c);
-}
-
-Source source_of(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params,
-                 const CallSizes& sizes) {
-  const bool of_queries = is_of_queries(mapped), paged = !of_queries && c.page_size > 0;
+Source source_of(const OperandMap& mapped, const KernelParams& params, const CallSizes& sizes) {
+  const bool of_queries = mapped.is_of_queries(), paged = mapped.page_size > 0;
   Source source{mapped, nullptr, params.*mapped.operand->strides, 0, mapped.heads, 0};
-  source.tokens = static_cast<std::uint64_t>(of_queries ? params.q_len : paged ? c.page_size : params.k_len);
+  source.tokens = static_cast<std::uint64_t>(of_queries ? params.q_len : paged ? mapped.page_size : params.k_len);
   source.batch = static_cast<std::uint64_t>(paged ? params.pages : params.batch);
   std::memcpy(&source.data, reinterpret_cast<const char*>(&params) + mapped.operand->pointer, sizeof source.data);
-  if (is_packed_groups(c, mapped)) {
+  if (mapped.form == RowsForm::PackedGroups) {
     source.tokens = static_cast<std::uint64_t>(sizes.q_tokens);
-    source.batch = mapped.heads / static_cast<std::uint64_t>(group_size(c));
-    source.stride.batch = source.stride.head * group_size(c);
+    source.batch = mapped.heads / mapped.group;
+    source.stride.batch = source.stride.head * mapped.group;
   }
   if (!of_queries && (params.k_len == 0 || source.batch == 0)) {
     // Pointer and strides may be anything then, and nothing is read: one row at Q's will do.
@@ -198,7 +187,7 @@ Source source_of(const KernelConfig& c, const MappedOperand& mapped, const Kerne
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;
   }
-  if (has_steps(c, mapped)) {  // those that are never taken have nothing in common with others
+  if (has_steps(mapped.form)) {  // those that are never taken have nothing in common with others
     if (source.tokens == 1) source.stride.token = 0;
     if (source.batch == 1) source.stride.batch = 0;
   }
@@ -207,55 +196,20 @@ Source source_of(const KernelConfig& c, const MappedOperand& mapped, const Kerne
 
 }  // namespace
 
-std::vector<MappedOperand> mapped_operands(const Plan& plan) {
-  const KernelConfig& c = plan.config;
-  std::vector<MappedOperand> mapped;
-  const auto add = [&](std::size_t number, TensorMap TensorMaps::* map, EndSteps TensorMaps::* steps, int rows) {
-    const Operand& operand = kOperands[number];
-    const auto extent = [&](int i) { return static_cast<std::uint64_t>(extent_of(operand.dims[i], plan.spec)); };
-    mapped.push_back(
-        {&operand, map, static_cast<std::uint32_t>(rows), operand.dtype_of(plan.spec), extent(2), extent(3)});
-    if (has_steps(c, mapped.back())) mapped.back().steps = steps;
-  };
-  if (c.box_keys > 0) {
-    add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.box_queries);
-    add(operand("k"), &TensorMaps::k, nullptr, c.box_keys);
-    return mapped;
+Result<TensorMapLayout> operand_layout(const OperandMap& mapped, const KernelParams& params, const CallSizes& sizes) {
+  const Source source = source_of(mapped, params, sizes);
+  switch (mapped.form) {
+    case RowsForm::Dense: return dense_layout(source);
+    case RowsForm::Packed: return packed_layout(source);
+    case RowsForm::Ended: return pages_layout(source, mapped.page_size > 0 ? "page" : "sequence");
+    case RowsForm::Groups: return grouped_layout(source);
+    case RowsForm::PackedGroups: return packed_grouped_layout(source);
   }
-  if (is_backward(plan.spec)) {
-    add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.tile_q);
-    add(operand("do"), &TensorMaps::o, &TensorMaps::o_steps, c.tile_q);
-    add(operand("k"), &TensorMaps::k, &TensorMaps::k_steps, block_keys(c));
-    add(operand("v"), &TensorMaps::v, &TensorMaps::v_steps, block_keys(c));
-    if (c.dq == DqSums::launch) {
-      add(operand("k"), &TensorMaps::dq_k, nullptr, dq_layout(c).tile_kv);
-      add(operand("v"), &TensorMaps::dq_v, nullptr, dq_layout(c).tile_kv);
-    }
-    return mapped;
-  }
-  add(operand("q"), &TensorMaps::q, &TensorMaps::q_steps, c.tile_q);
-  if (!widens(c)) add(operand("k"), &TensorMaps::k, &TensorMaps::k_steps, box_rows(c));
-  if (!widens(c) && !reads_transposed(c)) add(operand("v"), &TensorMaps::v, &TensorMaps::v_steps, box_rows(c));
-  if (stages_output(c)) add(operand("o"), &TensorMaps::o, &TensorMaps::o_steps, kRowsPerWarp);
-  return mapped;
+  return internal("a tensor map has no form");
 }
 
-Result<TensorMapLayout> operand_layout(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params,
-                                       const CallSizes& sizes) {
-  const Source source = source_of(c, mapped, params, sizes);
-  const bool of_queries = is_of_queries(mapped);
-  const bool packed = c.sequences == Sequences::packed && (of_queries || c.page_size == 0);
-  if (of_queries && c.head_tiles == HeadTiles::grouped) {
-    const auto group = static_cast<std::uint32_t>(group_size(c));
-    return packed ? packed_grouped_layout(source, group) : grouped_layout(source, group);
-  }
-  if (!of_queries && ends_keys(c)) return pages_layout(source, c.page_size > 0 ? "page" : "sequence");
-  return packed ? packed_layout(source) : dense_layout(source);
-}
-
-EndSteps end_steps(const KernelConfig& c, const MappedOperand& mapped, const KernelParams& params,
-                   const CallSizes& sizes) {
-  const Source source = source_of(c, mapped, params, sizes);
+EndSteps end_steps(const OperandMap& mapped, const KernelParams& params, const CallSizes& sizes) {
+  const Source source = source_of(mapped, params, sizes);
   const std::uint64_t step = common_step(source);
   return {static_cast<int>(source.bytes(source.stride.batch) / step),
           static_cast<int>(source.bytes(source.stride.token) / step)};
@@ -276,22 +230,11 @@ Result<void> encode(const Driver& driver, const TensorMapLayout& layout, TensorM
   return {};
 }
 
-std::vector<InputPlace> input_places(const Plan& plan) {
-  std::vector<InputPlace> places;
-  const std::vector<Param>& params = plan.spec.params;
-  for (const Expr& input : copied_inputs(plan.spec, plan.config)) {
-    const auto param = std::find(params.begin(), params.end(), input->param);
-    places.push_back({param->name, static_cast<int>(param - params.begin()), query_index(input), param->dtype});
-  }
-  return places;
-}
-
-TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place, const TensorView& tensor,
-                             const ExtraParam& param) {
-  const int key = tensor.rank - 1, element = size_of(place.dtype);
+TensorMapLayout input_layout(const InputMap& input, const TensorView& tensor, const ExtraParam& param) {
+  const int key = tensor.rank - 1, element = size_of(input.dtype);
   TensorMapLayout map;
   map.address = param.data;
-  map.dtype = place.dtype;
+  map.dtype = input.dtype;
   map.rank = 4;
   bool addressable = reinterpret_cast<std::uintptr_t>(param.data) % kAlignment == 0 && param.stride[key] == 1;
   int rank = 0;
@@ -310,37 +253,36 @@ TensorMapLayout input_layout(const KernelConfig& config, const InputPlace& place
     map.box[rank++] = box;
   };
   add(key, static_cast<std::uint32_t>(kPanelWidth / element));
-  add(place.query, static_cast<std::uint32_t>(input_rows(config, place.param)));
+  add(input.query, input.rows);
   for (int dimension = 0; dimension < key; ++dimension) {
-    if (dimension != place.query) add(dimension, 1);
+    if (dimension != input.query) add(dimension, 1);
   }
   while (rank < map.rank) add(-1, 1);
   if (!addressable) map.rank = 0;
   return map;
 }
 
-Result<void> encode_inputs(const Driver& driver, const KernelConfig& config, const std::vector<InputPlace>& places,
-                           const CallArguments& call, const KernelParams& params, TensorMaps& maps) {
+Result<void> encode_inputs(const Driver& driver, const std::vector<InputMap>& inputs, const CallArguments& call,
+                           const KernelParams& params, TensorMaps& maps) {
   maps.has_inputs = 0;
-  if (places.empty() || params.k_len == 0) return {};
-  for (const InputPlace& place : places) {
+  if (inputs.empty() || params.k_len == 0) return {};
+  for (const InputMap& input : inputs) {
     const auto param = std::find_if(call.params.begin(), call.params.begin() + call.param_count,
-                                    [&](const ParamView& given) { return given.name == place.name; });
-    const TensorMapLayout layout = input_layout(config, place, param->tensor, params.extra[place.param]);
+                                    [&](const ParamView& given) { return given.name == input.name; });
+    const TensorMapLayout layout = input_layout(input, param->tensor, params.extra[input.param]);
     if (layout.rank == 0) return {};
-    FLASHJIT_TRY(encode(driver, layout, maps.inputs[input_number(config, place.param)]));
+    FLASHJIT_TRY(encode(driver, layout, maps.inputs[input.number]));
   }
   maps.has_inputs = 1;
   return {};
 }
 
-Result<void> encode_operands(const Driver& driver, const KernelConfig& config,
-                             const std::vector<MappedOperand>& operands, const KernelParams& params,
+Result<void> encode_operands(const Driver& driver, const std::vector<OperandMap>& operands, const KernelParams& params,
                              const CallSizes& sizes, TensorMaps& maps) {
-  for (const MappedOperand& operand : operands) {
-    FLASHJIT_ASSIGN(layout, operand_layout(config, operand, params, sizes));
-    FLASHJIT_TRY(encode(driver, layout, maps.*operand.map));
-    if (operand.steps) maps.*operand.steps = end_steps(config, operand, params, sizes);
+  for (const OperandMap& mapped : operands) {
+    FLASHJIT_ASSIGN(layout, operand_layout(mapped, params, sizes));
+    FLASHJIT_TRY(encode(driver, layout, maps.*mapped.map));
+    if (mapped.steps) maps.*mapped.steps = end_steps(mapped, params, sizes);
   }
   return {};
 }

@@ -14,7 +14,7 @@
 namespace flashjit {
 
 __device__ inline HeadSums head_sums_of(const KernelParams& params, float* data) {
-  return {data, (params.k_len + kBlockRows - 1) / kBlockRows, config.warps};
+  return {data, (params.k_len + kBlockRows - 1) / kBlockRows, config.sync_backward.warps};
 }
 // What comes before backward_prepare() ...
 __device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr) {
@@ -75,7 +75,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
   constexpr int kDimQk = padded_dim_qk(config), kDimV = padded_dim_v(config), kParts = gradient_parts(config, side);
   constexpr int kTilesQk = share_of(kDimQk, kParts * kColumnGroups) / 8,
                 kTilesV = share_of(kDimV, kParts * kColumnGroups) / 8;
-  constexpr bool kShared = kColumnGroups > 1 || config.dq == DqSums::atomics;
+  constexpr bool kShared = kColumnGroups > 1 || config.sync_backward.dq == DqSums::atomics;
   const u32 memory = shared_address(shared), rows_qk = memory, rows_v = memory + kLayout.rows_v_offset;
   const u32 shared_p = memory + kLayout.p_offset, shared_ds = memory + kLayout.ds_offset;
   BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout.state_offset);
@@ -108,7 +108,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
       }
       if constexpr (side == Side::keys) add_products<kDimV>(d_v, p, shared_p, columns_v, share_v.first);
       add_products<kDimQk>(d_qk, ds, shared_ds, columns_qk, share_qk.first);
-      if constexpr (config.dq == DqSums::atomics)
+      if constexpr (config.sync_backward.dq == DqSums::atomics)
         add_query_gradients(params, block.seq, tile * kBlockColumns, part, shared_ds, rows_qk, dq_sums);
       copies.release();
     }

@@ -14,10 +14,10 @@ enum class Side { keys, queries };  // of the rows
 // this loop is bound by. Warps of the same rows are column groups: they share the columns of scores, and then those of
 // the sums, and see what the others made of the scores in shared memory.
 constexpr int kRowTiles = 2, kRowsOfWarp = 16 * kRowTiles;
-constexpr int backward_threads(const KernelConfig& c) { return c.warps * 32; }
+constexpr int backward_threads(const KernelConfig& c) { return c.sync_backward.warps * 32; }
 constexpr int block_rows(const KernelConfig& c) { return c.tile_kv; }
 constexpr int block_columns(const KernelConfig& c) { return c.tile_q; }
-constexpr int column_groups(const KernelConfig& c) { return c.warps / (block_rows(c) / kRowsOfWarp); }
+constexpr int column_groups(const KernelConfig& c) { return c.sync_backward.warps / (block_rows(c) / kRowsOfWarp); }
 constexpr int columns_of_warp(const KernelConfig& c) { return block_columns(c) / column_groups(c); }
 
 // dK and dV together have so many columns in the registers of a warp. Where they have more, several blocks share them,
@@ -39,7 +39,7 @@ struct RowFacts {
 // has 32 queries, or the 16 there are, and a share of the columns of the block's part.
 constexpr int query_tiles(const KernelConfig& c) { return block_columns(c) % 32 == 0 ? 2 : 1; }  // of 16
 constexpr int query_groups(const KernelConfig& c) { return block_columns(c) / (16 * query_tiles(c)); }
-constexpr int dq_column_groups(const KernelConfig& c) { return c.warps / query_groups(c); }
+constexpr int dq_column_groups(const KernelConfig& c) { return c.sync_backward.warps / query_groups(c); }
 
 // Sums of dQ lie in tiles of 16 queries by 8 columns, those of the same queries one after the other. Every sequence
 // begins with a tile of its own.
@@ -47,7 +47,7 @@ constexpr int kTileSums = 16 * 8;
 constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 * kTileSums; }
 
 // Where there are few tiles of keys, several blocks share the queries of one (parts.cuh). What each warp has of dK and dV:
-constexpr bool shares_keys(const KernelConfig& c) { return c.dq == DqSums::atomics && c.gradients == 0; }
+constexpr bool shares_keys(const KernelConfig& c) { return c.sync_backward.dq == DqSums::atomics && c.gradients == 0; }
 constexpr int key_floats(const KernelConfig& c) {
   const int shares = gradient_parts(c, Side::keys) * column_groups(c);
   return kRowsOfWarp * (share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares));
@@ -74,7 +74,7 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
   const bool shared = column_groups(c) > 1;
   l.p_offset = l.columns_offset + c.stages * l.stage_bytes;
   l.ds_offset = l.p_offset + (shared ? l.ds.bytes() : 0);
-  l.facts_offset = l.ds_offset + (shared || c.dq == DqSums::atomics ? l.ds.bytes() : 0);
+  l.facts_offset = l.ds_offset + (shared || c.sync_backward.dq == DqSums::atomics ? l.ds.bytes() : 0);
   l.state_offset = l.facts_offset + c.stages * block_columns(c) * static_cast<int>(sizeof(RowFacts));
   l.dropout_offset = l.state_offset + kBackwardStateBytes;
   l.bytes = l.dropout_offset + dropout_key_bytes(c);

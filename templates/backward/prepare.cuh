@@ -62,7 +62,7 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
   if (config.gradients > 0 && (p.q_len == 0 || p.batch == 0)) return;
   const QueryRows rows = rows_of_block(p);
   const Sequence& seq = rows.seq;
-  if constexpr (config.dq == DqSums::atomics) {
+  if constexpr (config.sync_backward.dq == DqSums::atomics) {
     auto* zeros = reinterpret_cast<float4*>(dq_sums + first_dq_sum(p, seq, seq.h, rows.first));
     const int count = (rows.end - rows.first + 15) / 16 * dq_tile_floats(config) / 4;
     for (int i = threadIdx.x; i < count; i += kPrepareThreads) zeros[i] = {0, 0, 0, 0};
@@ -94,7 +94,7 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
     facts[row] = {lse == -kInfinity ? kInfinity : lse * (kNaturalLse * kLog2e), delta * kKeptShare};
   }
   if constexpr (shares_keys(config))
-    PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(p, config.warps, key_floats(config));
+    PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(p, config.sync_backward.warps, key_floats(config));
 }
 
 // dQ from its sums, in chunks of eight columns.

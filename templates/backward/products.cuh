@@ -200,7 +200,7 @@ __device__ inline void each_four(Sums<tiles>& sums, const Visit& visit) {
 template <int tiles_qk, int tiles_v>
 __device__ inline bool add_up_parts(const PartSums& all, const KernelParams& params, const BlockState& block,
                                     Sums<tiles_qk>& d_qk, Sums<tiles_v>& d_v) {
-  const int warp = block.number * config.warps + static_cast<int>(warp_id());
+  const int warp = block.number * config.sync_backward.warps + static_cast<int>(warp_id());
   float* of_qk = all.of_warp(warp, key_floats(config));
   float* of_v = of_qk + kRowTiles * tiles_qk * PartSums::kFour;
   each_four(d_qk, [&](float(&four)[4], int i) { PartSums::add(of_qk + i * PartSums::kFour, four); });

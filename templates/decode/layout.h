@@ -5,7 +5,7 @@
 
 namespace flashjit {
 
-constexpr int decode_threads(const KernelConfig& c) { return c.warps * 32; }
+constexpr int decode_threads(const KernelConfig& c) { return c.decode.warps * 32; }
 
 // Lanes read 16 bytes of a row of K or V at a time: four lanes the columns of K that two matrix instructions take, or
 // four of 8-bit elements; eight lanes those of V that make the rows of four, or of eight. What lies beyond the head dim
@@ -39,14 +39,14 @@ constexpr bool has_many_rows(const KernelConfig& c) {
 
 // Neighbouring heads, whose rows of a token lie side by side, are read at the same time by neighbouring blocks.
 constexpr int heads_side_by_side(const KernelConfig& c) {
-  for (int heads = c.side_by_side; heads > 1; heads /= 2) {
+  for (int heads = c.decode.side_by_side; heads > 1; heads /= 2) {
     if (c.heads_kv % heads == 0) return heads;
   }
   return 1;
 }
 
 // Blocks that go through the same keys at the same time, each for a head and a row tile: what they read again comes from L2.
-constexpr int sides(const KernelConfig& c) { return heads_side_by_side(c) * c.row_tiles; }
+constexpr int sides(const KernelConfig& c) { return heads_side_by_side(c) * c.decode.row_tiles; }
 
 // Lanes that copy a row of a tile, 16 bytes each: a power of two, and so many that no more rows than a tile has are copied
 // at once.
@@ -82,7 +82,7 @@ constexpr int bit_length(int n) {
 // square root: long sequences are cut into more parts than short ones, and into longer ones.
 constexpr int kLeastPart = 128, kFewPartsShift = 3, kLongPartShift = 10;
 constexpr int least_part_shift(const KernelConfig& c) {
-  return bit_length(larger(kLeastPart, c.warps * c.tile_kv) - 1);
+  return bit_length(larger(kLeastPart, c.decode.warps * c.tile_kv) - 1);
 }
 constexpr int part_shift_of_log(const KernelConfig& c, int log) {
   const int few = log - kFewPartsShift;
@@ -103,14 +103,14 @@ constexpr int most_parts(const KernelConfig& c, int keys) {
 // out in turns. A place is pushed to the block that adds it up, with the state of its row: 32 bytes.
 constexpr int kGroupedPlaces = 4, kPlaceBytes = 32;
 constexpr int team_bytes(const KernelConfig& c) {
-  return c.team > 1 ? (c.tile_q * (c.head_dim_v / 4) + kGroupedPlaces * c.team) * kPlaceBytes : 0;
+  return c.decode.team > 1 ? (c.tile_q * (c.head_dim_v / 4) + kGroupedPlaces * c.decode.team) * kPlaceBytes : 0;
 }
 
 // Rows of Q on their way to a team, an odd number of 16 bytes apart so that reads meet no bank twice. Lanes may read behind
 // the last.
 constexpr int team_query_pitch(const KernelConfig& c) { return (c.head_dim_qk / 8 | 1) * 16; }
 constexpr int team_query_bytes(const KernelConfig& c) {
-  return c.team > 1 ? c.tile_q * team_query_pitch(c) + 2 * key_columns(c) : 0;
+  return c.decode.team > 1 ? c.tile_q * team_query_pitch(c) + 2 * key_columns(c) : 0;
 }
 
 // Or as the operands that lanes read, 16 bytes of all lanes after another, then what brings each row back.
@@ -139,16 +139,16 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   s.ring_bytes = has_ring(c) ? c.stages * s.stage_bytes : 0;
   const int part_bytes = part_floats(c) * 4;
   if (has_many_rows(c)) s.ring_bytes = larger(s.ring_bytes, round_up(part_bytes, 1024));
-  const int parts_bytes = has_many_rows(c) ? 0 : c.warps * part_bytes;
+  const int parts_bytes = has_many_rows(c) ? 0 : c.decode.warps * part_bytes;
   const bool in_rings = s.ring_bytes >= part_bytes;
-  s.part_offset = c.warps * s.ring_bytes;
+  s.part_offset = c.decode.warps * s.ring_bytes;
   s.team_part_offset = in_rings ? 0 : s.part_offset;
   s.team_part_step = in_rings ? s.ring_bytes : part_bytes;
   s.team_offset = s.part_offset + (in_rings ? 0 : parts_bytes);
   s.query_offset = s.team_offset + team_bytes(c);
   const int query_bytes = has_many_rows(c) ? query_operand_bytes(c) : team_query_bytes(c);
   s.barrier_offset = round_up(larger(s.part_offset + parts_bytes, s.query_offset + query_bytes), 16);
-  s.scratch_offset = s.barrier_offset + (has_ring(c) ? c.warps * c.stages * 8 : 0);
+  s.scratch_offset = s.barrier_offset + (has_ring(c) ? c.decode.warps * c.stages * 8 : 0);
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;
 }

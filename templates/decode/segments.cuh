@@ -61,16 +61,16 @@ struct WarpParts {
   __device__ u32 of(int warp) const { return first + warp * step; }
 
   __device__ Quad sum_of(int row, int column) const {
-    float4 states[config.warps];
+    float4 states[config.decode.warps];
     Quad sum;
     sum.clear();
 #pragma unroll
-    for (int w = 0; w < config.warps; ++w) {
+    for (int w = 0; w < config.decode.warps; ++w) {
       states[w] = load_floats(of(w) + (kTileRows * kPartRow + row * kRowState) * 4);
       sum.state.reference = fmaxf(sum.state.reference, states[w].x);
     }
 #pragma unroll
-    for (int w = 0; w < config.warps; ++w) {
+    for (int w = 0; w < config.decode.warps; ++w) {
       const float weight = weight_of(states[w].x, sum.state.reference);
       sum.state.sum += states[w].y * weight;
       sum.state.top = fmaxf(sum.state.top, states[w].z);

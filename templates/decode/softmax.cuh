@@ -199,7 +199,7 @@ struct SharedOperands {
   // Each octet by one warp. Those of the segment before have been read.
   __device__ void finish(const KernelParams& params, const Segment& s) {
 #pragma unroll 1
-    for (int octet = warp_id(); octet < kOctets; octet += config.warps) {
+    for (int octet = warp_id(); octet < kOctets; octet += config.decode.warps) {
       QueryWords words;
       float factor = 1;
       load_octet(words, factor, params, s, octet);

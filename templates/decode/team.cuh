@@ -61,15 +61,15 @@ struct TeamShares {
   }
   // What all blocks have pushed of one of this block's places.
   __device__ Quad sum_of(int number) const {
-    Quad parts[config.team], sum;
+    Quad parts[config.decode.team], sum;
     sum.clear();
 #pragma unroll
-    for (int i = 0; i < config.team; ++i) {
+    for (int i = 0; i < config.decode.team; ++i) {
       parts[i] = pushed(min(i, team - 1), number);
       sum.state.reference = fmaxf(sum.state.reference, parts[i].state.reference);
     }
 #pragma unroll
-    for (int i = 0; i < config.team; ++i) {
+    for (int i = 0; i < config.decode.team; ++i) {
       const float weight = i < team ? weight_of(parts[i].state.reference, sum.state.reference) : 0.0f;
       sum.state.sum += parts[i].state.sum * weight;
       sum.state.top = fmaxf(sum.state.top, parts[i].state.top);
@@ -81,7 +81,7 @@ struct TeamShares {
   __device__ Quad sum_in_order(int number) const {
     Quad sum = pushed(0, number);
 #pragma unroll
-    for (int i = 1; i < config.team; ++i) {
+    for (int i = 1; i < config.decode.team; ++i) {
       Quad more = sum;  // added up without a branch, so that the weights of all parts are found at the same time
       more.add(pushed(min(i, parts - 1), number));
       if (i < parts) sum = more;

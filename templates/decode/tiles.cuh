@@ -36,11 +36,11 @@ __device__ inline uint4 load_once(const void* address) {
 
 // The same to shared memory, by cp.async; zeros where it is not there. What no policy is asked for is kept as any other
 // line.
-constexpr bool kMayEvictFirst = config.evict_first_mb > 0;
+constexpr bool kMayEvictFirst = config.decode.evict_first_mb > 0;
 __device__ inline u64 policy_of_rows(const KernelParams& p) {
   constexpr int kKeyBytes = config.heads_kv * (config.head_dim_qk + config.head_dim_v) * cache_bytes(config);
   const Int64 bytes = Int64{p.batch} * p.k_len * kKeyBytes;
-  return kMayEvictFirst && bytes <= Int64{config.evict_first_mb} << 20 ? kEvictFirst : kEvictNormal;
+  return kMayEvictFirst && bytes <= Int64{config.decode.evict_first_mb} << 20 ? kEvictFirst : kEvictNormal;
 }
 __device__ inline void copy_once(u32 shared, const void* global, u64 policy, bool there) {
   if constexpr (kMayEvictFirst) {
@@ -97,7 +97,7 @@ constexpr bool kTileInPage = kKeyRows == Rows::paged && !kTileInPieces;
 
 // The tiles of a segment that are a warp's: one of as many as there are warps, without those in holes of the mask.
 // Behind the last: none is left.
-__device__ inline int tiles_apart(const Segment& s) { return config.warps << s.sharing; }
+__device__ inline int tiles_apart(const Segment& s) { return config.decode.warps << s.sharing; }
 __device__ inline int visible_tile(const KernelParams& p, const Segment& s, int tile) {
   return skip_holes<Walk::up, kTileKv>(p, s.seq, s.q_lo(), s.q_hi(), tile, s.last_tile, tiles_apart(s));
 }
@@ -143,7 +143,7 @@ struct TileRowsIn {
       page = page_of_lane(s, tile);
       first = tile;
     }
-    return __shfl_sync(0xffffffff, page, (tile - first >> s.sharing) / config.warps);
+    return __shfl_sync(0xffffffff, page, (tile - first >> s.sharing) / config.decode.warps);
   }
   // The first row of a tile of this segment, in K or V.
   __device__ const Cached* tile_begin(const void* tensor, const Strides& strides, const Segment& s, int tile,
@@ -375,8 +375,8 @@ struct RowTiles : RingTiles {
 };
 
 constexpr int kTileGroups =
-    has_ring(config) && config.copies == Copies::rows ? 2 * config.stages : 0;  // under way at once
-using RingOfTiles = Either<config.copies == Copies::boxes, BoxTiles, RowTiles>::type;
+    has_ring(config) && config.decode.copies == Copies::rows ? 2 * config.stages : 0;  // under way at once
+using RingOfTiles = Either<config.decode.copies == Copies::boxes, BoxTiles, RowTiles>::type;
 using KvTiles = Either<has_ring(config), RingOfTiles, RegisterTiles>::type;
 
 }  // namespace flashjit

@@ -18,8 +18,8 @@ namespace flashjit {
 
 constexpr int kTileRows = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kGroup = group_size(config);
-constexpr bool kFixedParts = config.fixed_parts;
-constexpr bool kHasTeams = config.team > 1;
+constexpr bool kFixedParts = config.decode.fixed_parts;
+constexpr bool kHasTeams = config.decode.team > 1;
 constexpr int kSideBySide = heads_side_by_side(config), kHeadRounds = config.heads_kv / kSideBySide;
 constexpr int kSides = sides(config);
 
@@ -63,7 +63,7 @@ __device__ inline Tiles tiles_of(const KernelParams& p, const Sequence& seq) {
   const int begin = Variant::kv_begin(p, seq, 0, last_q), end = Variant::kv_end(p, seq, 0, last_q);
   const int first = begin / kTileKv;
   Tiles tiles = {first, begin < end ? (end - 1) / kTileKv - first + 1 : 0,
-                 config.row_tiles > 1 ? 1 : (seq.q_len * kGroup + kTileRows - 1) / kTileRows};
+                 config.decode.row_tiles > 1 ? 1 : (seq.q_len * kGroup + kTileRows - 1) / kTileRows};
   if constexpr (kFixedParts) tiles.shift = shift_of_part(p, tiles.count);
   return tiles;
 }
@@ -152,7 +152,8 @@ __device__ inline int whole_pieces(int of_tile, int steps, int count) {
 
 // No more ranges than give each warp of a block a tile, where warps take them by themselves.
 __device__ inline Ranges ranges_of(const KernelParams& p, int steps) {
-  int count = max(1, min(p.blocks / (kSides * config.cluster), kFixedParts ? steps : steps / max(config.warps, 1)));
+  int count = max(
+      1, min(p.blocks / (kSides * config.decode.cluster), kFixedParts ? steps : steps / max(config.decode.warps, 1)));
   if constexpr (kPartsAreLarge) count = whole_pieces(tiles_of(p, 0).count, steps, count);
   return {count, steps / count, steps % count};
 }
@@ -210,7 +211,7 @@ __device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles,
     head_round = number / tiles.row_tiles;
     row_tile = number % tiles.row_tiles;
   }
-  if constexpr (config.row_tiles > 1) row_tile = side / kSideBySide;
+  if constexpr (config.decode.row_tiles > 1) row_tile = side / kSideBySide;
   const int head = head_round * kSideBySide + side % kSideBySide;
   return {sequence_of(p, at.b, head * kGroup), row_tile * kTileRows, passed};
 }
@@ -263,7 +264,7 @@ __device__ inline bool item_at(const KernelParams& p, int item, Segment& s) {
   if (row_tile * kTileRows >= seq.q_len * kGroup) return false;
   const Tiles tiles = tiles_of(p, b);
   const int all = tiles.row_steps(), up = (1 << shift) - 1;  // the first block has some if there are any
-  const int begin = kFixedParts ? all * rank + up >> shift : rank * config.warps;
+  const int begin = kFixedParts ? all * rank + up >> shift : rank * config.decode.warps;
   const int end = kFixedParts ? all * (rank + 1) + up >> shift : all;
   s = segment_of(p, tiles, {seq, row_tile * kTileRows, begin}, end - begin);
   if (!kFixedParts) s.sharing = shift;

@@ -5,10 +5,17 @@
 
 namespace flashjit {
 
-constexpr int kRowsPerWarpgroup = 64;
-constexpr int kThreadsPerWarpgroup = 128;
+constexpr int hopper_threads(const KernelConfig& c) { return threads_of_warpgroups(c.hopper.warpgroups); }
 
-constexpr int hopper_threads(const KernelConfig& c) { return (c.warpgroups + 1) * kThreadsPerWarpgroup; }
+// K and V of 8 bits under Q of 16, which a launch before the loop widens.
+constexpr bool widens(const KernelConfig& c) { return is_scaled(c) && !has_scaled_queries(c); }
+// Are weights the bits of their exponents (hopper/narrow.cuh)? A column of ones beside V sums them up.
+constexpr bool interpolates(const KernelConfig& c) {
+  return c.linear_exp && c.element == Element::f8 && c.hopper.row_sum == RowSum::matrix;
+}
+// Is the scale of K found for each tile of keys? Also where it is the same for all, if the loop has no register that
+// holds it for an item, as with d=256. Else that costs 5 % (d=128, 4 x 4096; H200, 2026-11-27).
+constexpr bool has_tile_scales(const KernelConfig& c) { return has_key_scales(c) || (widens(c) && c.head_dim_v > 224); }
 
 // Products of 8 bits are added up with some 13 bits, and what is there before is one of the terms. So P V of a tile begins
 // anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own. Else it is multiplied in pieces
@@ -20,15 +27,15 @@ constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::
 // where products are made in pieces, V has a unit in each tile, or registers are too few for so many columns.
 constexpr int kSumColumns = 8;
 constexpr bool sums_apart(const KernelConfig& c) {
-  return c.row_sum == RowSum::matrix && adds_tiles(c) &&
-         (c.overlap == Overlap::none || has_tile_scales(c) || (c.head_dim_v > 112 && c.tile_kv > 96));
+  return c.hopper.row_sum == RowSum::matrix && adds_tiles(c) &&
+         (c.hopper.overlap == Overlap::none || has_tile_scales(c) || (c.head_dim_v > 112 && c.tile_kv > 96));
 }
 constexpr int output_columns(const KernelConfig& c) {
-  return c.head_dim_v + (c.row_sum == RowSum::matrix && !sums_apart(c) ? kSumColumns : 0);
+  return c.head_dim_v + (c.hopper.row_sum == RowSum::matrix && !sums_apart(c) ? kSumColumns : 0);
 }
 
 constexpr int product_columns(const KernelConfig& c) {
-  return adds_tiles(c) && c.overlap == Overlap::none ? c.tile_kv : output_columns(c);
+  return adds_tiles(c) && c.hopper.overlap == Overlap::none ? c.tile_kv : output_columns(c);
 }
 constexpr int product_pieces(const KernelConfig& c) {
   return (output_columns(c) + product_columns(c) - 1) / product_columns(c);
@@ -41,15 +48,15 @@ constexpr bool sends_output(const KernelConfig& c) {
   return c.output != Element::f32 && (c.head_tiles != HeadTiles::grouped || 16 % group_size(c) == 0);
 }
 constexpr bool output_replaces_queries(const KernelConfig& c) {
-  return sends_output(c) && c.q_stages == 2 &&
+  return sends_output(c) && c.hopper.q_stages == 2 &&
          output_layout(c).panels() <= panel_layout(0, c.head_dim_qk, c.element).panels();
 }
 
 // Products of 8 bits read V with its keys along rows. A launch before the loop leaves tiles of it as shared memory is to
 // have them. Else what TMA brings waits in a place of its own until three of the four warps that do not compute have
 // transposed it.
-constexpr bool transposes_values(const KernelConfig& c) { return c.transpose == Transpose::loop; }
-constexpr bool reads_transposed(const KernelConfig& c) { return c.transpose == Transpose::launch; }
+constexpr bool transposes_values(const KernelConfig& c) { return c.hopper.transpose == Transpose::loop; }
+constexpr bool reads_transposed(const KernelConfig& c) { return c.hopper.transpose == Transpose::launch; }
 constexpr int kTransposingWarps = 3;
 // Copies take long, to transpose does not: two places of transposed V are enough, but not where rows are summed up beside it
 // (1 x 16384: linear_exp, d=64 1.03, d=128 1.02; H100, 2026-11-27; exact, d=64 1.04; H200, 2026-11-28). Fewer leave room for
@@ -57,9 +64,9 @@ constexpr int kTransposingWarps = 3;
 // H200, 2026-11-28).
 constexpr int value_stages(const KernelConfig& c) {
   int most = 3;
-  if (c.row_sum != RowSum::matrix) most = 2;
+  if (c.hopper.row_sum != RowSum::matrix) most = 2;
   else if (output_replaces_queries(c)) most = c.stages;
-  else if (sums_apart(c) && c.overlap == Overlap::qk_pv) most = 2;
+  else if (sums_apart(c) && c.hopper.overlap == Overlap::qk_pv) most = 2;
   return transposes_values(c) && c.stages > most ? most : c.stages;
 }
 
@@ -88,9 +95,11 @@ constexpr bool values_side_by_side(const KernelConfig& c) {
 }
 
 // Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
-constexpr int producer_registers(const KernelConfig& c) { return c.warpgroups == 1 ? 56 : c.warpgroups == 2 ? 40 : 32; }
+constexpr int producer_registers(const KernelConfig& c) {
+  return c.hopper.warpgroups == 1 ? 56 : c.hopper.warpgroups == 2 ? 40 : 32;
+}
 constexpr int consumer_registers(const KernelConfig& c) {
-  return c.warpgroups == 1 ? 248 : c.warpgroups == 2 ? 232 : 160;
+  return c.hopper.warpgroups == 1 ? 248 : c.hopper.warpgroups == 2 ? 232 : 160;
 }
 
 // Scores of 8 bits read Q from registers where these suffice, and a third less from shared memory (1 x 16384, d=64: 1.02,
@@ -99,19 +108,15 @@ constexpr int consumer_registers(const KernelConfig& c) {
 // scales of blocks; NVRTC 13.0).
 constexpr int kMostDimsInRegisters = 96, kRegistersBesideQueries = 18, kRegistersOfAddedSums = 8;
 constexpr bool queries_in_registers(const KernelConfig& c) {
-  const int sums = c.tile_kv / 2 + output_columns(c) + (c.row_sum == RowSum::matrix ? 0 : kRegistersOfAddedSums),
+  const int sums = c.tile_kv / 2 + output_columns(c) + (c.hopper.row_sum == RowSum::matrix ? 0 : kRegistersOfAddedSums),
             operands = (c.tile_kv + padded_dim_qk(c)) / 8;
-  return c.element == Element::f8 && c.overlap == Overlap::qk_pv && c.head_dim_qk <= kMostDimsInRegisters &&
+  return c.element == Element::f8 && c.hopper.overlap == Overlap::qk_pv && c.head_dim_qk <= kMostDimsInRegisters &&
          !c.has_score && !c.max_logit && !has_tile_scales(c) &&
          sums + operands + kRegistersBesideQueries <= consumer_registers(c);
 }
 
-// What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by
-// its 64 rows, or by one row that all queries share. One panel below the other, and one input below the other, in the
-// order of the parameters.
-constexpr bool is_input(const KernelConfig& c, int i) { return (c.inputs_16 | c.inputs_32) >> i & 1; }
-constexpr int input_rows(const KernelConfig& c, int i) { return c.inputs_q >> i & 1 ? kRowsPerWarpgroup : 1; }
-constexpr int input_bytes_per_key(const KernelConfig& c, int i) { return c.inputs_16 >> i & 1 ? 2 : 4; }
+// Inputs of the score (tile_layouts.h) lie one panel below the other, and one input below the other, in the order of the
+// parameters, for each warpgroup.
 constexpr int input_panels(const KernelConfig& c, int i) {
   return (c.tile_kv * input_bytes_per_key(c, i) + kPanelWidth - 1) / kPanelWidth;
 }
@@ -135,36 +140,26 @@ constexpr int copied_input_bytes(const KernelConfig& c) {
 // d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.) Not where O takes each in
 // before the next is exponentiated, for what the score or the reference needs, nor where their V has other scales.
 constexpr int tiles_of_sum(const KernelConfig& c) {
-  const bool later =
-      c.overlap == Overlap::qk_pv && c.reference == Reference::first && !c.score_has_tanh && inputs_bytes(c) == 0;
-  return adds_tiles(c) && c.row_sum == RowSum::matrix && later && !has_tile_scales(c) ? 4 : 1;
+  const bool later = c.hopper.overlap == Overlap::qk_pv && c.reference == Reference::first && !c.score_has_tanh &&
+                     inputs_bytes(c) == 0;
+  return adds_tiles(c) && c.hopper.row_sum == RowSum::matrix && later && !has_tile_scales(c) ? 4 : 1;
 }
-// The place of parameter i among the inputs.
-constexpr int input_number(const KernelConfig& c, int i) {
-  int number = 0;
-  for (int j = 0; j < i; ++j) number += is_input(c, j);
-  return number;
-}
-
 // Does the producer copy K and V by maps that end where a sequence does, as those of packed tensors? With lengths or
-// pages that is not where the tensor ends. (The decode loop, which has no warpgroups, looks at lengths itself.)
+// pages that is not where the tensor ends.
 constexpr bool ends_keys(const KernelConfig& c) {
-  return c.warpgroups > 0 && !widens(c) && (c.page_size > 0 || (c.k_lens && c.sequences == Sequences::dense));
+  return !widens(c) && (c.page_size > 0 || (c.k_lens && c.sequences == Sequences::dense));
 }
 // Does the producer look up where keys lie? Else nobody has to, or a launch before has done it.
 constexpr bool finds_pages(const KernelConfig& c) { return c.page_size > 0 && !widens(c); }
 // Packed queries beside keys in pages are prompts and single tokens in one call: few tiles of the longest sequence are
 // tiles of every one, so those of all sequences are numbered one after the other.
-constexpr bool mixes_lengths(const KernelConfig& c) {
-  return c.warpgroups > 0 && c.page_size > 0 && c.sequences == Sequences::packed;
-}
+constexpr bool mixes_lengths(const KernelConfig& c) { return c.page_size > 0 && c.sequences == Sequences::packed; }
 
 // A tile of keys in pages is copied in boxes, none of which lies in two pages: tiles and pages begin at multiples of
 // box_rows(). The swizzle repeats after kSwizzledRows, so that pages are a multiple of these.
 constexpr int kSwizzledRows = 8;
-constexpr int common_divisor(int a, int b) { return b == 0 ? a : common_divisor(b, a % b); }
 constexpr int box_rows(const KernelConfig& c) {
-  return finds_pages(c) ? common_divisor(c.tile_kv, c.page_size) : c.tile_kv;
+  return finds_pages(c) ? rows_in_a_page(c.tile_kv, c.page_size) : c.tile_kv;
 }
 
 // Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | O, if it
@@ -202,25 +197,25 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c, int output_bytes) {
   s.q = panel_layout(c.tile_q, c.head_dim_qk, c.element);
   s.k = panel_layout(c.tile_kv, c.head_dim_qk, c.element);
   s.copied_v = panel_layout(c.tile_kv, c.head_dim_v, c.element);
-  s.v = c.transpose != Transpose::none ? panel_layout(output_columns(c), c.tile_kv, c.element) : s.copied_v;
+  s.v = c.hopper.transpose != Transpose::none ? panel_layout(output_columns(c), c.tile_kv, c.element) : s.copied_v;
   if (reads_transposed(c)) s.copied_v = s.v;
   const int q_bytes = round_up(s.q.bytes(), 1024), k_bytes = round_up(s.k.bytes(), 1024);
-  const bool panel_of_ones = c.row_sum == RowSum::matrix && c.transpose == Transpose::none;
+  const bool panel_of_ones = c.hopper.row_sum == RowSum::matrix && c.hopper.transpose == Transpose::none;
   const int side_by_side = values_side_by_side(c) ? 2 : 1;
   s.v_stage_bytes = round_up(s.v.bytes() + (panel_of_ones ? s.v.panel_bytes() : 0), 1024 * side_by_side) / side_by_side;
   s.copied_v_stage_bytes = transposes_values(c) ? round_up(s.copied_v.bytes(), 1024) : s.v_stage_bytes;
-  s.k_offset = c.q_stages * q_bytes;
+  s.k_offset = c.hopper.q_stages * q_bytes;
   s.v_offset = s.k_offset + c.stages * k_bytes;
   s.copied_v_offset = s.v_offset + (transposes_values(c) ? value_stages(c) * s.v_stage_bytes : 0);
   s.inputs_offset = s.copied_v_offset + c.stages * s.copied_v_stage_bytes + bytes_behind_values(c);
-  s.output_offset = s.inputs_offset + c.warpgroups * inputs_bytes(c);
+  s.output_offset = s.inputs_offset + c.hopper.warpgroups * inputs_bytes(c);
   s.ones_offset = s.output_offset + output_bytes;
   s.state_offset = s.ones_offset + (sums_apart(c) ? kSumColumns * kPanelWidth : 0);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
   s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
   s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
-  s.barriers = 2 * c.q_stages + 4 * c.stages + 3 + (transposes_values(c) ? 2 * c.stages : 0) +
-               (inputs_bytes(c) > 0 ? 2 * c.warpgroups : 0);
+  s.barriers = 2 * c.hopper.q_stages + 4 * c.stages + 3 + (transposes_values(c) ? 2 * c.stages : 0) +
+               (inputs_bytes(c) > 0 ? 2 * c.hopper.warpgroups : 0);
   s.scales_offset = s.barrier_offset + s.barriers * 8;
   s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
   s.bytes = s.numbers_offset + (finds_pages(c) ? kProgressNumbers * 4 : 0) + (transposes_values(c) ? c.stages * 4 : 0);

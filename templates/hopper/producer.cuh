@@ -225,7 +225,8 @@ struct ProducerState {
   // Of an item, where all keys share them. There is time to wait for them here, and consumers have no registers to. The state
   // is read from memory again, so that it takes none: else d=256 spills.
   __device__ void find_common_scales(WorkState& work) const {
-    if (is_item(work.kind)) work.scales = {key_scale(params, work.seq), value_scale(params, work.seq)};
+    if (is_item(work.kind))
+      work.scales = {kHasUnits ? 1.0f : key_scale(params, work.seq), value_scale(params, work.seq)};
   }
 
   // Writes the state of what comes next. What only this needs lies in shared memory in between, where keys lie in pages:

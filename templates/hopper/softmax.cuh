@@ -37,7 +37,7 @@ constexpr float kLowered = kRaised > 0 ? 1.0f / (1 << kRaised) : 1 << -kRaised;
 // A key far above the rest that comes after its row's reference has a weight which is not 1, and P has it rounded to
 // 8 bits. Then what a thread adds to the sum is that weight and next to nothing: it is rounded alike, and O is that
 // key's V. Sums of many weights lose nothing: 2^-9 of a part of them, up or down. An LSE needs them as they are.
-constexpr bool kSumsRounded = kLooksBack && config.row_sum == RowSum::adds && config.lse == Lse::none;
+constexpr bool kSumsRounded = kLooksBack && config.hopper.row_sum == RowSum::adds && config.lse == Lse::none;
 
 // A row sum beyond this means that the reference of the row did not rise in time: a few tiles raised the sum by 2^70.
 // V may be as large as 2^26 before O overflows, which is checked as well.

@@ -13,22 +13,22 @@ namespace flashjit {
 
 constexpr HopperLayout kLayout = hopper_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
-constexpr int kStages = config.stages, kQStages = config.q_stages;
+constexpr int kStages = config.stages, kQStages = config.hopper.q_stages;
 constexpr bool kTransposesValues = transposes_values(config), kReadsTransposed = reads_transposed(config);
 constexpr bool kWidens = widens(config);  // a launch before the loop does
 constexpr int kValueStages = value_stages(config);
-constexpr int kWarpgroups = config.warpgroups;
+constexpr int kWarpgroups = config.hopper.warpgroups;
 constexpr int kConsumerWarps = kWarpgroups * 4;
 constexpr int kGroup = kGroupedHeads ? group_size(config) : 1;  // query heads in a tile
 constexpr int kQueries = queries_per_tile(config);              // queries in a tile
 constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
-constexpr bool kOverlaps = config.overlap == Overlap::qk_pv;
-constexpr bool kSumInMatrix = config.row_sum == RowSum::matrix, kSumsApart = sums_apart(config);
+constexpr bool kOverlaps = config.hopper.overlap == Overlap::qk_pv;
+constexpr bool kSumInMatrix = config.hopper.row_sum == RowSum::matrix, kSumsApart = sums_apart(config);
 constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
 constexpr bool kHasUnits = has_tile_scales(config);      // scales of blocks of keys
-constexpr bool kPersistent = config.grid == GridKind::persistent;
-constexpr bool kKeyParts = config.keys == Keys::parts;
+constexpr bool kPersistent = config.hopper.grid == GridKind::persistent;
+constexpr bool kKeyParts = config.hopper.keys == Keys::parts;
 constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr bool kInPages = finds_pages(config);
@@ -56,7 +56,7 @@ struct Tiles {
   int full_first = 0, full_last = -1;
 };
 
-constexpr bool kOwnTiles = has_own_tiles(config);
+constexpr bool kOwnTiles = has_own_tiles(config, config.hopper.warpgroups);
 
 // What an item is to a warpgroup, as bits that it may then change.
 constexpr u32 kFresh = 1;        // O holds nothing of it yet

@@ -1,12 +1,16 @@
 // Sizes of the hopper backward family that follow from a KernelConfig. Shared by host and device.
 #pragma once
 
-#include "templates/hopper/layout.h"
+#include "templates/tile_layouts.h"
 
 namespace flashjit {
 
 // Tiles of keys add to a query tile one after the other, the last of them first: the same bits in every run.
-constexpr bool adds_in_order(const KernelConfig& c) { return c.dq == DqSums::ordered; }
+constexpr bool adds_in_order(const KernelConfig& c) { return c.hopper_backward.dq == DqSums::ordered; }
+
+constexpr int hopper_backward_threads(const KernelConfig& c) {
+  return threads_of_warpgroups(c.hopper_backward.warpgroups);
+}
 
 // A block has a tile of keys and goes over tiles of queries: tile_kv is 64 rows for each warpgroup, tile_q what a step
 // takes.
@@ -17,10 +21,10 @@ constexpr bool has_roles(const KernelConfig& c) { return c.head_dim_qk + c.head_
 
 // With roles and sums of dQ in memory two blocks are a cluster, and tile_kv what both have: they tell each other dS, and a
 // third warpgroup makes half of the columns of dQ, of the keys of both. So what goes to memory is half as much.
-constexpr bool in_clusters(const KernelConfig& c) { return c.cluster > 1; }
+constexpr bool in_clusters(const KernelConfig& c) { return c.hopper_backward.cluster > 1; }
 // They begin in any order. Where one waits for others it takes the next tile of keys when it begins.
 constexpr bool deals_to_clusters(const KernelConfig& c) { return in_clusters(c) && adds_in_order(c); }
-constexpr int block_keys(const KernelConfig& c) { return c.tile_kv / c.cluster; }
+constexpr int block_keys(const KernelConfig& c) { return c.tile_kv / c.hopper_backward.cluster; }
 
 // Of dK and dV of so many columns, those that a product takes, and the next one the rest: with the threads of a cluster's
 // block ptxas has 128 registers for an instruction.
@@ -29,17 +33,19 @@ constexpr int columns_at_once(const KernelConfig& c, int columns) {
 }
 
 // Is dQ added up in memory, and not a launch of its own?
-constexpr bool adds_dq(const KernelConfig& c) { return c.dq != DqSums::launch; }
+constexpr bool adds_dq(const KernelConfig& c) { return c.hopper_backward.dq != DqSums::launch; }
 
 // What a warpgroup computes of dQ in a step: 64 queries by these columns. With 64 queries in a tile warpgroups, or
 // blocks of a cluster, share the columns, with more they share the queries.
 constexpr bool splits_dq_columns(const KernelConfig& c) { return c.tile_q == kRowsPerWarpgroup; }
-constexpr int dq_shares(const KernelConfig& c) { return in_clusters(c) ? c.cluster : c.warpgroups; }
+constexpr int dq_shares(const KernelConfig& c) {
+  return in_clusters(c) ? c.hopper_backward.cluster : c.hopper_backward.warpgroups;
+}
 // Panels of 64 columns are not cut; the last block of a cluster may have fewer.
 constexpr int dq_columns(const KernelConfig& c) {
   if (!splits_dq_columns(c)) return c.head_dim_qk;
   const PanelLayout row = panel_layout(0, c.head_dim_qk, c.element);
-  return in_clusters(c) ? (row.panels() + 1) / 2 * row.panel_columns() : row.columns / c.warpgroups;
+  return in_clusters(c) ? (row.panels() + 1) / 2 * row.panel_columns() : row.columns / c.hopper_backward.warpgroups;
 }
 
 // P bears in its sign what is dropped where registers are few (dropout.cuh).
@@ -74,7 +80,7 @@ constexpr int kKeptThreads = 256, kKeptRows = 64;           // of the launch tha
 // memory, as their warps hold them. Sums in order would wait for each other; gradients of parameters have sums of their
 // own for each tile of keys; and the warp that finds tiles of packed sequences has no registers left.
 constexpr bool cuts_items(const KernelConfig& c) {
-  return c.dq == DqSums::atomics && c.gradients == 0 && c.sequences == Sequences::dense;
+  return c.hopper_backward.dq == DqSums::atomics && c.gradients == 0 && c.sequences == Sequences::dense;
 }
 // Warps of such an item, and what each has: 16 keys, with roles of dK or of dV.
 constexpr int cut_warps(const KernelConfig& c) { return c.tile_kv / 16 * (has_roles(c) ? 2 : 1); }
@@ -167,9 +173,9 @@ constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfi
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
   s.exchange_offset = s.terms_offset + c.stages * row_terms_room(c);
   s.inputs_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
-  s.barrier_offset = s.inputs_offset + c.warpgroups * tile_inputs_bytes(c);
+  s.barrier_offset = s.inputs_offset + c.hopper_backward.warpgroups * tile_inputs_bytes(c);
   s.barriers = 1 + s.k_places + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) +
-               (has_inputs(c) ? 2 * c.warpgroups : 0) + (adds_in_order(c) ? exchanges(c) : 0) +
+               (has_inputs(c) ? 2 * c.hopper_backward.warpgroups : 0) + (adds_in_order(c) ? exchanges(c) : 0) +
                (takes_items(c) ? s.k_places + 2 * kItemPlaces + 2 : 0);
   s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
   s.dropout_offset = s.items_offset + (takes_items(c) ? kItemPlaces * kItemBytes : 0);

@@ -10,7 +10,7 @@ namespace flashjit {
 __device__ inline int tile_of_keys(const BackwardItem& item) { return item.k_lo / kTileKv + 1; }
 template <class Number>
 __device__ inline Number* added_to(Number* added, Int64 tile) {
-  return added + (tile * config.cluster + cluster_rank());
+  return added + (tile * config.hopper_backward.cluster + cluster_rank());
 }
 
 // The tile of keys behind that of an item, and the query tiles that see it: if it does not add to one, none behind it does.

@@ -47,7 +47,7 @@ constexpr float kExponentScale = config.scale * kLog2e;  // of products, to expo
 constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 
 __device__ inline HeadSums head_sums_of(const KernelParams& params, float* data) {
-  return {data, (params.k_len + config.tile_kv - 1) / config.tile_kv, config.warpgroups * 4};
+  return {data, (params.k_len + config.tile_kv - 1) / config.tile_kv, config.hopper_backward.warpgroups * 4};
 }
 // What comes before prepare_backward() ...
 __device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr,
@@ -86,7 +86,8 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
 // What the loop adds to: the sums of a query tile, unless an item of the loop sets them to zero, and counters.
 __device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters, int* added,
                              int* dealt) {
-  if (adds_in_order(config) && threadIdx.x < config.cluster) added[number * config.cluster + threadIdx.x] = 0;
+  if (adds_in_order(config) && threadIdx.x < config.hopper_backward.cluster)
+    added[number * config.hopper_backward.cluster + threadIdx.x] = 0;
   if (adds_in_order(config) && number == 0 && threadIdx.x == 0) *dealt = 0;
   if constexpr (counts_items(config)) {
     if (number < heads_with_keys(params) && threadIdx.x == 0) {

@@ -8,7 +8,7 @@ namespace flashjit {
 
 constexpr bool kPacked = kRows == Rows::packed;
 // Where dS may be kept, the warp that would set unvisited gradients to zero has another task, and the last launch writes all.
-constexpr bool kLoopZeroes = zeroes_unvisited(config) && !config.keeps_ds;
+constexpr bool kLoopZeroes = zeroes_unvisited(config) && !config.hopper_backward.keeps_ds;
 
 // The number of a query tile of a head among those of all: where its part of the workspace is.
 __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequence& seq, int head, int tile) {
@@ -26,8 +26,8 @@ __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequenc
 // taken together.
 constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;
 // Sums in order want few tiles of a head at work: each comes behind the one before it.
-constexpr bool kUneven =
-    kPacked || adds_in_order(config) || (config.has_mask && config.tile_q == 64 && config.dq == DqSums::atomics);
+constexpr bool kUneven = kPacked || adds_in_order(config) ||
+                         (config.has_mask && config.tile_q == 64 && config.hopper_backward.dq == DqSums::atomics);
 __device__ inline int in_a_group(const KernelParams& params, int heads_together) {
   const int group = kUneven ? heads_together : 1;
   if constexpr (kBatchesTogether) return max(group / params.batch, 1) * params.batch;

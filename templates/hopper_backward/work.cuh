@@ -12,7 +12,7 @@ namespace flashjit {
 
 constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
-constexpr int kStages = config.stages, kWarpgroups = config.warpgroups;
+constexpr int kStages = config.stages, kWarpgroups = config.hopper_backward.warpgroups;
 constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config), kTakesItems = takes_items(config);
 constexpr int kPlaces = kLayout.k_places;                          // of K
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
@@ -30,7 +30,7 @@ constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: 
 constexpr int kWrittenBarrier = kTurnBarrier + 2, kReadBarrier = kWrittenBarrier + 1;  // with roles: of the exchange
 constexpr int kDsBarrier = kReadBarrier + 1;  // in clusters: of the warps that make dS
 
-__device__ inline u32 cluster_rank() { return kInClusters ? blockIdx.x % config.cluster : 0; }
+__device__ inline u32 cluster_rank() { return kInClusters ? blockIdx.x % config.hopper_backward.cluster : 0; }
 // Of the item's keys, the first of this block.
 __device__ inline u32 first_key_of_block() { return cluster_rank() * block_keys(config); }
 
@@ -87,7 +87,7 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
   BackwardItem item;
   item.part_first = kCutsItems ? take_part(params, number) : 0;
   item.number = number;
-  const int tiles = kCutsItems ? params.key_items : params.items / config.cluster;
+  const int tiles = kCutsItems ? params.key_items : params.items / config.hopper_backward.cluster;
   const Place place = place_of(params, number, tiles, config.heads_kv, params.heads_per_group / kGroup);
   if constexpr (kPacked) {
     const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, place.tile);
@@ -319,7 +319,7 @@ __device__ inline void set_up(const SharedMemory& shared, const KernelParams& pa
       }
       for (int i = 0; i < kDsStages; ++i) {
         init_barrier(shared.ds_full(i), 1);
-        init_barrier(shared.ds_empty(i), 4 * config.cluster);
+        init_barrier(shared.ds_empty(i), 4 * config.hopper_backward.cluster);
         init_barrier(shared.other_ds_full(i), 1);
         if constexpr (kOrdered) {
           init_barrier(shared.turn(i), 1);
@@ -349,7 +349,7 @@ __device__ inline int* item_counter(const KernelParams& params, int* dealt) {
 __device__ inline void take_item(const SharedMemory& shared, int* counter) {
   const bool leads = threadIdx.x == 0;
   if (leads && cluster_rank() == 0)
-    store_shared(shared.dealt(), counter ? atomicAdd(counter, 1) : blockIdx.x / config.cluster);
+    store_shared(shared.dealt(), counter ? atomicAdd(counter, 1) : blockIdx.x / config.hopper_backward.cluster);
   sync_cluster();
   if (leads && cluster_rank() > 0) store_shared(shared.dealt(), load_from(0, shared.dealt()));
   __syncthreads();
@@ -357,7 +357,7 @@ __device__ inline void take_item(const SharedMemory& shared, int* counter) {
 // Where a block, or a cluster, has one item alone.
 __device__ inline BackwardItem item_of_block(const KernelParams& params, const SharedMemory& shared) {
   return backward_item(params, deals_to_clusters(config) ? static_cast<int>(load_shared_word(shared.dealt()))
-                                                         : recompute(blockIdx.x) / config.cluster);
+                                                         : recompute(blockIdx.x) / config.hopper_backward.cluster);
 }
 
 }  // namespace flashjit

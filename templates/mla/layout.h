@@ -18,7 +18,7 @@ constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaCo
 constexpr int kMlaPieces = 2 * kMlaConsumers;
 
 // Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
-constexpr int rows_of_block(const KernelConfig& c) { return kMlaKeys / c.cluster; }
+constexpr int rows_of_block(const KernelConfig& c) { return kMlaKeys / c.decode.cluster; }
 constexpr int keys_of_box(const KernelConfig& c) {
   int rows = rows_of_block(c);
   while (c.page_size > 0 && c.page_size % rows != 0) rows /= 2;

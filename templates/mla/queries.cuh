@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-constexpr int kQueryRows = config.box_queries, kQueryBoxes = kMlaRows / kQueryRows;
+constexpr int kQueryRows = queries_of_box(config), kQueryBoxes = kMlaRows / kQueryRows;
 
 struct QueriesProducerState {
   const KernelParams& params;

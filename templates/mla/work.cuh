@@ -11,7 +11,7 @@
 namespace flashjit {
 
 constexpr MlaLayout kPlaces = mla_layout(config);
-constexpr int kCluster = config.cluster;
+constexpr int kCluster = config.decode.cluster;
 constexpr int kPanelBytes = kPlaces.k.panel_bytes();
 constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
 constexpr int kPiecePanels = kMlaConsumers * kHalfPanels / kMlaPieces;

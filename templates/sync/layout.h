@@ -5,8 +5,8 @@
 
 namespace flashjit {
 
-constexpr int threads_of(const KernelConfig& c) { return c.warps * 32; }
-constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.warps; }
+constexpr int threads_of(const KernelConfig& c) { return c.sync.warps * 32; }
+constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.sync.warps; }
 
 // Columns of V that a block multiplies P with: all, or of wide ones a part, as registers hold no more of O. Parts are
 // blocks of their own, each with all scores; the last one ends where V does, so it may share columns with the one before.
@@ -38,9 +38,9 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.o = tile_layout(c.tile_q, padded_part(c), c.output == Element::f32 ? c.element : c.output);
   const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());
-  s.k_offset = c.q_in == QueryPlace::registers ? 0 : q_or_o;
+  s.k_offset = c.sync.q_in == QueryPlace::registers ? 0 : q_or_o;
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
-  s.block_offset = c.q_in == QueryPlace::registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
+  s.block_offset = c.sync.q_in == QueryPlace::registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
   s.dropout_offset = s.block_offset + kBlockStateBytes;
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
   return s;

@@ -5,7 +5,7 @@
 
 namespace flashjit {
 
-constexpr bool kQueriesInRegisters = config.q_in == QueryPlace::registers;
+constexpr bool kQueriesInRegisters = config.sync.q_in == QueryPlace::registers;
 constexpr int kMTiles = rows_per_warp(config) / 16;     // 16-row tiles of a warp
 constexpr int kNTiles = kTileKv / 8;                    // 8-column tiles of S
 constexpr int kSteps = padded_dim_qk(config) / kDepth;  // k-steps of S = Q K^T
@@ -65,7 +65,7 @@ __device__ inline void compute_scores(Scores& s, const HeldQueries& held, u32 q_
     for (int step = 0; step < kSteps; ++step) scores_step(s, held[step], key_tile, step);
   } else {
     const u32 query_tile = recompute(q_lane);
-#pragma unroll config.unroll_d
+#pragma unroll config.sync.unroll_d
     for (int step = 0; step < kSteps; ++step) {
       QueryFragments fragments;
       load_queries(fragments, query_tile, step);

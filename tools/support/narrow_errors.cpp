@@ -16,7 +16,7 @@ std::string narrow_errors(const Plan& plan, Json& line) {
   if (!has_scaled_queries(plan.spec)) return {};
   const Dtype weights = weights_of(plan.spec, plan.config);
   const NarrowError plain = rounding_error(plan.spec, false), rotated = rounding_error(plan.spec, true),
-                    own = weights_error(weights, interpolates(plan.config));
+                    own = weights_error(weights, plan.linear_weights);
   line["rounding_error"] = error_json(plain);
   line["rounding_error_rotated"] = error_json(rotated);
   line["weights_error"] = error_json(own);
@@ -28,7 +28,7 @@ std::string narrow_errors(const Plan& plan, Json& line) {
       "  rounding           {}; with Q and K rotated {} ({})\n"
       "  the kernel itself  {}, of Q, K and V of 8 bits as they are; weights in {}{} ({})\n\n",
       both(plain), both(rotated), kRoundingMeasured, both(own), name(weights),
-      interpolates(plan.config) ? ", interpolated" : "", kWeightsMeasured);
+      plan.linear_weights ? ", interpolated" : "", kWeightsMeasured);
 }
 
 }  // namespace flashjit

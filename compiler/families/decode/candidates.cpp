@@ -178,7 +178,7 @@ Registers decode_registers(const Problem& problem, const KernelConfig& c) {
   // Tiles wait in registers, or pass through them piece by piece.
   const int tiles =
       has_ring(c) ? kPieceRegisters : c.tile_kv / 8 * key_pieces(c) * 4 + c.tile_kv / 16 * value_pieces(c) * 16;
-  const int share = problem.target.registers_per_sm / (decode_threads(c) * c.blocks_per_sm);
+  const int share = problem.target.registers_per_sm / (decode_threads(c) * c.decode.blocks_per_sm);
   return {kBaseRegisters + output + scores + queries + more + tiles + score_registers(problem.spec),
           std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule)};
 }

@@ -41,7 +41,7 @@ constexpr double kManyNarrowRows = 1.35;  // of 128 rows, 8 bits: 1305 us at 64 
 
 // What a launch will do, on a device whose SMs are in groups like those of the usual product.
 Teams teams_at(const KernelConfig& c, const Target& target, const Shape& shape) {
-  const int blocks = target.sm_count * c.blocks_per_sm;
+  const int blocks = target.sm_count * c.decode.blocks_per_sm;
   return teams_of(decode_grid(c, target), {.batch = shape.b, .q_len = shape.q_len, .k_len = shape.k_len},
                   {blocks, blocks / 2, blocks / 4, blocks / 8 - 1});
 }
@@ -70,7 +70,8 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const double share = boxes ? kBoxRate : rows_of_tiles ? kRowRate : kRegisterRate;
   const double rate =
       std::min(target.memory_tbs * 1e6 * share * in_flight / (in_flight + kHalfRateBytes), busy * in_flight / kLoadUs);
-  const bool at_once = c.row_tiles > 1 || static_cast<double>(shape.b) * spec.heads_kv * row_tiles <= ranges * side;
+  const bool at_once =
+      c.decode.row_tiles > 1 || static_cast<double>(shape.b) * spec.heads_kv * row_tiles <= ranges * side;
   const double reads = at_once ? (1 + (row_tiles - 1) / kAgainRate) / row_tiles : 1;
   const bool uneven = is_scaled(c) && *s.warps * *s.blocks_per_sm % kSmParts != 0;
   const double of_sm = of_warp * *s.warps * step_bytes * std::ceil(ranges * side / target.sm_count);

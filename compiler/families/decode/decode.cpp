@@ -25,27 +25,30 @@ constexpr double kEvictedFirst = 4;
 // heads, 1 x 131072, 485 us with 4 on 132 SMs, 495 with 8 on 128 (H200, 2026-11-25).
 void spread_heads(const Problem& problem, KernelConfig& c) {
   if (problem.spec.layout != Layout::Bhsd) return;
-  while (problem.target.sm_count * c.blocks_per_sm % c.side_by_side != 0) c.side_by_side /= 2;
+  while (problem.target.sm_count * c.decode.blocks_per_sm % c.decode.side_by_side != 0) c.decode.side_by_side /= 2;
 }
 
 // All of a KV head, where the spec says how many there are, and those of a few heads fit the GPU several times.
 int row_tiles_at_once(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
-  if (!spec.q_len.pinned() || c.sequences == Sequences::packed || c.fixed_parts) return 1;
+  if (!spec.q_len.pinned() || c.sequences == Sequences::packed || c.decode.fixed_parts) return 1;
   const std::int64_t tiles = (spec.q_len.max * group_size(c) + c.tile_q - 1) / c.tile_q;
-  const int blocks = problem.target.sm_count * c.blocks_per_sm;
+  const int blocks = problem.target.sm_count * c.decode.blocks_per_sm;
   return tiles > 1 && tiles * heads_side_by_side(c) * 2 <= blocks ? static_cast<int>(tiles) : 1;
 }
 
-void configure(const Problem& problem, KernelConfig& c) {
+void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
+  take(s.warps, c.decode.warps);
+  take(s.blocks_per_sm, c.decode.blocks_per_sm);
+  take(s.copies, c.decode.copies);
   spread_heads(problem, c);
-  c.fixed_parts = problem.spec.numerics == Numerics::BatchInvariant;
-  c.row_tiles = row_tiles_at_once(problem, c);
-  if (problem.target.can.tma && c.copies == Copies::rows)
-    c.evict_first_mb = static_cast<int>(kEvictedFirst * problem.target.l2_mb);
+  c.decode.fixed_parts = problem.spec.numerics == Numerics::BatchInvariant;
+  c.decode.row_tiles = row_tiles_at_once(problem, c);
+  if (problem.target.can.tma && c.decode.copies == Copies::rows)
+    c.decode.evict_first_mb = static_cast<int>(kEvictedFirst * problem.target.l2_mb);
   c.reference = Reference::lazy;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
-  c.team = problem.target.can.clusters && c.warps > 1 && !has_many_rows(c) ? kMostOfTeam : 1;
+  c.decode.team = problem.target.can.clusters && c.decode.warps > 1 && !has_many_rows(c) ? kMostOfTeam : 1;
 }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
@@ -54,7 +57,8 @@ double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 WorkspaceBuffer parts_buffer(const Plan& plan) {
   const KernelConfig c = plan.config;
   const std::int64_t bytes = std::int64_t{4} * part_floats(c);
-  if (!c.fixed_parts) return {"parts", "float", bytes * plan.target.sm_count * c.blocks_per_sm * kPartsPerBlock, {}};
+  if (!c.decode.fixed_parts)
+    return {"parts", "float", bytes * plan.target.sm_count * c.decode.blocks_per_sm * kPartsPerBlock, {}};
   const auto row_tiles = [c](std::int64_t queries) { return (queries * group_size(c) + c.tile_q - 1) / c.tile_q; };
   const auto parts = [c](std::int64_t keys) { return std::int64_t{most_parts(c, static_cast<int>(keys))}; };
   return {"parts",
@@ -67,7 +71,7 @@ WorkspaceBuffer parts_buffer(const Plan& plan) {
 GridRule combine_grid(const KernelConfig& c) {
   constexpr int kBlocksPerSm = 8;
   const int quads = c.heads_q * (c.head_dim_v / 4);
-  if (!c.fixed_parts) return {.queries = 1, .heads = quads, .blocks_per_sm = c.blocks_per_sm};
+  if (!c.decode.fixed_parts) return {.queries = 1, .heads = quads, .blocks_per_sm = c.decode.blocks_per_sm};
   return {.queries = 1, .heads = (quads + kCombineThreads - 1) / kCombineThreads, .blocks_per_sm = kBlocksPerSm};
 }
 
@@ -75,10 +79,11 @@ GridRule combine_grid(const KernelConfig& c) {
 // 64 of 132 SMs in teams and all in ranges read 537 MB in 135.5 and 137.4 us, 2.1 GB in 552 and 495 (2026-11-25).
 constexpr int kManyKeys = 16384;
 TeamRule team_rule(const KernelConfig& c, const Target& target) {
-  const double in_flight = 1.0 * c.stages * c.warps * c.tile_kv * (c.head_dim_qk + c.head_dim_v) * cache_bytes(c);
+  const double in_flight =
+      1.0 * c.stages * c.decode.warps * c.tile_kv * (c.head_dim_qk + c.head_dim_v) * cache_bytes(c);
   const double enough = target.memory_tbs * 1e6 * kLoadUs / in_flight;
-  return {.most = c.team,
-          .least_keys = c.warps * c.tile_kv,
+  return {.most = c.decode.team,
+          .least_keys = c.decode.warps * c.tile_kv,
           .enough_blocks = static_cast<int>(std::ceil(enough)),
           .many_keys = kManyKeys,
           .most_keys = in_flight >= 64 << 10 ? 1024 : 256,
@@ -88,7 +93,7 @@ TeamRule team_rule(const KernelConfig& c, const Target& target) {
 
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  const bool boxes = c.copies == Copies::boxes;
+  const bool boxes = c.decode.copies == Copies::boxes;
   const KernelLaunch decode = {
       .entry = "flashjit_decode",
       .threads = decode_threads(c),
@@ -96,7 +101,7 @@ void finish(Plan& plan) {
       .grid = decode_grid(c, plan.target),
       .tensor_maps = boxes,
       .buffers = {0},
-      .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.blocks_per_sm",
+      .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.decode.blocks_per_sm",
       .call = boxes ? "decode_segments(params, &maps, parts)" : "decode_segments(params, nullptr, parts)"};
   plan.launches = {decode,
                    {.entry = "flashjit_combine",
@@ -108,11 +113,16 @@ void finish(Plan& plan) {
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads, 1",
                     .call = "decode_combine(params, parts)"}};
-  if (c.team > 1) {
+  if (c.decode.team > 1) {
     KernelLaunch& team = plan.launches.emplace_back(decode);
     team.entry = "flashjit_decode_team";
     team.of_teams = true;
     team.call = boxes ? "decode_share(params, &maps, parts)" : "decode_share(params, nullptr, parts)";
+  }
+  if (boxes) {
+    const RowsForm form = form_of_keys(plan.spec);
+    plan.maps = {operand_map(plan.spec, operand("k"), &TensorMaps::k, form, rows_in_a_page(c.tile_kv, c.page_size)),
+                 operand_map(plan.spec, operand("v"), &TensorMaps::v, form, rows_in_a_page(c.tile_kv, c.page_size))};
   }
   plan.workspace = {parts_buffer(plan)};
 }
@@ -125,28 +135,28 @@ std::string why_rejected(const CompilerFindings& findings) {
 std::string describe(const KernelConfig& c) {
   std::string text =
       fmt::format("  tiles of {} rows: the {} query heads of a KV head, and their queries\n", c.tile_q, group_size(c));
-  if (c.fixed_parts) {
+  if (c.decode.fixed_parts) {
     text += fmt::format(
         "  the keys of a sequence are cut into {} parts of {} to {} keys, those of longer ones into more and longer parts; "
         "{} warps share one\n",
-        1 << kFewPartsShift, 1 << part_shift(c, 1), 1 << kLongPartShift, c.warps);
+        1 << kFewPartsShift, 1 << part_shift(c, 1), 1 << kLongPartShift, c.decode.warps);
   } else {
     text += fmt::format("  the keys of all sequences are cut into {} equal ranges for each SM; {} warps share one\n",
-                        c.blocks_per_sm, c.warps);
+                        c.decode.blocks_per_sm, c.decode.warps);
   }
   if (has_ring(c)) {
     text += fmt::format("  each warp has {} tiles of {} keys in flight, {} KB in an SM; {}\n", c.stages, c.tile_kv,
-                        c.blocks_per_sm * c.warps * decode_layout(c).ring_bytes / 1024,
-                        c.copies == Copies::boxes ? "TMA copies them" : "its lanes copy them");
+                        c.decode.blocks_per_sm * c.decode.warps * decode_layout(c).ring_bytes / 1024,
+                        c.decode.copies == Copies::boxes ? "TMA copies them" : "its lanes copy them");
   } else {
     text += fmt::format("  each warp reads {} keys at a time, straight to registers\n", c.tile_kv);
   }
   text += "  a second launch adds up what several blocks have of a row\n";
-  if (c.team > 1) {
+  if (c.decode.team > 1) {
     text += fmt::format(
         "  where row tiles are as long as each other, or few, clusters of up to {} blocks have one each, and no second "
         "launch\n",
-        c.team);
+        c.decode.team);
   }
   return text;
 }
@@ -170,7 +180,7 @@ GridRule decode_grid(const KernelConfig& c, const Target& target) {
   return {.queries = std::max(1, c.tile_q / group),
           .keys = c.tile_kv,
           .heads = c.heads_kv * ((group + c.tile_q - 1) / c.tile_q),
-          .blocks_per_sm = c.blocks_per_sm,
+          .blocks_per_sm = c.decode.blocks_per_sm,
           .team = team_rule(c, target)};
 }
 

@@ -13,7 +13,8 @@ namespace {
 struct Loop : Maker {
   const KernelConfig& c;
   const Attributes &visited, &masked;
-  bool has_boxes = has_ring(c) && c.copies == Copies::boxes, has_rows = has_ring(c) && c.copies == Copies::rows;
+  bool has_boxes = has_ring(c) && c.decode.copies == Copies::boxes,
+       has_rows = has_ring(c) && c.decode.copies == Copies::rows;
   std::array<Product, 2> products = decode_products(c);
 
   Statement load(Names to, Names from, std::string_view form, std::int64_t tile) {
@@ -85,7 +86,8 @@ struct Loop : Maker {
   }
   Body attend() {
     const bool scaled = has_key_scales(c);
-    Body body = {let(c.fixed_parts ? "last_of_part" : "last"), make(Kind::Fill, {"rows"}, {}, "none"), let("scales")};
+    Body body = {let(c.decode.fixed_parts ? "last_of_part" : "last"), make(Kind::Fill, {"rows"}, {}, "none"),
+                 let("scales")};
     if (scaled) body.push_back(call("load_scales"));
     Statement tiles = loop("tiles", attend_tile());
     tiles.attributes = visited;
@@ -95,7 +97,7 @@ struct Loop : Maker {
   }
 
   Statement warp() {
-    Statement warp = with(role(Kind::Consumer, "", "segments.cuh"), "count", std::int64_t{c.warps});
+    Statement warp = with(role(Kind::Consumer, "", "segments.cuh"), "count", std::int64_t{c.decode.warps});
     warp.body = {body("begin_segment", begin_segment()), body("attend", attend())};
     return warp;
   }
@@ -157,7 +159,7 @@ struct Entries : Maker {
   Statement entry() const {
     Statement entry = make(Kind::Entry);
     entry.body = {body("decode_segments", segments())};
-    if (c.team > 1) entry.body.push_back(body("decode_share", share()));
+    if (c.decode.team > 1) entry.body.push_back(body("decode_share", share()));
     return entry;
   }
 };

@@ -202,9 +202,9 @@ bool refuses_resources(const Problem& problem, const KernelConfig& sizes, std::s
   }
   const auto [needed, budget] = hopper_registers(problem, sizes);
   if (needed > budget) {
-    return refuse(why,
-                  "tile_kv: about {} registers per thread are needed, {} warpgroups leave {}; use a smaller tile_kv{}",
-                  needed, sizes.warpgroups, budget, sizes.overlap == Overlap::qk_pv ? " or overlap=none" : "");
+    return refuse(
+        why, "tile_kv: about {} registers per thread are needed, {} warpgroups leave {}; use a smaller tile_kv{}",
+        needed, sizes.hopper.warpgroups, budget, sizes.hopper.overlap == Overlap::qk_pv ? " or overlap=none" : "");
   }
   return false;
 }
@@ -386,7 +386,7 @@ struct Enumeration {
 // But for those that Q takes where these leave room for it (queries_in_registers).
 Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
-  const bool overlaps = c.overlap == Overlap::qk_pv;
+  const bool overlaps = c.hopper.overlap == Overlap::qk_pv;
   const auto [scores, output] = hopper_products(c);
   int sums = accumulator_registers(scores) + output_columns(c) / 2;
   // P hardly dies into the place of S, not even where the next S begins only when P has been used.
@@ -396,18 +396,18 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
     if (spec.score && depends_on_position(spec.score)) sums += kPositionRegisters;
     if (spec.max_logit || c.head_tiles == HeadTiles::grouped) sums += kStateRegisters;
   }
-  const int sum_column = c.row_sum == RowSum::matrix && !adds_tiles(c) ? kSumRegisters : 0;
+  const int sum_column = c.hopper.row_sum == RowSum::matrix && !adds_tiles(c) ? kSumRegisters : 0;
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   int reads = score_registers(spec);
   if (fetches) reads = std::min(reads, kInputRegisters);
   // Where P V of a tile has registers of its own, O takes it in before they are read. (d=64, fp32: 192x96 spills 16 bytes.)
-  if (fetches && overlaps && adds_tiles(c) && c.reference == Reference::first && c.warpgroups < 3)
+  if (fetches && overlaps && adds_tiles(c) && c.reference == Reference::first && c.hopper.warpgroups < 3)
     reads = std::max(0, reads - accumulator_registers(output));
-  const int tanh = !problem.score.has_tanh ? 0 : c.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
+  const int tanh = !problem.score.has_tanh ? 0 : c.hopper.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;
   const int columns = output_columns(c);
   int wide = 0;
   if (columns > 240 && overlaps) wide = kWideRegisters;
-  else if (columns > 128 && c.warpgroups > 2) wide = kWideRegistersOfThree;
+  else if (columns > 128 && c.hopper.warpgroups > 2) wide = kWideRegistersOfThree;
   return {(adds_tiles(c) ? kBaseRegistersOfSums : kBaseRegisters) + sums + sum_column + tanh + wide + reads,
           consumer_registers(c)};
 }

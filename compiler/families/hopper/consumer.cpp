@@ -102,7 +102,7 @@ struct Consumer : Maker {
     Statement look_up = call("look_up");
     look_up.inside = {with(make(Kind::Await, {"Qs"}), "barrier", std::string("full"))};
     body.push_back(when("changes", {std::move(look_up)}));
-    if (has_own_tiles(c)) body.push_back(when("passes", {call("pass_tile")}));
+    if (has_own_tiles(c, c.hopper.warpgroups)) body.push_back(when("passes", {call("pass_tile")}));
     append(body, {let("scores"), when("scores", {await("Ks")})});
     append(body, multiply_scores());
     append(body, {wait(1), keep("O"), when("output", {release("Vs")})});
@@ -146,7 +146,7 @@ struct Consumer : Maker {
   Body finish_item() {
     Body body = {make(Kind::Reduce, {"rows"}, {"rows"}, "quads"), make(Kind::Finalize, {"O", "rows"}, {"O", "rows"})};
     if (c.sink) body.back().reads.push_back(p.buffer("sink"));
-    if (c.keys == Keys::parts)
+    if (c.hopper.keys == Keys::parts)
       body.push_back(when("parts", {make(Kind::Store, {}, {"O", "rows"}, "part"), make(Kind::Return)}));
     if (c.lse != Lse::none || c.max_logit) {
       Statement store = make(Kind::Store, {}, {"rows"}, "rows");
@@ -167,11 +167,12 @@ struct Consumer : Maker {
   }
 
   Statement warpgroups() {
-    Statement consumer = with(role(Kind::Consumer, "Consumer", "consumer.cuh"), "count", std::int64_t{c.warpgroups});
+    Statement consumer =
+        with(role(Kind::Consumer, "Consumer", "consumer.cuh"), "count", std::int64_t{c.hopper.warpgroups});
     consumer.body = {body("main_step", main_step()),     body("takes_main_step", takes_main_step()),
                      body("main_steps", main_steps()),   body("careful_step", careful_step()),
                      body("finish_item", finish_item()), body("pass_copies", pass_copies())};
-    if (has_own_tiles(c)) consumer.body.push_back(body("pass_tile", pass_tile()));
+    if (has_own_tiles(c, c.hopper.warpgroups)) consumer.body.push_back(body("pass_tile", pass_tile()));
     append(consumer.body, {body("pass_item", pass_item()), body("consume", consume())});
     return consumer;
   }
@@ -186,7 +187,7 @@ Result<void> add_consumer(Program& program, const PassContext& context) {
     program.buffers[static_cast<std::size_t>(program.buffer(buffer))].code = code;
   };
   name_registers("S", "s"), name_registers("P", "p"), name_registers("O", "o"), name_registers("rows", "rows");
-  Consumer consumer{{program, "pipeline_copies"}, c, c.overlap == Overlap::qk_pv, output_replaces_queries(c)};
+  Consumer consumer{{program, "pipeline_copies"}, c, c.hopper.overlap == Overlap::qk_pv, output_replaces_queries(c)};
   Statement role = consumer.warpgroups();
   if (!consumer.failed) return consumer.failed.error();
   program.body.push_back(std::move(role));

@@ -32,9 +32,9 @@ bool is_narrow(const KernelConfig& c) { return c.element == Element::f8; }
 bool rises(const KernelConfig& c) { return c.reference == Reference::first; }
 bool looks_at_tile(const KernelConfig& c) { return rises(c) && c.element != Element::bf16; }
 bool looks_back(const KernelConfig& c) { return rises(c) && c.element == Element::bf16; }
-bool overlaps(const KernelConfig& c) { return c.overlap == Overlap::qk_pv; }
-bool takes_turns(const KernelConfig& c) { return c.warpgroups > 1 && c.exclusive == Exclusive::issue; }
-bool sums_in_matrix(const KernelConfig& c) { return c.row_sum == RowSum::matrix; }
+bool overlaps(const KernelConfig& c) { return c.hopper.overlap == Overlap::qk_pv; }
+bool takes_turns(const KernelConfig& c) { return c.hopper.warpgroups > 1 && c.hopper.exclusive == Exclusive::issue; }
+bool sums_in_matrix(const KernelConfig& c) { return c.hopper.row_sum == RowSum::matrix; }
 
 // Beside P V of a tile in registers of its own, what a score reads of tensors is read when O has taken that in, and has these
 // registers. So 128 keys leave room for it (bias, d=128: 0.75 of the time of 64 keys; H200, 2026-11-25).
@@ -75,7 +75,7 @@ void take_old_references(const Steps& steps, const Maker& maker, const PassConte
   if (folds_scale(c)) return;
   // Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no
   // registers to keep them from one tile to the next.
-  const bool kept = c.warpgroups < 3 && c.inputs_32 == 0;
+  const bool kept = c.hopper.warpgroups < 3 && c.inputs_32 == 0;
   Statement read = maker.make(Kind::Fragment, {}, {}, kept ? "kept_queries" : "queries");
   if (inputs_bytes(c) > 0) {
     // Read ahead from here on, until the last are exponentiated.

@@ -107,7 +107,7 @@ struct CopyRoles : Maker {
     Body body = {make(Kind::Items, {}, {}, "dealt")};
     body.front().attributes = visited;
     if (transposes) body.push_back(call("end_values"));
-    if (c.grid == GridKind::persistent) append(body, by_leader({call("return_counters")}));
+    if (c.hopper.grid == GridKind::persistent) append(body, by_leader({call("return_counters")}));
     return body;
   }
 
@@ -140,7 +140,7 @@ struct CopyRoles : Maker {
     Body copying = {call("shrink_registers"), when(pages ? "copying_threads" : "first_thread", {call("produce")})};
     if (transposes) copying.push_back(when("transposing_warps", {call("transpose")}));
     Body computing = {call("grow_registers"), let("consumer")};
-    if (c.keys == Keys::parts) computing.push_back(call("set_parts"));
+    if (c.hopper.keys == Keys::parts) computing.push_back(call("set_parts"));
     computing.push_back(call("consume"));
     Statement entry = make(Kind::Entry);
     entry.body = {

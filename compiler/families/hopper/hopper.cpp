@@ -53,7 +53,15 @@ bool copies_inputs(const AttentionSpec& spec, const KernelConfig& c) {
   return spec.score && c.tile_kv % 32 == 0 && c.head_tiles != HeadTiles::grouped;
 }
 
-void configure(const Problem& problem, KernelConfig& c) {
+void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
+  take(s.warpgroups, c.hopper.warpgroups);
+  take(s.q_stages, c.hopper.q_stages);
+  take(s.overlap, c.hopper.overlap);
+  take(s.exclusive, c.hopper.exclusive);
+  take(s.row_sum, c.hopper.row_sum);
+  take(s.grid, c.hopper.grid);
+  take(s.transpose, c.hopper.transpose);
+  take(s.keys, c.hopper.keys);
   if (has_scaled_queries(problem.spec)) c.element = Element::f8;
   c.mask_is_range = problem.tiles.line_is_range;
   c.score_has_tanh = problem.score.has_tanh;
@@ -108,8 +116,25 @@ void add_parts_launch(Plan& plan) {
   plan.launches.push_back(std::move(combine));
 }
 
+void add_maps(Plan& plan) {
+  constexpr int kRowsPerWarp = 16;  // a warp stores its rows of O
+  const KernelConfig& c = plan.config;
+  const RowsForm queries = form_of_queries(plan.spec, c.head_tiles == HeadTiles::grouped);
+  const RowsForm keys = ends_keys(c) ? RowsForm::Ended : form_of_keys(plan.spec);
+  const auto add = [&](std::size_t operand, TensorMap TensorMaps::* map, RowsForm form, int rows) {
+    plan.maps.push_back(operand_map(plan.spec, operand, map, form, rows));
+  };
+  add(operand("q"), &TensorMaps::q, queries, c.tile_q);
+  if (!widens(c)) add(operand("k"), &TensorMaps::k, keys, box_rows(c));
+  if (!widens(c) && !reads_transposed(c)) add(operand("v"), &TensorMaps::v, keys, box_rows(c));
+  if (stages_output(c)) add(operand("o"), &TensorMaps::o, queries, kRowsPerWarp);
+  plan.input_maps = input_maps(plan.spec, c);
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
+  add_maps(plan);
+  if (widens(c)) plan.head_groups.row_bytes = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.dtype);
   plan.launches = {{.entry = "flashjit_forward",
                     .threads = hopper_threads(c),
                     .smem_bytes = hopper_layout(c).bytes,
@@ -117,6 +142,8 @@ void finish(Plan& plan) {
                     .tensor_maps = true,
                     .bounds = "flashjit::hopper_threads(flashjit::config), 1",
                     .call = "hopper_forward(params, maps)"}};
+  plan.reads_columns = reads_transposed(c);
+  plan.linear_weights = interpolates(c);
   if (reads_transposed(c)) {
     add_tiles_launch(plan,
                      {.entry = "flashjit_transpose_values",
@@ -135,7 +162,7 @@ void finish(Plan& plan) {
                       .file = "templates/hopper/widen.cuh"},
                      "widened");
   }
-  if (c.keys == Keys::parts) add_parts_launch(plan);
+  if (c.hopper.keys == Keys::parts) add_parts_launch(plan);
 }
 
 std::string describe(const KernelConfig& c) {
@@ -144,20 +171,21 @@ std::string describe(const KernelConfig& c) {
   };
   std::string text = fmt::format(
       "  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
-      c.warpgroups == 1 ? "is" : "are", c.warpgroups, consumer_registers(c), producer_registers(c));
-  text += fmt::format("  {}, {}\n", copies(c.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
-  text += fmt::format("  {}\n", c.overlap == Overlap::qk_pv ? "Q K^T of the next tile runs beside P V of this one"
-                                                            : "one product at a time");
-  if (c.exclusive == Exclusive::issue) text += "  warpgroups take turns with the products\n";
+      c.hopper.warpgroups == 1 ? "is" : "are", c.hopper.warpgroups, consumer_registers(c), producer_registers(c));
+  text += fmt::format("  {}, {}\n", copies(c.hopper.q_stages, "Q tile"), copies(c.stages, "K and V tile"));
+  text +=
+      fmt::format("  {}\n", c.hopper.overlap == Overlap::qk_pv ? "Q K^T of the next tile runs beside P V of this one"
+                                                               : "one product at a time");
+  if (c.hopper.exclusive == Exclusive::issue) text += "  warpgroups take turns with the products\n";
   text +=
       fmt::format("  softmax relative to the {}\n",
                   c.reference == Reference::tile
                       ? "maximum up to each tile"
                       : "maximum of the first tile; where that is too low it rises, or the query tile is done again");
   if (interpolates(c)) text += "  weights are the bits of their exponents, linear between powers of two (linear_exp)\n";
-  text += fmt::format("  row sums by {}\n", c.row_sum != RowSum::matrix ? "additions"
-                                            : sums_apart(c)             ? "a product with ones"
-                                                                        : "a column of ones beside V");
+  text += fmt::format("  row sums by {}\n", c.hopper.row_sum != RowSum::matrix ? "additions"
+                                            : sums_apart(c)                    ? "a product with ones"
+                                                                               : "a column of ones beside V");
   if (transposes_values(c)) text += "  three of its warps transpose V, which products of 8 bits read along its keys\n";
   if (reads_transposed(c)) text += "  a launch before it transposes V, which products of 8 bits read along its keys\n";
   if (widens(c)) {
@@ -169,13 +197,13 @@ std::string describe(const KernelConfig& c) {
                         c.tile_kv * tiles_of_sum(c),
                         product_pieces(c) > 1 ? fmt::format(", {} columns", product_columns(c)) : "");
   }
-  text += fmt::format("  {}\n", c.grid == GridKind::persistent
+  text += fmt::format("  {}\n", c.hopper.grid == GridKind::persistent
                                     ? "a block per SM, which takes one query tile after the other"
                                     : "a block per query tile");
   if (finds_pages(c)) {
     text += fmt::format("  keys in pages: the threads that copy take {} rows at a time\n", box_rows(c));
   }
-  if (c.keys == Keys::parts)
+  if (c.hopper.keys == Keys::parts)
     text += "  where there are few query tiles blocks share the keys of each; a launch behind it puts that together\n";
   if (mixes_lengths(c)) text += "  query tiles of all sequences are taken from both ends of the batch in turns\n";
   if (c.head_tiles == HeadTiles::grouped)
@@ -202,9 +230,9 @@ GridRule query_tiles(const KernelConfig& c) {
   GridRule rule = {.queries = queries_per_tile(c),
                    .heads = c.head_tiles == HeadTiles::grouped ? c.heads_kv : c.heads_q,
                    .numbered = mixes_lengths(c),
-                   .persistent = c.grid == GridKind::persistent};
+                   .persistent = c.hopper.grid == GridKind::persistent};
   // A step is a tile of keys, of about 1.5 us.
-  if (c.keys == Keys::parts)
+  if (c.hopper.keys == Keys::parts)
     rule.part = {.keys = c.tile_kv,
                  .most_items = kMostItems,
                  .most_parts = kMostParts,
@@ -226,6 +254,7 @@ const FamilyRow kHopper = {
     .enumerate = enumerate_hopper,
     .refuses = refuses_hopper,
     .configure = configure,
+    .warpgroups = [](const KernelConfig& c) { return c.hopper.warpgroups; },
     .registers = hopper_registers,
     .predict = predict_hopper,
     .matrix_rate = matrix_rate,

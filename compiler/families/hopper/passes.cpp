@@ -27,7 +27,7 @@ void add_tiles(Program& p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   const KernelConfig& c = context.config;
   const HopperLayout l = hopper_layout(c);
-  p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, c.q_stages, l.k_offset / c.q_stages));
+  p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, 0, c.hopper.q_stages, l.k_offset / c.hopper.q_stages));
   const Dtype copied = widens(c) ? spec.dtype : spec.kv_dtype;
   p.buffers.push_back(shared_tile("Ks", copied, l.k, l.k_offset, c.stages, (l.v_offset - l.k_offset) / c.stages));
   p.buffers.push_back(shared_tile("Vs", copied, l.v, l.v_offset, value_stages(c), l.v_stage_bytes));
@@ -42,7 +42,7 @@ void add_tiles(Program& p, const PassContext& context) {
   p.buffers.push_back({"Is", Space::Shared, Dtype::U8, fmt::format("{}", c.tile_q), row});
   p.buffers.back().layout = fmt::format("swizzle{}", kPanelWidth);
   p.buffers.back().offset = l.inputs_offset;
-  p.buffers.back().bytes = c.warpgroups * inputs_bytes(c);
+  p.buffers.back().bytes = c.hopper.warpgroups * inputs_bytes(c);
 }
 
 Result<Program> choose_tiling(Program p, const PassContext& context) {
@@ -103,11 +103,12 @@ std::span<const Pass> hopper_passes() { return kPasses; }
 std::array<Product, 2> hopper_products(const KernelConfig& c) {
   const int columns = product_columns(c);
   std::string_view remark = "";
-  if (c.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
+  if (c.hopper.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
   if (adds_tiles(c)) remark = "Of a few tiles: O takes them in by additions of fp32.";
   // Compiles in 0.976 of the time (d=128; NVRTC 13.0). Other kernels lose speed by it, for which ptxas then finds other
   // registers (softcap 0.93, d=64 0.96 to 0.98; H200, 2026-11-25).
-  const bool replaces = c.element == Element::bf16 && c.row_sum == RowSum::matrix && c.exclusive == Exclusive::none;
+  const bool replaces =
+      c.element == Element::bf16 && c.hopper.row_sum == RowSum::matrix && c.hopper.exclusive == Exclusive::none;
   return {Product{.name = "scores",
                   .target = "S",
                   .a = "Qs",
@@ -133,8 +134,8 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
                   .n = columns,
                   .k = step_columns(c.element),
                   .a_in_registers = true,
-                  .b_transposed = c.transpose == Transpose::none,
-                  .accumulates = !adds_tiles(c) || c.overlap == Overlap::qk_pv,
+                  .b_transposed = c.hopper.transpose == Transpose::none,
+                  .accumulates = !adds_tiles(c) || c.hopper.overlap == Overlap::qk_pv,
                   .remark = remark}};
 }
 

@@ -196,7 +196,8 @@ struct Consumer : Maker {
 }  // namespace
 
 Result<void> add_backward_consumer(Program& program, const PassContext& context, const BackwardChoices& choices) {
-  Consumer consumer{{program, "pipeline_copies"}, choices, dk_dv_products(context.config), context.config.warpgroups};
+  Consumer consumer{
+      {program, "pipeline_copies"}, choices, dk_dv_products(context.config), context.config.hopper_backward.warpgroups};
   Statement role = consumer.role();
   FLASHJIT_TRY(consumer.failed);
   program.body.push_back(std::move(role));

@@ -171,12 +171,13 @@ bool keeps_tiles(const AttentionSpec& spec, const KernelConfig& c) {
   return shared;
 }
 
-void configure(const Problem& problem, KernelConfig& c) {
-  c.warpgroups = kWarpgroups;
+void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
+  take(s.dq, c.hopper_backward.dq);
+  c.hopper_backward.warpgroups = kWarpgroups;
   c.stages = kStages;
   if (has_roles(c) && adds_dq(c)) {
-    c.cluster = 2;
-    c.warpgroups = kWarpgroups + 1;  // the third makes dQ
+    c.hopper_backward.cluster = 2;
+    c.hopper_backward.warpgroups = kWarpgroups + 1;  // the third makes dQ
   }
   if (c.has_mask) {
     c.ranges_differ = differ_by_head(*problem.query_tiles);
@@ -186,7 +187,8 @@ void configure(const Problem& problem, KernelConfig& c) {
   c.score_cap = problem.score.cap;
   c.score_factor = problem.score.factor;
   set_inputs(problem.spec, inputs_of(problem), c);
-  c.keeps_ds = takes_items(c) && c.dq == DqSums::atomics && !is_packed(problem.spec) && keeps_tiles(problem.spec, c);
+  c.hopper_backward.keeps_ds = takes_items(c) && c.hopper_backward.dq == DqSums::atomics && !is_packed(problem.spec) &&
+                               keeps_tiles(problem.spec, c);
 }
 
 // Packed sequences are of any lengths: few tiles of the longest are tiles of every one.
@@ -196,9 +198,9 @@ GridRule tiles_of_queries(const KernelConfig& c, int rows) {
 }
 GridRule tiles_of_keys(const KernelConfig& c) {
   GridRule rule = {.keys = c.tile_kv,
-                   .heads = c.heads_kv * c.cluster,
+                   .heads = c.heads_kv * c.hopper_backward.cluster,
                    .numbered = numbers_tiles(c),
-                   .cluster = c.cluster,
+                   .cluster = c.hopper_backward.cluster,
                    .persistent = takes_items(c)};
   if (cuts_items(c)) rule.part = part_rule(c.tile_q, group_size(c), c.has_mask);
   return rule;
@@ -263,13 +265,13 @@ KernelLaunch last_launch(const KernelConfig& c) {
             .call = "finish_backward(params, dq_sums)"};
   }
   return {.entry = "flashjit_backward_queries",
-          .threads = hopper_threads(c),
+          .threads = hopper_backward_threads(c),
           .smem_bytes = dq_layout(c).bytes,
           .grid = tiles_of_queries(c, kDqTileQ),
           .tensor_maps = true,
           .overlaps = true,
           .buffers = {0},
-          .bounds = "flashjit::hopper_threads(flashjit::config), 1",
+          .bounds = "flashjit::hopper_backward_threads(flashjit::config), 1",
           .call = "backward_queries(params, maps, row_terms)"};
 }
 
@@ -302,9 +304,53 @@ void add_kept(Plan& plan) {
   plan.launches[0].buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
 }
 
+// With sums in order tiles of keys of one head wait for each other, most of all where a tile is no longer than a step. More
+// heads are better then, as many as L2 holds: where a mask lets few queries see a tile of keys, however long the sequence
+// is, those are all that counts, of the first tile, one in the middle and the last. (Windows of 1024 at 16k, d=64: 374
+// TFLOP/s with 32 heads for 316 with 4. But d=128, with two steps for a tile: 380 with 16 heads for 390 with 2; H200,
+// 2026-11-25.)
+std::int64_t most_rows(const Plan& plan) {
+  constexpr std::int64_t kLong = HeadGroupRule{}.most_rows;
+  const Expr& mask = plan.spec.mask;
+  const int tile_kv = plan.config.tile_kv;
+  const bool waits = adds_in_order(plan.config) && plan.config.tile_q >= tile_kv;
+  if (!waits || !mask || uses(mask, Op::Load) || uses(mask, Op::Scalar)) return kLong;
+  Environment at;
+  const auto set = [&](Variable variable, std::int64_t value) { at.variables[static_cast<int>(variable)] = value; };
+  set(Variable::QLen, kLong);
+  set(Variable::KLen, kLong);
+  std::int64_t rows = 1;
+  for (const std::int64_t k : {std::int64_t{0}, kLong / 2, kLong - tile_kv}) {
+    set(Variable::KLo, k);
+    set(Variable::KHi, k + tile_kv - 1);
+    rows = std::max(rows, evaluate(plan.query_tiles.end, at).integer - evaluate(plan.query_tiles.begin, at).integer);
+  }
+  return rows;
+}
+
+void add_maps(Plan& plan) {
+  const KernelConfig& c = plan.config;
+  const auto add = [&](std::size_t number, TensorMap TensorMaps::* map, int rows) {
+    const bool of_queries = kOperands[number].dims[1] == Dim::Queries;
+    const RowsForm form = of_queries ? form_of_queries(plan.spec, false) : form_of_keys(plan.spec);
+    plan.maps.push_back(operand_map(plan.spec, number, map, form, rows));
+  };
+  add(operand("q"), &TensorMaps::q, c.tile_q);
+  add(operand("do"), &TensorMaps::o, c.tile_q);
+  add(operand("k"), &TensorMaps::k, block_keys(c));
+  add(operand("v"), &TensorMaps::v, block_keys(c));
+  if (!adds_dq(c)) {
+    add(operand("k"), &TensorMaps::dq_k, dq_layout(c).tile_kv);
+    add(operand("v"), &TensorMaps::dq_v, dq_layout(c).tile_kv);
+  }
+  plan.input_maps = input_maps(plan.spec, c);
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
   const bool sums = adds_dq(c);
+  add_maps(plan);
+  if (sums) plan.head_groups = {plan.head_groups.row_bytes + dq_row_bytes(plan.spec), most_rows(plan)};
   const std::vector<int> buffers = sums ? std::vector<int>{0, 1} : std::vector<int>{0};
   plan.launches = {
       {.entry = "flashjit_backward_prepare",
@@ -315,13 +361,13 @@ void finish(Plan& plan) {
        .bounds = "flashjit::kPrepareThreads",
        .call = sums ? "prepare_backward(params, row_terms, dq_sums)" : "prepare_backward(params, row_terms)"},
       {.entry = "flashjit_backward",
-       .threads = hopper_threads(c),
+       .threads = hopper_backward_threads(c),
        .smem_bytes = hopper_backward_layout(c).bytes,
        .grid = tiles_of_keys(c),
        .tensor_maps = true,
        .overlaps = true,
        .buffers = buffers,
-       .bounds = "flashjit::hopper_threads(flashjit::config), 1",
+       .bounds = "flashjit::hopper_backward_threads(flashjit::config), 1",
        .call = sums ? "hopper_backward(params, maps, row_terms, dq_sums)" : "hopper_backward(params, maps, row_terms)"},
       last_launch(c)};
   std::vector<Extent> tiles = {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}};
@@ -332,15 +378,15 @@ void finish(Plan& plan) {
   };
   plan.workspace = {of_tiles("row_terms", "char", row_terms_bytes(c))};
   if (sums) plan.workspace.push_back(of_tiles("dq_sums", "float", dq_sum_floats(c) * static_cast<int>(sizeof(float))));
-  add_gradient_launches(plan, c.tile_kv, 4 * c.warpgroups, c.keeps_ds ? "kept_ds" : "");
+  add_gradient_launches(plan, c.tile_kv, 4 * c.hopper_backward.warpgroups, c.hopper_backward.keeps_ds ? "kept_ds" : "");
   constexpr int kInt = sizeof(int);
   if (counts_items(c))
     add_buffer(plan, {"counters", "int", 2 * std::int64_t{c.heads_kv} * kInt, {{&CallSizes::batch}}},
                {{0, 4}, {1, 5}, {2, 2}});
-  if (c.keeps_ds) add_kept(plan);
+  if (c.hopper_backward.keeps_ds) add_kept(plan);
   if (cuts_items(c)) add_part_sums(plan, c.tile_kv, c.heads_kv, cut_warps(c), cut_floats(c), 7, 8);
   if (!adds_in_order(c)) return;
-  add_buffer(plan, of_tiles("added", "int", c.cluster * kInt), {{0, 5}, {1, 6}});
+  add_buffer(plan, of_tiles("added", "int", c.hopper_backward.cluster * kInt), {{0, 5}, {1, 6}});
   add_buffer(plan, {"dealt", "int", kInt, {}}, {{0, 6}, {1, 7}});
 }
 
@@ -354,7 +400,7 @@ std::string describe(const KernelConfig& c) {
   if (adds_dq(c)) {
     text +=
         fmt::format("  dQ is added to sums in memory, {}\n", adds_in_order(c) ? "the last keys first" : "in any order");
-    if (c.keeps_ds)
+    if (c.hopper_backward.keeps_ds)
       text += fmt::format(
           "  dS is kept in 16 bits, up to {} GiB of it; a last launch sums up the gradients of tensors from that\n",
           kMostKept >> 30);
@@ -387,6 +433,7 @@ const FamilyRow kHopperBackward = {
     .enumerate = enumerate,
     .refuses = refuses,
     .configure = configure,
+    .warpgroups = [](const KernelConfig& c) { return c.hopper_backward.warpgroups; },
     .registers = registers,
     .predict = predict_backward,
     .matrix_rate = matrix_rate,

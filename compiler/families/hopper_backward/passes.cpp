@@ -43,7 +43,7 @@ void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig
     Buffer inputs{"Is", Space::Shared, Dtype::U8, fmt::format("{}", c.tile_q), fmt::format("{}", kPanelWidth)};
     inputs.layout = fmt::format("swizzle{}", kPanelWidth);
     inputs.offset = l.inputs_offset;
-    inputs.bytes = c.warpgroups * tile_inputs_bytes(c);
+    inputs.bytes = c.hopper_backward.warpgroups * tile_inputs_bytes(c);
     p.buffers.push_back(std::move(inputs));
   }
   if (has_roles(c)) {
@@ -236,11 +236,11 @@ Result<BackwardChoices> backward_choices(const PassContext& context) {
   has.apart = scores_apart(c);
   has.inputs = has_inputs(c);
   has.sums = c.gradients > 0;
-  has.keeps = c.keeps_ds;
+  has.keeps = c.hopper_backward.keeps_ds;
   has.cuts_items = cuts_items(c), has.swaps = hopper_backward_layout(c).swaps;
   has.counts = counts_items(c);
   if (!has.sums) return has;
-  has.zeroes = zeroes_unvisited(c) && !c.keeps_ds;
+  has.zeroes = zeroes_unvisited(c) && !c.hopper_backward.keeps_ds;
   FLASHJIT_ASSIGN(loads, loads_at_places(spec, c));
   // Where scores load nothing by place but what the producer brings, that spills less.
   has.sums_at_once = !c.score_adds || loads;

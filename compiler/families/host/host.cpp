@@ -51,7 +51,7 @@ void enumerate_host(const Problem& problem, const Schedule& pins, std::vector<Sc
   }
 }
 
-void configure(const Problem&, KernelConfig& c) { c.reference = Reference::tile; }
+void configure(const Problem&, const Schedule&, KernelConfig& c) { c.reference = Reference::tile; }
 
 // LLVM spills what does not fit, and it seldom matters.
 Registers registers(const Problem&, const KernelConfig&) { return {}; }

@@ -30,7 +30,7 @@ struct Consumer : Maker {
 
   // Gives back this warpgroup's half of a place.
   Statement release(std::string_view which) const {
-    const bool is_other = which == "before", in_cluster = c.cluster > 1;
+    const bool is_other = which == "before", in_cluster = c.decode.cluster > 1;
     return make(Kind::Release, {own.half}, {},
                 is_other     ? in_cluster ? "in_cluster_before" : "before"
                 : in_cluster ? "in_cluster"

@@ -77,9 +77,9 @@ struct CopyRoles : Maker {
                 let("progress"),
                 when("first_thread", {mark("first_item")}),
                 call("set_up")};
-    if (c.cluster > 1) all.push_back(call("meet_cluster"));
+    if (c.decode.cluster > 1) all.push_back(call("meet_cluster"));
     append(all, {when("copying_warpgroup", std::move(copying)), otherwise(std::move(computing))});
-    if (c.cluster > 1) all.push_back(call("leave_cluster"));
+    if (c.decode.cluster > 1) all.push_back(call("leave_cluster"));
     Statement entry = make(Kind::Entry);
     entry.body = {body("mla_forward", std::move(all))};
     return entry;

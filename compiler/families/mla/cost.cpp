@@ -24,7 +24,7 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
   const KernelConfig c = config_of(problem, s);
   const double rows = static_cast<double>(shape.q_len) * group_size(c), tiles = std::ceil(work.kv_tiles);
   const double row_tiles = std::ceil(rows / *s.tile_q), steps = static_cast<double>(shape.b) * row_tiles * tiles;
-  const double clusters = std::floor(target.sm_count / static_cast<double>(c.cluster));
+  const double clusters = std::floor(target.sm_count / static_cast<double>(c.decode.cluster));
   const double ranges = std::max(1.0, std::min(clusters, steps)), of_range = std::ceil(steps / ranges);
   const double clocks_per_us = target.clock_ghz * 1e3;
   const double products = 2.0 * kMlaRows * kMlaKeys * (spec.d_qk + spec.d_v) / target.wgmma_flops_per_clock;
@@ -34,7 +34,7 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
   p.mma = of_range * products / clocks_per_us;
   p.issue = of_range * kMlaRows * kMlaKeys * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) /
             kIssuePerClock / clocks_per_us;
-  p.l2 = of_range * tile_bytes / c.cluster / kL2BytesPerClock / clocks_per_us;
+  p.l2 = of_range * tile_bytes / c.decode.cluster / kL2BytesPerClock / clocks_per_us;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6 * kReadRate);
   p.compute = std::max({p.mma / kMatrixShare, p.l2, p.mma + p.issue});
   const double parts = ranges > shape.b * row_tiles ? ranges : 0;

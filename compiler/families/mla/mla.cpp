@@ -14,31 +14,29 @@ namespace {
 
 constexpr int kCombineBlocks = 4;  // of the second launch, in an SM
 
-void configure(const Problem& problem, KernelConfig& c) {
+void configure(const Problem& problem, const Schedule&, KernelConfig& c) {
   c.reference = Reference::lazy;
   c.tile_kv = kMlaKeys;
   c.stages = kMlaStages;
-  c.cluster = c.tile_q / kMlaRows;
+  c.decode.cluster = c.tile_q / kMlaRows;
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
-  c.box_keys = keys_of_box(c);
   c.head_tiles = HeadTiles::grouped;
-  c.box_queries = queries_of_box(c);
 }
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  const int ranges = plan.target.sm_count / c.cluster, group = group_size(c);
+  const int ranges = plan.target.sm_count / c.decode.cluster, group = group_size(c);
   plan.launches = {{.entry = "flashjit_mla",
                     .threads = kMlaThreads,
                     .smem_bytes = mla_layout(c).bytes,
                     // What tiles there are at most: one may hold queries in part.
                     .grid = {.queries = std::max(1, c.tile_q / group),
                              .keys = kMlaKeys,
-                             .heads = c.cluster * ((group + c.tile_q - 1) / c.tile_q),
+                             .heads = c.decode.cluster * ((group + c.tile_q - 1) / c.tile_q),
                              .blocks_per_sm = 1,
-                             .cluster = c.cluster},
+                             .cluster = c.decode.cluster},
                     .tensor_maps = true,
                     .buffers = {0},
                     .bounds = "flashjit::kMlaThreads, 1",
@@ -53,6 +51,9 @@ void finish(Plan& plan) {
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads, 4",
                     .call = "decode_combine(params, parts)"}};
+  plan.maps = {
+      operand_map(plan.spec, operand("q"), &TensorMaps::q, form_of_queries(plan.spec, true), queries_of_box(c)),
+      operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_box(c))};
   plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
 }
 
@@ -60,10 +61,10 @@ std::string describe(const KernelConfig& c) {
   std::string text =
       fmt::format("  tiles of {} rows: the {} query heads, and their queries\n", c.tile_q, group_size(c));
   text += fmt::format("  the keys of all sequences are cut into as many equal ranges as there are {}\n",
-                      c.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs");
+                      c.decode.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs");
   text += fmt::format("  two warpgroups share O, {} columns each, and compute the scores of {} keys in turn\n",
                       half_columns(c), kMlaKeys);
-  text += fmt::format("  TMA copies {} keys at a time, two tiles in flight\n", c.box_keys);
+  text += fmt::format("  TMA copies {} keys at a time, two tiles in flight\n", keys_of_box(c));
   return text + "  a second launch adds up what several blocks have of a row\n";
 }
 

@@ -43,7 +43,7 @@ bool refuses(const Problem&, const Schedule& s, std::string* why) {
   return false;
 }
 
-void configure(const Problem&, KernelConfig&) {}
+void configure(const Problem&, const Schedule&, KernelConfig&) {}
 
 // Small enough for every compiler.
 Registers registers(const Problem&, const KernelConfig&) { return {}; }

@@ -30,7 +30,7 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
 }
 
 // There are no keys: what counts work takes them for one.
-void configure(const Problem&, KernelConfig& config) { config.tile_kv = 1; }
+void configure(const Problem&, const Schedule&, KernelConfig& config) { config.tile_kv = 1; }
 
 Registers registers(const Problem&, const KernelConfig&) { return {}; }
 

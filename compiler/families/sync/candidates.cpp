@@ -97,11 +97,12 @@ Registers sync_registers(const Problem& problem, const KernelConfig& c) {
   // A 16x8 fp32 accumulator tile is 4 registers per thread, a 16x16 operand of 16-bit elements too, or 16x32 of 8 bits.
   const int m_tiles = rows_per_warp(c) / 16;
   const int sums = accumulator_registers(sync_products(c));
-  const int query = m_tiles * 4 * (c.q_in == QueryPlace::registers ? padded_dim_qk(c) / step_columns(c.element) : 1);
+  const int query =
+      m_tiles * 4 * (c.sync.q_in == QueryPlace::registers ? padded_dim_qk(c) / step_columns(c.element) : 1);
   const int values = c.element == Element::f8 ? 8 : 4;  // B operands of V that are there at a time
   const int fragments = values + m_tiles * 4;           // and A of P while S dies into it
   const int rows = m_tiles * 4 + (c.max_logit ? m_tiles * 2 : 0);
-  const int share = problem.target.registers_per_sm / (threads_of(c) * c.blocks_per_sm);
+  const int share = problem.target.registers_per_sm / (threads_of(c) * c.sync.blocks_per_sm);
   return {kBaseRegisters + sums + query + fragments + rows + score_registers(problem.spec),
           std::min(kMaxRegisters, share / kRegisterGranule * kRegisterGranule)};
 }

@@ -61,8 +61,7 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
   const Target& target = problem.target;
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
-  KernelConfig sizes = problem.config;
-  s.family->configure(problem, sizes);
+  const KernelConfig sizes = config_of(problem, s);
   const TileClocks t =
       sync_tile_clocks(sizes, target, calibration, s, kSoftmaxSlots + score_slots(work) + mask_slots(work, 0));
   const double blocks = static_cast<double>(shape.b) * spec.heads_q * value_parts(sizes) *

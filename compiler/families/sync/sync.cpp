@@ -29,9 +29,15 @@ std::string why_not_narrow(const AttentionSpec& spec, const Target& target) {
 }
 
 // The reference of a row rises when its maximum is far above it: most tiles leave O alone.
-void configure(const Problem&, KernelConfig& c) { c.reference = Reference::lazy; }
-void configure_narrow(const Problem& problem, KernelConfig& c) {
-  configure(problem, c);
+void configure(const Problem&, const Schedule& s, KernelConfig& c) {
+  c.reference = Reference::lazy;
+  take(s.warps, c.sync.warps);
+  take(s.q_in, c.sync.q_in);
+  take(s.blocks_per_sm, c.sync.blocks_per_sm);
+  take(s.unroll_d, c.sync.unroll_d);
+}
+void configure_narrow(const Problem& problem, const Schedule& s, KernelConfig& c) {
+  configure(problem, s, c);
   c.element = Element::f8;
 }
 
@@ -44,7 +50,7 @@ void finish(Plan& plan) {
                     .threads = threads_of(c),
                     .smem_bytes = sync_layout(c).bytes,
                     .grid = {.queries = c.tile_q, .heads = c.heads_q * value_parts(c)},
-                    .bounds = "flashjit::threads_of(flashjit::config), flashjit::config.blocks_per_sm",
+                    .bounds = "flashjit::threads_of(flashjit::config), flashjit::config.sync.blocks_per_sm",
                     .call = "sync_forward(params)"}};
 }
 

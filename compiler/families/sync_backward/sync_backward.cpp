@@ -15,7 +15,8 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::string_view kBounds = "flashjit::backward_threads(flashjit::config), flashjit::config.blocks_per_sm";
+constexpr std::string_view kBounds =
+    "flashjit::backward_threads(flashjit::config), flashjit::config.sync_backward.blocks_per_sm";
 constexpr int kMostWarps = 8;
 constexpr int kMostColumns = 128;
 constexpr int kFewestColumns = 16;  // of a warp, too: what a load of operands brings
@@ -60,10 +61,10 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 60, kMost = 255, kGranule = 8;
   const int groups = column_groups(c), shares = gradient_parts(c, Side::keys) * groups;
   const int of_keys = share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares);
-  const int of_queries = c.dq == DqSums::launch ? share_of(padded_dim_qk(c), groups) : 0;
+  const int of_queries = c.sync_backward.dq == DqSums::launch ? share_of(padded_dim_qk(c), groups) : 0;
   const int sums = std::max(of_keys, of_queries) * kRowTiles / 2;
   const int scores = (c.has_score ? 3 : 2) * columns_of_warp(c) * kRowTiles / 2;
-  const int share = problem.target.registers_per_sm / (backward_threads(c) * c.blocks_per_sm);
+  const int share = problem.target.registers_per_sm / (backward_threads(c) * c.sync_backward.blocks_per_sm);
   return {kBase + sums + scores + score_registers(problem.spec), std::min(kMost, share / kGranule * kGranule)};
 }
 
@@ -128,13 +129,17 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   return false;
 }
 
-void configure(const Problem&, KernelConfig&) {}
+void configure(const Problem&, const Schedule& s, KernelConfig& c) {
+  take(s.warps, c.sync_backward.warps);
+  take(s.blocks_per_sm, c.sync_backward.blocks_per_sm);
+  take(s.dq, c.sync_backward.dq);
+}
 
 GridRule tiles_of_keys(const KernelConfig& c) {
   GridRule rule = {.keys = block_rows(c), .heads = c.heads_kv * gradient_parts(c, Side::keys)};
   if (!shares_keys(c)) return rule;
   rule.part = part_rule(c.tile_q, group_size(c), c.has_mask);
-  rule.part.blocks_per_sm = c.blocks_per_sm;
+  rule.part.blocks_per_sm = c.sync_backward.blocks_per_sm;
   return rule;
 }
 
@@ -144,7 +149,7 @@ double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 double operand_bytes(const KernelConfig& c, Side side) {
   const int rows = block_rows(c), columns = block_columns(c), groups = column_groups(c);
   const int parts = gradient_parts(c, side), qk = padded_dim_qk(c), v = padded_dim_v(c);
-  const bool adds = side == Side::keys && c.dq == DqSums::atomics;
+  const bool adds = side == Side::keys && c.sync_backward.dq == DqSums::atomics;
   // Operands of 16 x 16: of scores and dP, of sums, of dQ.
   const double scores = (qk + v) / 16 * (kRowTiles + columns_of_warp(c) / 16);
   const int sums = share_of(qk, parts * groups) + (side == Side::keys ? share_of(v, parts * groups) : 0);
@@ -153,7 +158,8 @@ double operand_bytes(const KernelConfig& c, Side side) {
   const double of_dq = adds ? rows / 16 * (query_tiles(c) * std::ceil(pairs / 2) + pairs) : 0;
   const double shared = groups > 1 ? (side == Side::keys ? 2 : 1) : adds ? 1 : 0;
   constexpr double kOperandBytes = 512;
-  return parts * (c.warps * (scores + of_sums + of_dq) * kOperandBytes + shared * rows * columns * size_of(c.element));
+  return parts * (c.sync_backward.warps * (scores + of_sums + of_dq) * kOperandBytes +
+                  shared * rows * columns * size_of(c.element));
 }
 
 // H200, 2026-11-24, d=64, 128, 256, 20 schedules: bound by what is read from shared memory, times 1.4 to 1.6.
@@ -170,7 +176,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const double rows = block_rows(c), columns = block_columns(c), scores = rows * columns;
   const double qk = padded_dim_qk(c), v = padded_dim_v(c), parts = gradient_parts(c, Side::keys);
   // Scores and dP are made for each part of dK and dV, and for dQ, if that has a launch of its own.
-  const bool atomics = c.dq == DqSums::atomics;
+  const bool atomics = c.sync_backward.dq == DqSums::atomics;
   const double times = parts + (atomics ? 0 : 1), dims = times * (qk + v) + 2 * qk + v;
   TileClocks tile;
   tile.mma = 2 * scores * dims / target.mma_flops_per_clock;
@@ -202,7 +208,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
 
 // What adds up to dQ: the launch before, or one of its own.
 KernelLaunch last_launch(const KernelConfig& c) {
-  if (c.dq == DqSums::atomics) {
+  if (c.sync_backward.dq == DqSums::atomics) {
     return {.entry = "flashjit_backward_finish",
             .threads = kPrepareThreads,
             .grid = {.queries = kPrepareRows, .heads = c.heads_q},
@@ -221,7 +227,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
 
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  const bool atomics = c.dq == DqSums::atomics;
+  const bool atomics = c.sync_backward.dq == DqSums::atomics;
   const std::vector<int> buffers = atomics ? std::vector<int>{0, 1} : std::vector<int>{0};
   plan.launches = {{.entry = "flashjit_backward_prepare",
                     .threads = kPrepareThreads,
@@ -240,22 +246,25 @@ void finish(Plan& plan) {
                    last_launch(c)};
   plan.workspace = {
       {"facts", "flashjit::RowFacts", std::int64_t{sizeof(RowFacts)} * c.heads_q, {{&CallSizes::q_tokens}}}};
-  if (atomics)
+  if (atomics) {
+    plan.head_groups.row_bytes += dq_row_bytes(plan.spec);
     plan.workspace.push_back(
         {"dq_sums",
          "float",
          std::int64_t{dq_tile_floats(c)} * 4 * c.heads_q,
          {{.size = &CallSizes::q_tokens, .multiple = 16, .tiles = true, .more = &CallSizes::batch}}});
-  add_gradient_launches(plan, block_rows(c), c.warps);
+  }
+  add_gradient_launches(plan, block_rows(c), c.sync_backward.warps);
   if (shares_keys(c))
-    add_part_sums(plan, block_rows(c), c.heads_kv * gradient_parts(c, Side::keys), c.warps, key_floats(c), 4, 4);
+    add_part_sums(plan, block_rows(c), c.heads_kv * gradient_parts(c, Side::keys), c.sync_backward.warps, key_floats(c),
+                  4, 4);
 }
 
 // Those that spill get somewhat slower; the one that spills least is taken.
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig& c) {
-  if (c.dq == DqSums::atomics)
+  if (c.sync_backward.dq == DqSums::atomics)
     return fmt::format("  a block has {} keys, and adds its share of dQ to sums in memory, in any order\n",
                        block_rows(c)) +
            (shares_keys(c) ? std::string(kSharesQueries) : "");

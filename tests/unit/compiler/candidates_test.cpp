@@ -351,7 +351,7 @@ TEST(Hopper, SumsApart) {
     EXPECT_EQ(sums_apart(plan->config), apart) << spec;
     EXPECT_EQ(layout.state_offset - layout.ones_offset, apart ? kSumColumns * kPanelWidth : 0) << spec;
     EXPECT_EQ(output_columns(plan->config) - plan->config.head_dim_v,
-              plan->config.row_sum == RowSum::matrix && !apart ? kSumColumns : 0)
+              plan->config.hopper.row_sum == RowSum::matrix && !apart ? kSumColumns : 0)
         << spec;
   }
 }
@@ -459,7 +459,7 @@ TEST(Schedules, RowTilesAtTheSameTime) {
   const auto tiles = [](const char* text) {
     const auto plan = make_plan(spec_of(text), **find_target("sm_90a"), *parse_schedule("family=decode"));
     EXPECT_TRUE(plan) << text << ": " << plan.error().message;
-    return plan->config.row_tiles;
+    return plan->config.decode.row_tiles;
   };
   EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len=4"), 1);
   EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len=8"), 2);

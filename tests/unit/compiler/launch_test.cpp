@@ -213,7 +213,7 @@ TEST(Teams, CountTilesOfQueries) { expect_teams(teams_of(rule(true), sizes(1, 10
 
 KernelConfig config_with(int warps, int tile_kv) {
   KernelConfig c = {};
-  c.warps = warps;
+  c.decode.warps = warps;
   c.tile_kv = tile_kv;
   return c;
 }

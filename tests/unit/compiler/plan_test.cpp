@@ -66,12 +66,12 @@ TEST(Plan, ConfigSaysWhatTheSpecSays) {
   EXPECT_EQ(c.copy_bytes, 8);
   EXPECT_EQ(c.tile_q, 128);
   EXPECT_EQ(c.tile_kv, 32);
-  EXPECT_EQ(c.warps, 4);
+  EXPECT_EQ(c.sync.warps, 4);
   EXPECT_EQ(c.stages, 3);
-  EXPECT_TRUE(c.q_in == QueryPlace::registers);
-  EXPECT_EQ(c.blocks_per_sm, 1);
+  EXPECT_TRUE(c.sync.q_in == QueryPlace::registers);
+  EXPECT_EQ(c.sync.blocks_per_sm, 1);
   EXPECT_FALSE(c.order == TileOrder::longest_first);
-  EXPECT_EQ(c.unroll_d, 5);
+  EXPECT_EQ(c.sync.unroll_d, 5);
   EXPECT_EQ(p.threads(), 128);
 
   const KernelConfig plain = planned("fwd bf16 d=64", "sm_80").config;
@@ -236,12 +236,12 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
   EXPECT_EQ(c.output, Element::f32);
   EXPECT_EQ(c.tile_q, 192);
   EXPECT_EQ(c.tile_kv, 80);
-  EXPECT_EQ(c.warpgroups, 3);
   EXPECT_EQ(c.stages, 3);
-  EXPECT_EQ(c.q_stages, 2);
-  EXPECT_TRUE(c.overlap == Overlap::qk_pv && c.row_sum == RowSum::matrix && c.grid == GridKind::persistent &&
-              c.head_tiles == HeadTiles::grouped && c.order == TileOrder::longest_first && c.sink);
-  EXPECT_EQ(c.exclusive, Exclusive::issue);
+  const HopperConfig& h = c.hopper;
+  EXPECT_TRUE(h.warpgroups == 3 && h.q_stages == 2);
+  EXPECT_TRUE(h.overlap == Overlap::qk_pv && h.row_sum == RowSum::matrix && h.exclusive == Exclusive::issue);
+  EXPECT_TRUE(h.grid == GridKind::persistent && c.head_tiles == HeadTiles::grouped && c.sink);
+  EXPECT_EQ(c.order, TileOrder::longest_first);
   EXPECT_EQ(c.reference, Reference::first);
   EXPECT_EQ(p.threads(), 512);
   EXPECT_EQ(p.smem_bytes(), hopper_layout(c).bytes);
@@ -250,13 +250,13 @@ TEST(Plan, HopperConfigSaysWhatTheScheduleSays) {
                                      "tile_q=128,stages=2,q_stages=1,overlap=none,exclusive=none,reference=tile,"
                                      "row_sum=adds,grid=tiles,order=natural")
                                  .config;
-  EXPECT_FALSE(plain.overlap == Overlap::qk_pv || plain.row_sum == RowSum::matrix ||
-               plain.grid == GridKind::persistent || plain.head_tiles == HeadTiles::grouped ||
-               plain.order == TileOrder::longest_first);
+  EXPECT_FALSE(plain.hopper.overlap == Overlap::qk_pv || plain.hopper.row_sum == RowSum::matrix);
+  EXPECT_FALSE(plain.head_tiles == HeadTiles::grouped || plain.hopper.grid == GridKind::persistent);
+  EXPECT_EQ(plain.order, TileOrder::natural);
   EXPECT_EQ(plain.lse, Lse::log2);
-  EXPECT_EQ(plain.exclusive, Exclusive::none);
+  EXPECT_EQ(plain.hopper.exclusive, Exclusive::none);
   EXPECT_EQ(plain.reference, Reference::tile);
-  EXPECT_EQ(plain.warpgroups, 2) << "follows from tile_q";
+  EXPECT_EQ(plain.hopper.warpgroups, 2) << "follows from tile_q";
   EXPECT_EQ(planned("fwd bf16 d=64", "sm_80").config.reference, Reference::lazy);
 }
 
@@ -453,7 +453,7 @@ TEST(Plan, SumsOfEightBitsAreThoseOfATile) {
   };
   for (const auto& row : rows) {
     const Plan plan = planned(row.spec, "sm_90a", std::string("family=hopper,") + row.schedule);
-    EXPECT_EQ(plan.config.overlap, row.pieces == 1 ? Overlap::qk_pv : Overlap::none) << row.spec;
+    EXPECT_EQ(plan.config.hopper.overlap, row.pieces == 1 ? Overlap::qk_pv : Overlap::none) << row.spec;
     EXPECT_EQ(product_pieces(plan.config), row.pieces) << row.spec;
     const Product* output = find_product(plan.program, "O");
     ASSERT_TRUE(output) << row.spec;

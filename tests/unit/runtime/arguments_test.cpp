@@ -39,10 +39,10 @@ TEST(Arguments, DenseParameters) {
 }
 
 TEST(Arguments, TilesAndGroupsOfHeadsForHopper) {
-  // One key is 256 bytes of K and V, 128 Ki keys are the 32 MB that stay in L2.
   const auto group = [](int keys, int batch, bool grouped) {
     Plan plan = plan_of("fwd bf16 d=64 heads=8/2");
     plan.launches[0].grid = {.queries = grouped ? 64 : 256, .heads = grouped ? 2 : 8};
+    plan.head_groups.row_bytes = 256;  // 128 Ki keys are the 32 MB that stay in L2
     Arguments a;
     a.q = {address(0x1000), "bf16", {batch, 1000, 8, 64}, {}};
     a.o = {address(std::uintptr_t{1} << 50), "bf16", {batch, 1000, 8, 64}, {}};

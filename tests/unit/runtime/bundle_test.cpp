@@ -147,7 +147,7 @@ TEST_F(BundleTest, WhatIsFoundIsWhatWasBuilt) {
   EXPECT_EQ(print(compiled.plan.schedule), print(plan->schedule));
   EXPECT_NE(print(compiled.plan.schedule), print(plan_spec(kSpec, "sm_90a", "")->schedule));
   EXPECT_EQ(compiled.plan.config.tile_kv, 64);
-  EXPECT_EQ(compiled.plan.config.warpgroups, 1);
+  EXPECT_EQ(compiled.plan.config.hopper.warpgroups, 1);
   EXPECT_EQ(compiled.plan.smem_bytes(), plan->smem_bytes());
   EXPECT_EQ(compiled.plan.threads(), plan->threads());
   EXPECT_EQ(compiled.plan.target.sm_count, 99);

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "compiler/families/family.h"
 #include "runtime/launch/kernels.h"
 
 namespace {
@@ -190,13 +191,14 @@ class LaunchTest : public testing::Test {
     compiled.plan.target.gpu = true;
     compiled.plan.target.sm_count = 21;
     const KernelConfig& c = compiled.plan.config = config;
-    const bool tma = c.warpgroups > 0;
+    const bool tma = c.hopper.warpgroups > 0;
+    if (tma) find_family("hopper")->finish(compiled.plan);
     compiled.plan.launches = {{.entry = "flashjit_forward",
                                .threads = 128,
                                .smem_bytes = 70000,
                                .grid = {.queries = tma ? queries_per_tile(c) : 64,
                                         .heads = c.head_tiles == HeadTiles::grouped ? 2 : 4,
-                                        .persistent = c.grid == GridKind::persistent},
+                                        .persistent = c.hopper.grid == GridKind::persistent},
                                .tensor_maps = tma}};
     load(compiled);
     EXPECT_EQ(record.smem_limit, 70000);
@@ -266,11 +268,9 @@ class LaunchTest : public testing::Test {
   static KernelConfig hopper() {
     KernelConfig c;
     c.head_dim_qk = c.head_dim_v = 64;
-    c.heads_q = 4;
-    c.heads_kv = 2;
-    c.warpgroups = 1;
-    c.tile_q = 64;
-    c.tile_kv = 128;
+    c.heads_q = 4, c.heads_kv = 2;
+    c.hopper.warpgroups = 1;
+    c.tile_q = 64, c.tile_kv = 128;
     return c;
   }
   void expect_grid(const KernelConfig& config, unsigned blocks, int tiles_q) {
@@ -287,7 +287,7 @@ class LaunchTest : public testing::Test {
   }
   static KernelConfig persistent() {
     KernelConfig c = hopper();
-    c.grid = GridKind::persistent;
+    c.hopper.grid = GridKind::persistent;
     c.reference = Reference::first;
     return c;
   }
@@ -330,7 +330,7 @@ TEST_F(LaunchTest, HopperKernelsGetTensorMaps) {
   }
   KernelConfig stores_by_tma = hopper();
   stores_by_tma.output = Element::bf16;
-  stores_by_tma.q_stages = 2;
+  stores_by_tma.hopper.q_stages = 2;
   load(stores_by_tma);
   ASSERT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
   EXPECT_EQ(record.encodings, 4);
@@ -340,12 +340,12 @@ TEST_F(LaunchTest, HopperKernelsGetTensorMaps) {
 TEST_F(LaunchTest, GridsOfHopperKernels) {
   KernelConfig c = hopper();
   expect_grid(c, 3 * 4 * 3, 3);  // tiles, heads, sequences
-  c.grid = GridKind::persistent;
+  c.hopper.grid = GridKind::persistent;
   expect_grid(c, 21, 3);  // one for each SM
-  c.grid = GridKind::tiles;
+  c.hopper.grid = GridKind::tiles;
   c.head_tiles = HeadTiles::grouped;
   expect_grid(c, 5 * 2 * 3, 5);  // 32 queries of both heads of a group
-  c.grid = GridKind::persistent;
+  c.hopper.grid = GridKind::persistent;
   expect_grid(c, 21, 5);
   for (Tensor* tensor : {&arguments.q, &arguments.k, &arguments.v, &arguments.o}) tensor->shape[0] = 1;
   arguments.q.shape[1] = arguments.o.shape[1] = 20;
@@ -387,7 +387,7 @@ TEST_F(LaunchTest, CountersOfAStreamAndOfGraphs) {
 
 TEST_F(LaunchTest, WhichKernelsTakeItems) {
   KernelConfig c = persistent();
-  c.grid = GridKind::tiles;
+  c.hopper.grid = GridKind::tiles;
   load(c);
   EXPECT_EQ(counters_of_launch(nullptr), nullptr);
   load(persistent(), Numerics::Deterministic);

@@ -158,10 +158,11 @@ TEST_F(NvrtcTest, MatrixProductsOfEveryWidth) {
       c.element = element;
       c.tile_q = 64;
       c.head_dim_qk = 32;
-      c.row_sum = columns % 16 != 0 ? RowSum::matrix
-                                    : RowSum::adds;  // the row sum's eight columns beside a V that is padded to 16
-      c.tile_kv = c.row_sum == RowSum::matrix ? 32 : columns;
-      c.head_dim_v = columns - (c.row_sum == RowSum::matrix ? 8 : 0);
+      c.hopper.row_sum = columns % 16 != 0
+                             ? RowSum::matrix
+                             : RowSum::adds;  // the row sum's eight columns beside a V that is padded to 16
+      c.tile_kv = c.hopper.row_sum == RowSum::matrix ? 32 : columns;
+      c.head_dim_v = columns - (c.hopper.row_sum == RowSum::matrix ? 8 : 0);
       const KernelSource source = matrix_kernels(c);
       const std::string type = element == Element::f16 ? ".f32.f16.f16" : ".f32.bf16.bf16";
       const std::string instruction = "wgmma.mma_async.sync.aligned.m64n" + std::to_string(columns) + "k16" + type;

@@ -8,6 +8,9 @@
 #include <map>
 #include <vector>
 
+#include "compiler/families/family.h"
+#include "compiler/plan.h"
+
 namespace flashjit {
 namespace {
 
@@ -22,7 +25,7 @@ KernelConfig config_of(int heads_q, int heads_kv, int d_qk, int d_v) {
   c.heads_kv = heads_kv;
   c.head_dim_qk = d_qk;
   c.head_dim_v = d_v;
-  c.warpgroups = 2;
+  c.hopper.warpgroups = 2;
   c.tile_q = 128;
   c.tile_kv = 176;
   return c;
@@ -48,21 +51,31 @@ KernelParams params_of(const KernelConfig& c) {
   return p;
 }
 
-// As a plan of this config has them, by the names of the operands.
-using Layouts = std::map<std::string_view, TensorMapLayout>;
-Result<Layouts> layouts_of(const KernelConfig& c, const KernelParams& p, Dtype dtype = Dtype::BF16) {
+// A plan of this config as the hopper family, or another one, finishes it.
+Plan plan_of(const KernelConfig& c, std::string_view family = "hopper", Dtype dtype = Dtype::BF16) {
   Plan plan;
   plan.config = c;
+  plan.target = **find_target("sm_90a");
   plan.spec.dtype = plan.spec.kv_dtype = dtype;
   plan.spec.heads_q = c.heads_q, plan.spec.heads_kv = c.heads_kv;
   plan.spec.d_qk = c.head_dim_qk, plan.spec.d_v = c.head_dim_v;
+  plan.spec.page_size = c.page_size, plan.spec.k_lens = c.k_lens;
+  if (c.sequences == Sequences::packed) plan.spec.layout = Layout::Packed;
+  find_family(family)->finish(plan);
+  return plan;
+}
+
+// By the names of the operands.
+using Layouts = std::map<std::string_view, TensorMapLayout>;
+Result<Layouts> layouts_of(const Plan& plan, const KernelParams& p) {
   Layouts layouts;
-  for (const MappedOperand& operand : mapped_operands(plan)) {
-    FLASHJIT_ASSIGN(layout, operand_layout(c, operand, p, {.q_tokens = 600}));
-    layouts[operand.operand->name] = layout;
+  for (const OperandMap& mapped : plan.maps) {
+    FLASHJIT_ASSIGN(layout, operand_layout(mapped, p, {.q_tokens = 600}));
+    layouts[mapped.operand->name] = layout;
   }
   return layouts;
 }
+Result<Layouts> layouts_of(const KernelConfig& c, const KernelParams& p) { return layouts_of(plan_of(c), p); }
 
 void expect_layout(const TensorMapLayout& map, const void* data, const Numbers& size, const Numbers& stride,
                    const Numbers& box) {
@@ -85,7 +98,7 @@ TEST(TensorMaps, TokensBeforeHeads) {
 TEST(TensorMaps, OutputGoesByWarpsFromQsPlace) {
   KernelConfig c = config_of(8, 2, 128, 72);
   c.output = Element::bf16;
-  c.q_stages = 2;
+  c.hopper.q_stages = 2;
   const auto maps = layouts_of(c, params_of(c));
   ASSERT_TRUE(maps) << maps.error().message;
   expect_layout(maps->at("o"), address(0x40000), {72, 300, 8, 2}, {1152, 144, 345600}, {64, 16, 1, 1});
@@ -97,10 +110,10 @@ TEST(TensorMaps, OutputGoesByWarpsFromQsPlace) {
 
 TEST(TensorMaps, OutputStaysOffTmaWithoutAPlace) {
   KernelConfig one = config_of(4, 2, 128, 128), wide = config_of(4, 2, 64, 128), floats = config_of(4, 2, 128, 128);
-  wide.q_stages = floats.q_stages = 2;
+  wide.hopper.q_stages = floats.hopper.q_stages = 2;
   floats.output = Element::f32;
   KernelConfig odd = config_of(6, 2, 128, 128);  // three heads do not divide a warp's 16 rows
-  odd.q_stages = 2;
+  odd.hopper.q_stages = 2;
   odd.head_tiles = HeadTiles::grouped;
   odd.tile_q = 192;
   for (const KernelConfig& c : {one, wide, floats, odd}) {
@@ -188,11 +201,9 @@ TEST(TensorMaps, CachesEndWhereTheKernelSays) {
     expect_layout(k, address(0x20000), {64, kRows, 2, kAny, kAny}, {token, head, row.step, (1ull << 35) - token},
                   {64, row.rows, 1, 1, 1});
     EXPECT_EQ(maps->at("q").rank, 4);
-    Plan plan;
-    plan.config = c;
-    const MappedOperand mapped = mapped_operands(plan)[1];
+    const OperandMap mapped = plan_of(c).maps[1];
     ASSERT_EQ(mapped.steps, &TensorMaps::k_steps);
-    const EndSteps steps = end_steps(c, mapped, p, {});
+    const EndSteps steps = end_steps(mapped, p, {});
     // Row 5 of a box that begins at row 2 of page 1 and has 6 rows left: the last that is there.
     const std::uint64_t begin = 2, left = 6, number = 1;
     EXPECT_EQ(offset_of(k, {kRows - left + 5, 1, number * steps.outer + (begin + left) * steps.token, kRows}),
@@ -203,18 +214,20 @@ TEST(TensorMaps, CachesEndWhereTheKernelSays) {
 
 TEST(TensorMaps, BoxesOfFewerRowsThanAGroupHasAreHeadsOfOneQuery) {
   KernelConfig c = config_of(24, 1, 64, 64);
-  c.head_tiles = HeadTiles::grouped, c.box_queries = 8, c.box_keys = 32;
-  const auto maps = layouts_of(c, params_of(c));
+  c.head_tiles = HeadTiles::grouped, c.page_size = 32;
+  KernelParams p = params_of(c);
+  p.pages = 2;
+  const auto maps = layouts_of(plan_of(c, "mla"), p);
   ASSERT_TRUE(maps) << maps.error().message;
   expect_layout(maps->at("q"), address(0x10000), {64, 24, 300, 1, 2}, {128, 3072, 16, 921600}, {64, 8, 1, 1, 1});
-  expect_layout(maps->at("k"), address(0x20000), {64, 500, 1, 2}, {128, 16, 64000}, {64, 32, 1, 1});
+  expect_layout(maps->at("k"), address(0x20000), {64, 32, 1, 2}, {128, 16, 64000}, {64, 32, 1, 1});
 }
 
 TEST(TensorMaps, PackedHeadsOfAGroupShareATile) {
   KernelConfig c = config_of(8, 2, 64, 64);
   c.sequences = Sequences::packed, c.head_tiles = HeadTiles::grouped;
   c.page_size = 16;
-  c.output = Element::bf16, c.q_stages = 2;
+  c.output = Element::bf16, c.hopper.q_stages = 2;
   KernelParams p = params_of(c);
   p.pages = 10, p.tiles_q = 1;
   const auto maps = layouts_of(c, p);
@@ -224,18 +237,15 @@ TEST(TensorMaps, PackedHeadsOfAGroupShareATile) {
   const TensorMapLayout &q = maps->at("q"), &o = maps->at("o");
   expect_layout(q, address(0x10000), {64, 4, kRows, kAny, kAny}, {128, 1024, 512, 34359737344}, {64, 4, 32, 1, 1});
   expect_layout(o, address(0x40000), {64, 4, kRows, kAny, kAny}, {128, 1024, 512, 34359737344}, {64, 4, 4, 1, 1});
-  Plan plan;
-  plan.config = c;
-  plan.spec.heads_q = 8, plan.spec.heads_kv = 2;
-  const MappedOperand mapped = mapped_operands(plan)[0];
+  const OperandMap mapped = plan_of(c).maps[0];
   ASSERT_EQ(mapped.steps, &TensorMaps::q_steps);
-  const EndSteps steps = end_steps(c, mapped, p, {.q_tokens = 600});
+  const EndSteps steps = end_steps(mapped, p, {.q_tokens = 600});
   // Head 3 of the second group, query 7 of a sequence of 20 that begins at token 100.
   const std::uint64_t end = 1 * steps.outer + (100 + 20) * steps.token;
   EXPECT_EQ(offset_of(q, {3, kRows - 20 + 7, end, kRows}), (4 + 3) * 128 + 107 * 1024);
   // Three sequences of one query, which is all that a tile holds: each sequence still has a token of its own.
   c.tile_q = 4;
-  EXPECT_EQ(end_steps(c, mapped, p, {.q_tokens = 3}).token, steps.token);
+  EXPECT_EQ(end_steps(plan_of(c).maps[0], p, {.q_tokens = 3}).token, steps.token);
 }
 
 TEST(TensorMaps, ADimensionOfOneNeedsNoStride) {
@@ -316,47 +326,35 @@ TEST(TensorMaps, RefusesWhatTmaCannotAddress) {
 
 // A bias [head, query, key] in the first parameter, tiles of 192 rows (three warpgroups) and 96 keys.
 struct InputCase {
-  KernelConfig config = config_of(4, 2, 64, 64);
-  InputPlace place = {"table", 0, 1, Dtype::F16};
+  InputMap map = {.name = "table", .query = 1, .rows = 64, .dtype = Dtype::F16};
   std::int64_t shape[4] = {4, 500, 640, 0};
   ExtraParam param = {address(0x1000), {500 * 640, 640, 1, 0}};
   TensorView tensor;
   InputCase() {
-    config.tile_kv = 96;
-    config.inputs_16 = config.inputs_q = 1;
     tensor.rank = 3;
     tensor.shape = shape;
   }
-  TensorMapLayout layout() const { return input_layout(config, place, tensor, param); }
+  TensorMapLayout layout() const { return input_layout(map, tensor, param); }
 };
-
-void expect_layout(const TensorMapLayout& map, std::vector<std::uint64_t> size, std::vector<std::uint64_t> stride,
-                   std::vector<std::uint32_t> box) {
-  ASSERT_EQ(map.rank, static_cast<int>(size.size()));
-  EXPECT_EQ(std::vector<std::uint64_t>(map.size, map.size + map.rank), size);
-  EXPECT_EQ(std::vector<std::uint64_t>(map.stride, map.stride + (map.rank - 1)), stride);
-  EXPECT_EQ(std::vector<std::uint32_t>(map.box, map.box + map.rank), box);
-}
 
 TEST(TensorMaps, InputsOfTheScore) {
   InputCase c;
-  expect_layout(c.layout(), {640, 500, 4, 1}, {1280, 640000, 16}, {64, 64, 1, 1});
-  c.place.dtype = Dtype::F32;
-  c.config.inputs_32 = std::exchange(c.config.inputs_16, 0);
-  expect_layout(c.layout(), {640, 500, 4, 1}, {2560, 1280000, 16}, {32, 64, 1, 1});
+  expect_layout(c.layout(), address(0x1000), {640, 500, 4, 1}, {1280, 640000, 16}, {64, 64, 1, 1});
+  c.map.dtype = Dtype::F32;
+  expect_layout(c.layout(), address(0x1000), {640, 500, 4, 1}, {2560, 1280000, 16}, {32, 64, 1, 1});
 }
 
 TEST(TensorMaps, InputsOfNoQueryAreOneRow) {
   InputCase c;
-  c.place.query = -1;
-  c.config.inputs_q = 0;
-  expect_layout(c.layout(), {640, 1, 4, 500}, {16, 640000, 1280}, {64, 1, 1, 1});
+  c.map.query = -1;
+  c.map.rows = 1;
+  expect_layout(c.layout(), address(0x1000), {640, 1, 4, 500}, {16, 640000, 1280}, {64, 1, 1, 1});
 }
 
 TEST(TensorMaps, InputsThatAreExpanded) {
   InputCase c;
   c.param.stride[0] = 0;
-  expect_layout(c.layout(), {640, 500, 4, 1}, {1280, 0, 16}, {64, 64, 1, 1});
+  expect_layout(c.layout(), address(0x1000), {640, 500, 4, 1}, {1280, 0, 16}, {64, 64, 1, 1});
 }
 
 TEST(TensorMaps, InputsThatTmaCannotAddress) {
@@ -376,21 +374,20 @@ TEST(TensorMaps, InputsThatTmaCannotAddress) {
 
 // K and V may have another element type than Q, and O a third one.
 TEST(TensorMaps, ElementsAreThoseOfTheOperand) {
-  Plan plan;
-  plan.config = config_of(4, 4, 128, 128);
-  plan.config.q_stages = 2;
-  plan.config.output = Element::bf16;
-  plan.spec.dtype = Dtype::F16;
-  plan.spec.kv_dtype = Dtype::E4M3;
-  const std::vector<MappedOperand> mapped = mapped_operands(plan);
-  ASSERT_EQ(mapped.size(), 4u);
-  const auto k = operand_layout(plan.config, mapped[1], params_of(plan.config), {});
+  KernelConfig config = config_of(4, 4, 128, 128);
+  config.hopper.q_stages = 2;
+  config.output = Element::bf16;
+  const AttentionSpec spec = *parse_spec("fwd fp16 kv=e4m3 out=bf16 d=128 heads=4");
+  const auto mapped = [&](std::string_view name) {
+    return operand_map(spec, find_operand(name), &TensorMaps::q, RowsForm::Dense, 16);
+  };
+  const auto k = operand_layout(mapped("k"), params_of(config), {});
   ASSERT_TRUE(k);
-  EXPECT_EQ(mapped[0].dtype, Dtype::F16);
+  EXPECT_EQ(mapped("q").dtype, Dtype::F16);
   EXPECT_EQ(k->dtype, Dtype::E4M3);
   EXPECT_EQ(k->box[0], 128u);
   EXPECT_EQ(k->stride[0], 4 * 128u);
-  EXPECT_EQ(mapped[3].dtype, Dtype::BF16);
+  EXPECT_EQ(mapped("o").dtype, Dtype::BF16);
 }
 
 struct Encoded {
@@ -419,7 +416,7 @@ TEST(TensorMaps, WhatTheDriverIsTold) {
     int number;
   } rows[] = {{Dtype::F16, 6}, {Dtype::BF16, 9}, {Dtype::E4M3, 0}};
   for (const auto& [dtype, number] : rows) {
-    const auto layouts = layouts_of(c, params_of(c), dtype);
+    const auto layouts = layouts_of(plan_of(c, "hopper", dtype), params_of(c));
     ASSERT_TRUE(layouts);
     ASSERT_TRUE(encode(driver, layouts->at("q"), map));
     EXPECT_EQ(encoded.dtype, number);
