@@ -43,7 +43,8 @@ struct Printer {
                        fmt::arg("slot", to ? to->code : ""), fmt::arg("ring", to ? to->ring : ""),
                        fmt::arg("fill", to ? to->fill_ring : ""), fmt::arg("barrier", value_of(s, "barrier")),
                        fmt::arg("pending", value_of(s, "pending")), fmt::arg("piece", value_of(s, "piece", "0")),
-                       fmt::arg("on_top", value_of(s, "on_top", "false")), fmt::arg("if", condition(p, s.label)));
+                       fmt::arg("on_top", value_of(s, "on_top", "false")), fmt::arg("count", value_of(s, "count")),
+                       fmt::arg("arrivals", value_of(s, "arrivals")), fmt::arg("if", condition(p, s.label)));
   }
 
   void add(std::string_view lines, int depth) {

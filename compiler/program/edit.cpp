@@ -61,6 +61,20 @@ Statement Maker::wait(std::int64_t pending) { return with(make(Kind::Wait), "pen
 Statement Maker::keep(std::string_view registers, std::string_view form) const {
   return make(Kind::Keep, {registers}, {}, form);
 }
+Statement Maker::init(std::string_view buffer, std::string_view barrier, std::int64_t arrivals, std::string_view form) {
+  return with(with(make(Kind::Init, {buffer}, {}, form), "barrier", std::string(barrier)), "arrivals", arrivals);
+}
+
+Statement Maker::init_single(std::string_view barrier, std::int64_t arrivals) {
+  return with(with(make(Kind::Init, {}, {}, "single"), "barrier", std::string(barrier)), "arrivals", arrivals);
+}
+
+Statement Maker::for_slots(std::int64_t count, Body body) {
+  Statement s = with(make(Kind::Init, {}, {}, "slots"), "count", count);
+  s.body = std::move(body);
+  return s;
+}
+
 Statement Maker::copied(Names to, std::string_view from, std::string_view form) {
   return with(make(Kind::Load, to, {from}, form), "copy", std::string("tma"));
 }

@@ -33,6 +33,10 @@ struct Maker {
   Statement await_empty(Names buffers, std::string_view form = {});
   Statement wait(std::int64_t pending);
   Statement keep(std::string_view registers, std::string_view form = {}) const;
+  // Sets up a barrier of a slot, "full" or "empty"; one that is of no slot; these for so many slots.
+  Statement init(std::string_view buffer, std::string_view barrier, std::int64_t arrivals, std::string_view form = {});
+  Statement init_single(std::string_view barrier, std::int64_t arrivals);
+  Statement for_slots(std::int64_t count, Body body);
   // By TMA.
   Statement copied(Names to, std::string_view from, std::string_view form);
   // These products, as a group.

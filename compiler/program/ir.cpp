@@ -25,6 +25,7 @@ constexpr AttributeRow kRows[] = {
     {"barrier", "pipeline_copies", "what is awaited of a slot, full or empty; or what a copy tells that it is there"},
     {"count", "pipeline_copies", "how many do the same"},
     {"pending", "pipeline_copies", "groups that may still be under way"},
+    {"arrivals", "pipeline_copies", "threads that have to arrive until a barrier lets go"},
     {"redo", "choose_softmax",
      "reference with which a tile is done again when its row sums show that the one taken was too far off"},
     {"piece", "add_up_tiles", "columns of a product: so many pieces before it"},
@@ -38,7 +39,7 @@ constexpr std::string_view kKindNames[] = {
     "softmax", "gradient",   "rescale",  "convert",  "reduce",    "finalize",   "stage",    "store",
     "body",    "call",       "items",    "when",     "otherwise", "return",     "let",      "fence",
     "keep",    "begin_turn", "end_turn", "take_in",  "mark",      "draw",       "drop",     "look",
-    "lower",   "advance",    "expect",   "complete", "publish",   "entry",      "launch"};
+    "lower",   "advance",    "expect",   "complete", "publish",   "init",       "entry",    "launch"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};
 

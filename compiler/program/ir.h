@@ -123,6 +123,7 @@ enum class Kind {
   Expect,     // so many bytes of a slot are on their way: it is full once they are there
   Complete,   // this thread has done its part for a slot to be full
   Publish,    // what has been written to shared memory is there for products and copies
+  Init,       // barriers of slots are set up, each for so many arrivals
   Entry,      // what all threads begin with: who takes which role
   Launch,     // what another launch of the call does, as the file `label` has it
 };

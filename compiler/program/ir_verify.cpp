@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/program/barriers.h"
 #include "compiler/program/edit.h"
 #include "compiler/program/ir.h"
 #include "compiler/program/ir_verify_roles.h"
@@ -24,7 +25,8 @@ Result<void> check_attributes(const Program& p, const Attributes& attributes, st
 
 // Does it leave alone what is in the buffer that it names?
 bool names_a_ring(Kind kind) {
-  constexpr Kind kKinds[] = {Kind::Await, Kind::Release, Kind::Expect, Kind::Complete, Kind::Advance, Kind::Let};
+  constexpr Kind kKinds[] = {Kind::Await,   Kind::Release, Kind::Expect, Kind::Complete,
+                             Kind::Advance, Kind::Let,     Kind::Init};
   return std::ranges::count(kKinds, kind) > 0;
 }
 
@@ -309,7 +311,10 @@ Result<void> verify(const Program& p) {
   if (p.ran("place_buffers")) FLASHJIT_TRY(check_places(p));
   // Who copies for itself waits for nobody else.
   const bool is_alone = has_roles(p.body) && std::ranges::count(p.body, Kind::Producer, &Statement::kind) == 0;
-  if (is_printed && !is_alone) return check_roles(p);
+  if (is_printed && !is_alone) {
+    FLASHJIT_TRY(check_roles(p));
+    return check_barriers(p);
+  }
   if (copies_ahead(p.body)) FLASHJIT_TRY(check_copies(p));
   return {};
 }

@@ -16,6 +16,12 @@ constexpr TileOperation kOperations[] = {
     {Kind::Let, "shared", "extern __shared__ __align__(1024) char memory[];"},
     {Kind::Let, "shared_memory", "const SharedMemory shared = {{shared_address(memory), memory}};"},
     {Kind::Publish, "", "fence_async_proxy();"},
+    {Kind::Publish, "barriers", "publish_barriers();"},
+    {Kind::Barrier, "block", "__syncthreads();"},
+    {Kind::Init, "slots", "for (int i = 0; i < {count}; ++i) {{", "}}"},
+    {Kind::Init, "", "init_barrier(shared.{slot}_{barrier}(i), {arrivals});"},
+    {Kind::Init, "own", "init_barrier(shared.{slot}_{barrier}(i), {arrivals});"},
+    {Kind::Init, "single", "init_barrier(shared.{barrier}(), {arrivals});"},
     {Kind::BeginTurn, "", "begin_turn();"},
     {Kind::EndTurn, "", "end_turn();"},
     {Kind::Fence, "", "begin_products();"},
@@ -26,6 +32,7 @@ constexpr TileOperation kOperations[] = {
 };
 
 constexpr Condition kConditions[] = {
+    {"first_thread", "threadIdx.x == 0"},
     {"first_warpgroup", "warpgroup_id() == 0"},
     {"last_warpgroup", "warpgroup_id() == kWarpgroups - 1"},
 };
@@ -36,9 +43,9 @@ const TileOperation* find(std::span<const TileOperation> operations, const State
   return found == operations.end() ? nullptr : &*found;
 }
 
-std::string_view find(std::span<const Condition> conditions, std::string_view label) {
+const Condition* find(std::span<const Condition> conditions, std::string_view label) {
   const auto found = std::ranges::find(conditions, label, &Condition::label);
-  return found == conditions.end() ? std::string_view() : found->text;
+  return found == conditions.end() ? nullptr : &*found;
 }
 
 }  // namespace
@@ -50,9 +57,14 @@ const TileOperation* find_tile_operation(const Program& program, const Statement
   return own ? own : find(kOperations, s);
 }
 
+const Condition* find_condition(const Program& program, std::string_view label) {
+  const Condition* own = program.vocabulary ? find(program.vocabulary->conditions, label) : nullptr;
+  return own ? own : find(kConditions, label);
+}
+
 std::string_view condition(const Program& program, std::string_view label) {
-  const std::string_view own = program.vocabulary ? find(program.vocabulary->conditions, label) : std::string_view();
-  return own.empty() ? find(kConditions, label) : own;
+  const Condition* found = find_condition(program, label);
+  return found ? found->text : std::string_view();
 }
 
 }  // namespace flashjit

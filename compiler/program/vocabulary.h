@@ -9,20 +9,30 @@
 
 namespace flashjit {
 
+// Which of the threads that come to a statement arrive at the barrier of a slot.
+enum class Arrival : unsigned char {
+  ByThread,   // all of them
+  ByWarp,     // one of each warp
+  InCluster,  // one of each warp, at the barriers of both blocks of a cluster
+  ByName      // all, at a named barrier, which nobody sets up
+};
+
 // `line` is a call of what templates/ have, or opens what `close` closes behind the statement's body. Of a statement stand in
 // it {to} and {from}: what it writes first, and what it reads first beside what it writes; {slot}, {ring} and {fill}: the
-// barriers of what it writes, and the rings of who reads and who fills it; {barrier}, {pending}, {piece} and {on_top}:
-// attributes; {if}: the condition. What there is to choose, a pass has chosen: it is another form.
+// barriers of what it writes, and the rings of who reads and who fills it; {barrier}, {pending}, {piece}, {on_top},
+// {count} and {arrivals}: attributes; {if}: the condition. What there is to choose, a pass has chosen: it is another form.
 struct TileOperation {
   Kind kind;
   std::string_view form;
   std::string_view line, close = {};
   std::string_view remark = {};  // Body: what it is for
+  Arrival arrival = Arrival::ByThread;
 };
 
-// A condition of programs, and its text in CUDA.
+// A condition of programs, its text in CUDA, and of how many threads it is true for one.
 struct Condition {
   std::string_view label, text;
+  int one_of = 1;
 };
 
 struct Vocabulary {
@@ -36,7 +46,9 @@ std::span<const TileOperation> shared_operations();
 
 // Null: nothing prints it.
 const TileOperation* find_tile_operation(const Program& program, const Statement& statement);
-// Empty: there is no such condition.
+// Null: there is no such condition.
+const Condition* find_condition(const Program& program, std::string_view label);
+// Its text; empty: there is none.
 std::string_view condition(const Program& program, std::string_view label);
 
 }  // namespace flashjit

@@ -331,38 +331,14 @@ __device__ inline void fill_ones(const SharedMemory& shared) {
   fence_async_proxy();
 }
 
-__device__ inline void set_up(const SharedMemory& shared, const KernelParams& params) {
+// What a block begins with, beside barriers.
+__device__ inline void clear_redo(const SharedMemory& shared) {
   if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
-  if (threadIdx.x == 0) {
-    if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
-    if constexpr (kInPages) shared.progress(0) = shared.progress(1) = 0, shared.progress(2) = -1;
-    for (int i = 0; i < kQStages; ++i) {
-      init_barrier(shared.q_full(i), 1);
-      init_barrier(shared.q_empty(i), kConsumerWarps * 32);
-    }
-    for (int i = 0; i < kStages; ++i) {
-      init_barrier(shared.k_full(i), 1);
-      init_barrier(shared.v_full(i), kTransposesValues ? kTransposingWarps : 1);
-      init_barrier(shared.k_empty(i), kConsumerWarps);
-      init_barrier(shared.v_empty(i), kConsumerWarps);
-    }
-    for (int i = 0; kTransposesValues && i < kStages; ++i) {
-      init_barrier(shared.copied_v_full(i), 1);
-      init_barrier(shared.copied_v_empty(i), kTransposingWarps);
-      shared.values_ended(i) = 0;
-    }
-    init_barrier(shared.flushed(), kConsumerWarps);
-    init_barrier(shared.finished(), kConsumerWarps);
-    init_barrier(shared.v_copied(), 1);
-    for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {
-      init_barrier(shared.inputs_full(i), 1);
-      init_barrier(shared.inputs_empty(i), 4);
-    }
-    shared.work(kWorkSlots - 1).set_other(Work::flush);  // before the first item: nothing is to be written
-    publish_barriers();
-  }
-  if constexpr (kSumInMatrix) fill_ones(shared);
-  __syncthreads();
 }
+__device__ inline void begin_progress(const SharedMemory& shared) {
+  shared.progress(0) = shared.progress(1) = 0, shared.progress(2) = -1;
+}
+// Before the first item nothing is to be written.
+__device__ inline void begin_work(const SharedMemory& shared) { shared.work(kWorkSlots - 1).set_other(Work::flush); }
 
 }  // namespace flashjit

@@ -186,19 +186,4 @@ struct DqConsumerState {
   }
 };
 
-__device__ inline void set_up(const DqMemory& shared, const KernelParams& params) {
-  if (threadIdx.x == 0) {
-    if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
-    init_barrier(shared.q_full(), 1);
-    for (int i = 0; i < kDqStages; ++i) {
-      init_barrier(shared.k_full(i), 1);
-      init_barrier(shared.v_full(i), 1);
-      init_barrier(shared.k_empty(i), kDqWarpgroups * 4);
-      init_barrier(shared.v_empty(i), kDqWarpgroups * 4);
-    }
-    publish_barriers();
-  }
-  __syncthreads();
-}
-
 }  // namespace flashjit

@@ -283,60 +283,6 @@ __device__ inline void each_item(const KernelParams& params, const SharedMemory&
   }
 }
 
-// `keeps`: a warp reads dS, too.
-__device__ inline void set_up(const SharedMemory& shared, const KernelParams& params, bool keeps) {
-  if (threadIdx.x == 0) {
-    if constexpr (kDrops) store_dropout_key(shared.dropout_key(), params);
-    for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_full(i), 1);
-    init_barrier(shared.v_full(), 1);
-    if constexpr (kTakesItems) {
-      for (int i = 0; i < kPlaces; ++i) init_barrier(shared.k_empty(i), kConsumerWarps);
-      for (int i = 0; i < kItemPlaces; ++i) {
-        init_barrier(shared.item_full(i), 1);
-        init_barrier(shared.item_empty(i), kItemReaders + keeps);
-      }
-      init_barrier(shared.v_empty(), kConsumerWarps);
-      init_barrier(shared.item_wanted(), 1);
-    }
-    for (int i = 0; i < kStages; ++i) {
-      init_barrier(shared.q_full(i), 1);
-      init_barrier(shared.q_empty(i), kConsumerWarps);
-    }
-    for (int i = 0; !kHasRoles && i < kExchanges; ++i) {
-      init_barrier(shared.exchange_full(i), kConsumerWarps);
-      init_barrier(shared.exchange_empty(i), kConsumerWarps + kOrdered + keeps);
-      if constexpr (kOrdered) init_barrier(shared.turn(i), 1);
-    }
-    for (int i = 0; kHasInputs && i < kWarpgroups; ++i) {
-      init_barrier(shared.inputs_full(i), 1);
-      init_barrier(shared.inputs_empty(i), 4);
-    }
-    if constexpr (kInClusters) {
-      init_barrier(shared.other_k_full(), 1);
-      for (int i = 0; i < kLayout.d_o_stages; ++i) {
-        init_barrier(shared.d_o_full(i), 1);
-        init_barrier(shared.d_o_empty(i), kConsumerWarps);
-      }
-      for (int i = 0; i < kDsStages; ++i) {
-        init_barrier(shared.ds_full(i), 1);
-        init_barrier(shared.ds_empty(i), 4 * config.hopper_backward.cluster);
-        init_barrier(shared.other_ds_full(i), 1);
-        if constexpr (kOrdered) {
-          init_barrier(shared.turn(i), 1);
-          init_barrier(shared.added(i), 4 + 1);
-        }
-      }
-    }
-    publish_barriers();
-  }
-  if constexpr (kInClusters) {
-    arrive_at_cluster();
-    wait_for_cluster();
-  } else {
-    __syncthreads();
-  }
-}
-
 // Where items come from. Those of sums in order wait for each other, and all come from a counter of the call: those of
 // smaller numbers have then begun, whichever blocks run at the same time. (Without queries none waits, and no launch has
 // been there that sets it to zero.)

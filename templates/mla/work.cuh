@@ -121,18 +121,4 @@ __device__ inline void ask_ahead(const KernelParams& params, const TensorMaps& m
   prefetch_table<kMlaThreads>(params);
 }
 
-__device__ inline void set_up(const SharedMemory& shared) {
-  if (threadIdx.x == 0) {
-    for (int stage = 0; stage < kMlaStages; ++stage) {
-      for (int piece = 0; piece < kMlaPieces; ++piece) init_barrier(shared.full(stage, piece), 1);
-      for (int half = 0; half < kMlaConsumers; ++half) init_barrier(shared.empty(stage, half), kMlaWarps * kCluster);
-    }
-    shared.copied() = 0;
-    init_barrier(shared.queries_full(), 1);
-    init_barrier(shared.queries_empty(), kMlaConsumers * kMlaWarps);
-    publish_barriers();
-  }
-  __syncthreads();  // the barriers are published: nothing else has to be seen by the other block of a cluster
-}
-
 }  // namespace flashjit

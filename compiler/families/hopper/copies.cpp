@@ -131,21 +131,49 @@ struct CopyRoles : Maker {
         when("first_lane", {make(Kind::Complete, {"Vs"}, {}, "slot"), make(Kind::Release, {"Vc"}, {}, "by_threads")}),
         make(Kind::Advance, {"Vc"}),
         make(Kind::Advance, {"Vs"}, {}, "to_fill")};
-    Statement transposer = role(Kind::Transposer, "Transposer", "transpose.cuh");
+    Statement transposer =
+        with(role(Kind::Transposer, "Transposer", "transpose.cuh"), "count", std::int64_t{kTransposingWarps});
     transposer.body = {body("transpose", {loop("until_ended", std::move(tile))})};
     return transposer;
   }
 
-  Statement entry() const {
+  Body barriers() {
+    constexpr int kWarps = kThreadsPerWarpgroup / 32;
+    const std::int64_t consumers = c.hopper.warpgroups * kWarps, transposers = transposes ? kTransposingWarps : 1;
+    Body all = {for_slots(c.hopper.q_stages,
+                          {init("Qs", "full", 1), init("Qs", "empty", c.hopper.warpgroups * kThreadsPerWarpgroup)}),
+                for_slots(c.stages, {init("Ks", "full", 1), init("Vs", "full", transposers),
+                                     init("Ks", "empty", consumers), init("Vs", "empty", consumers)})};
+    if (transposes)
+      all.push_back(for_slots(c.stages, {init("Vc", "full", 1), init("Vc", "empty", transposers), call("clear_end")}));
+    append(all, {init_single("flushed", consumers), init_single("finished", consumers), init_single("v_copied", 1)});
+    if (inputs)
+      all.push_back(for_slots(c.hopper.warpgroups, {init("Is", "full", 1, "own"), init("Is", "empty", kWarps, "own")}));
+    return all;
+  }
+
+  Statement set_up() {
+    Body first;
+    if (c.dropped > 0) first.push_back(call("store_dropout_key"));
+    if (pages) first.push_back(call("begin_progress"));
+    append(first, barriers());
+    append(first, {call("begin_work"), make(Kind::Publish, {}, {}, "barriers")});
+    Body all = {call("clear_redo"), when("first_thread", std::move(first))};
+    if (c.hopper.row_sum == RowSum::matrix) all.push_back(call("fill_ones"));
+    all.push_back(make(Kind::Barrier, {}, {}, "block"));
+    return body("set_up", std::move(all));
+  }
+
+  Statement entry() {
     Body copying = {call("shrink_registers"), when(pages ? "copying_threads" : "first_thread", {call("produce")})};
     if (transposes) copying.push_back(when("transposing_warps", {call("transpose")}));
     Body computing = {call("grow_registers"), let("consumer")};
     if (c.hopper.keys == Keys::parts) computing.push_back(call("set_parts"));
     computing.push_back(call("consume"));
     Statement entry = make(Kind::Entry);
-    entry.body = {
-        body("hopper_forward", {let("shared"), let("shared_memory"), call("set_up"),
-                                when("copying_warpgroup", std::move(copying)), otherwise(std::move(computing))})};
+    entry.body = {set_up(), body("hopper_forward",
+                                 {let("shared"), let("shared_memory"), call("set_up"),
+                                  when("copying_warpgroup", std::move(copying)), otherwise(std::move(computing))})};
     return entry;
   }
 
@@ -160,6 +188,7 @@ struct CopyRoles : Maker {
     name_ring("Ks", "k", "ring", "ring");
     name_ring("Vs", "v", "values()", transposes ? "ring" : "at");
     if (transposes) name_ring("Vc", "copied_v", "copied", "at");
+    if (inputs) name_ring("Is", "inputs", "", "");
     p.buffers[static_cast<std::size_t>(p.buffer("Vs"))].behind = 1;
   }
 };

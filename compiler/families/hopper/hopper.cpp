@@ -212,10 +212,11 @@ std::string describe(const KernelConfig& c) {
   return text;
 }
 
-constexpr std::array<std::string_view, 15> kHonoured = {
+constexpr std::array<std::string_view, 16> kHonoured = {
     "fn",         "when=mixed", "holes",     "row",        "direction=last_to_first",
     "smem_bytes", "registers",  "copy=tma",  "copy_bytes", "count",
     "pending",    "barrier",    "redo=tile", "piece",      "on_top",
+    "arrivals",
 };
 
 constexpr std::array<std::string_view, 16> kOptions = {

@@ -102,8 +102,12 @@ Result<void> add_backward_producer(Program& program, const BackwardChoices& choi
   return {};
 }
 
-void add_backward_entry(Program& program, const BackwardChoices& choices) {
-  program.body.push_back(CopyRoles{{program, "pipeline_copies"}, choices}.entry());
+Result<void> add_backward_entry(Program& program, const PassContext& context, const BackwardChoices& choices) {
+  Statement entry = CopyRoles{{program, "pipeline_copies"}, choices}.entry();
+  FLASHJIT_ASSIGN(set_up, set_up_keys(program, context.config, choices));
+  entry.body.insert(entry.body.begin(), std::move(set_up));
+  program.body.push_back(std::move(entry));
+  return {};
 }
 
 }  // namespace flashjit

@@ -410,8 +410,10 @@ std::string describe(const KernelConfig& c) {
                             kDqTileQ, dq_layout(c).tile_kv);
 }
 
-constexpr std::array<std::string_view, 10> kHonoured = {
-    "fn", "when=mixed", "holes", "row", "smem_bytes", "direction=first_to_last", "barrier", "copy", "count", "pending"};
+constexpr std::array<std::string_view, 11> kHonoured = {
+    "fn",      "when=mixed", "holes", "row",     "smem_bytes", "direction=first_to_last",
+    "barrier", "copy",       "count", "pending", "arrivals",
+};
 
 constexpr std::array<std::string_view, 7> kOptions = {
     "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",

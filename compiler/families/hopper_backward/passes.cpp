@@ -167,7 +167,7 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
   } else {
     FLASHJIT_TRY(add_backward_producer(p, choices));
     FLASHJIT_TRY(add_backward_consumer(p, context, choices));
-    add_backward_entry(p, choices);
+    FLASHJIT_TRY(add_backward_entry(p, context, choices));
   }
   if (!adds_dq(c)) {
     FLASHJIT_ASSIGN(queries, queries_launch(p, c));

@@ -86,6 +86,8 @@ Result<Statement> queries_launch(Program& program, const KernelConfig& config) {
   Statement launch = make_statement(Kind::Launch);
   launch.label = "queries";
   launch.body = {roles.producer(), roles.consumer(), roles.entry()};
+  FLASHJIT_ASSIGN(set_up, set_up_queries(program, config));
+  launch.body.back().body.insert(launch.body.back().body.begin(), std::move(set_up));
   FLASHJIT_TRY(roles.failed);
   return launch;
 }

@@ -24,10 +24,14 @@ struct BackwardChoices {
 };
 Result<BackwardChoices> backward_choices(const PassContext& context);
 
+// What blocks begin with: of the launch over tiles of keys, and of the one that makes dQ.
+Result<Statement> set_up_keys(Program& program, const KernelConfig& config, const BackwardChoices& choices);
+Result<Statement> set_up_queries(Program& program, const KernelConfig& config);
+
 // The buffers are there. Each adds a role, or what a block begins with.
 Result<void> add_backward_producer(Program& program, const BackwardChoices& choices);
 Result<void> add_backward_consumer(Program& program, const PassContext& context, const BackwardChoices& choices);
-void add_backward_entry(Program& program, const BackwardChoices& choices);
+Result<void> add_backward_entry(Program& program, const PassContext& context, const BackwardChoices& choices);
 // All roles of blocks whose warpgroups have roles of their own, and the entry.
 Result<void> add_backward_roles(Program& program, const PassContext& context, const BackwardChoices& choices);
 // The launch that makes dQ, with its roles.

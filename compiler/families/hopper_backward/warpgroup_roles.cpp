@@ -215,7 +215,10 @@ Result<void> add_backward_roles(Program& program, const PassContext& context, co
   WarpgroupRoles roles{{program, "pipeline_copies"}, context.config, choices};
   Body all = {roles.producer(), roles.scores(), roles.gradients()};
   if (roles.clusters) all.push_back(roles.query_gradients());
-  all.push_back(roles.entry());
+  Statement entry = roles.entry();
+  FLASHJIT_ASSIGN(set_up, set_up_keys(program, context.config, choices));
+  entry.body.insert(entry.body.begin(), std::move(set_up));
+  all.push_back(std::move(entry));
   FLASHJIT_TRY(roles.failed);
   append(program.body, std::move(all));
   return {};

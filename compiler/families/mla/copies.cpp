@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "compiler/families/mla/roles.h"
+#include "templates/mla/layout.h"
 
 namespace flashjit {
 
@@ -59,7 +60,19 @@ struct CopyRoles : Maker {
     return producer;
   }
 
-  Statement entry() const {
+  Statement set_up() {
+    Body slots;
+    for (const std::string_view piece : {"K0s", "K1s", "K2s", "K3s"}) slots.push_back(init(piece, "full", 1, "piece"));
+    for (const std::string_view half : {"K0s", "K2s"})
+      slots.push_back(init(half, "empty", kMlaWarps * c.decode.cluster, "half"));
+    return body("set_up", {when("first_thread", {for_slots(kMlaStages, std::move(slots)), call("clear_copied"),
+                                                 init("Qs", "full", 1, "queries"),
+                                                 init("Qs", "empty", kMlaConsumers * kMlaWarps, "queries"),
+                                                 make(Kind::Publish, {}, {}, "barriers")}),
+                           make(Kind::Barrier, {}, {}, "block")});
+  }
+
+  Statement entry() {
     Body copying = {
         call("shrink_registers"), when("warp_0", {call("produce_keys")}),
         otherwise({when("warp_1", {call("produce_queries")}), otherwise({when("warp_2", {call("call_keys")})})})};
@@ -81,7 +94,7 @@ struct CopyRoles : Maker {
     append(all, {when("copying_warpgroup", std::move(copying)), otherwise(std::move(computing))});
     if (c.decode.cluster > 1) all.push_back(call("leave_cluster"));
     Statement entry = make(Kind::Entry);
-    entry.body = {body("mla_forward", std::move(all))};
+    entry.body = {set_up(), body("mla_forward", std::move(all))};
     return entry;
   }
 };

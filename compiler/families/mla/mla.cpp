@@ -68,9 +68,9 @@ std::string describe(const KernelConfig& c) {
   return text + "  a second launch adds up what several blocks have of a row\n";
 }
 
-constexpr std::array<std::string_view, 10> kHonoured = {
-    "fn",       "when=mixed", "holes",   "row",        "direction=first_to_last",
-    "copy=tma", "barrier",    "pending", "smem_bytes", "registers",
+constexpr std::array<std::string_view, 12> kHonoured = {
+    "fn",      "when=mixed", "holes",     "row",   "direction=first_to_last", "arrivals", "copy=tma", "barrier",
+    "pending", "smem_bytes", "registers", "count",
 };
 
 constexpr std::array<std::string_view, 10> kOptions = {

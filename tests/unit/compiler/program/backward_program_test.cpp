@@ -56,6 +56,7 @@ void collect_roles(Body& roles, std::vector<Place>& all) {
 std::vector<Place> places_of(Program& program) {
   std::vector<Place> all;
   collect_roles(program.body, all);
+  testing::collect_set_up(program.body, all);
   return all;
 }
 
@@ -109,7 +110,7 @@ TEST(HopperBackwardProgram, AStatementLessIsSeen) {
   mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
     is_excused = waits_for_gradient_tiles(place) || is_of_block_without_columns(program, place);
     const Statement removed = place.take(1).front();
-    is_excused |= may_go_unseen(removed) || joins_groups(program, removed);
+    is_excused |= may_go_unseen(removed) || testing::begins_otherwise(removed) || joins_groups(program, removed);
     return fmt::format("{} {}", describe(program, removed), removed.form);
   });
   mutations.expect_none_unseen();
@@ -129,15 +130,7 @@ TEST(HopperBackwardProgram, AnotherAttributeIsSeen) {
   mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
     Statement& s = place.statement();
     is_excused = waits_for_gradient_tiles(place);
-    Attributes changed;
-    std::string what;
-    for (Attribute a : s.attributes.all()) {
-      if (a.key == "pending") a.value = std::get<std::int64_t>(a.value) + 1, what = "pending";
-      else if (a.key == "barrier") a.value = std::string(print(a.value) == "full" ? "empty" : "full"), what = "barrier";
-      EXPECT_TRUE(changed.set(a.key, a.value, a.writer));
-    }
-    s.attributes = changed;
-    return what.empty() ? what : what + " of " + describe(program, s);
+    return testing::change_attributes(program, s);
   });
   mutations.expect_none_unseen();
   EXPECT_GT(mutations.seen, 300);

@@ -36,6 +36,7 @@ std::vector<Place> places_of(Program& program) {
   for (Statement& role : program.body)
     for (Statement& body : role.body)
       if (role.kind != Kind::Entry) testing::collect(body.body, all);
+  testing::collect_set_up(program.body, all);
   return all;
 }
 
@@ -70,7 +71,7 @@ TEST(MlaProgram, AStatementLessIsSeen) {
   mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
     is_excused = joins_groups(place);
     const Statement removed = place.take(1).front();
-    is_excused |= may_go_unseen(removed) || begins_rows(removed);
+    is_excused |= may_go_unseen(removed) || testing::begins_otherwise(removed) || begins_rows(removed);
     return fmt::format("{} {}", describe(program, removed), removed.form);
   });
   mutations.expect_none_unseen();
@@ -87,16 +88,7 @@ TEST(MlaProgram, NeighboursThatChangePlaces) {
 TEST(MlaProgram, AnotherAttributeIsSeen) {
   Mutations mutations = mutations_of(1);
   mutations.try_all([](Program& program, const Place& place, bool&) -> std::string {
-    Statement& s = place.statement();
-    Attributes changed;
-    std::string what;
-    for (Attribute a : s.attributes.all()) {
-      if (a.key == "pending") a.value = std::get<std::int64_t>(a.value) + 1, what = "pending";
-      else if (a.key == "barrier") a.value = std::string(print(a.value) == "full" ? "empty" : "full"), what = "barrier";
-      EXPECT_TRUE(changed.set(a.key, a.value, a.writer));
-    }
-    s.attributes = changed;
-    return what.empty() ? what : what + " of " + describe(program, s);
+    return testing::change_attributes(program, place.statement());
   });
   mutations.expect_none_unseen();
   EXPECT_GT(mutations.seen, 100);

@@ -16,6 +16,7 @@
 
 #include "codegen/cuda/loop.h"
 #include "compiler/plan.h"
+#include "compiler/program/barriers.h"
 #include "compiler/program/edit.h"
 #include "compiler/program/ir_verify_roles.h"
 #include "tests/sanitized.h"
@@ -40,8 +41,17 @@ inline std::optional<Plan> plan_of(const Case& c) {
   return std::move(*plan);
 }
 
+// Warps that copy for themselves set up no rings.
+inline bool has_producer(const Body& roles) {
+  return std::ranges::any_of(roles, [](const Statement& s) {
+    return s.kind == Kind::Producer || (s.kind == Kind::Launch && has_producer(s.body));
+  });
+}
+
 using Interpret = std::string (*)(const Program& program, const Scenario& scenario);
 inline std::string find_fault(const Program& program, Interpret interpret) {
+  if (has_producer(program.body))
+    if (const auto done = check_barriers(program); !done) return done.error().message;
   for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
     const Scenario scenario = {{{3, 1}, {1, 1}, {0, 0}, {9, 2}, {2, 2}, {6, 1}, {5, 1}}, seed};
     if (const std::string wrong = interpret(program, scenario); !wrong.empty()) return wrong;
@@ -55,6 +65,46 @@ inline void collect(Body& body, std::vector<Place>& out) {
     out.push_back({&body, i});
     collect(body[i].body, out);
   }
+}
+
+// Every statement of what blocks begin with: what is set up, not who takes which role.
+inline void collect_set_up(Body& roles, std::vector<Place>& out) {
+  for (Statement& role : roles) {
+    if (role.kind == Kind::Launch) collect_set_up(role.body, out);
+    if (role.kind != Kind::Entry) continue;
+    for (Statement& body : role.body)
+      if (body.label.starts_with("set_up")) collect(body.body, out);
+  }
+}
+// Is it set up beside rings? Nothing here sees whether it is.
+inline bool begins_otherwise(const Statement& s) {
+  constexpr std::string_view kCalls[] = {"clear_redo",       "begin_progress",    "begin_work", "fill_ones",
+                                         "clear_end",        "clear_copied",      "init_item",  "init_item_keeping",
+                                         "init_item_wanted", "store_dropout_key", "init_turn",  "init_added"};
+  if (s.kind == Kind::Call) return std::ranges::count(kCalls, s.label) > 0;
+  if (s.kind == Kind::Init && s.form == "slots") return std::ranges::all_of(s.body, begins_otherwise);
+  return s.kind == Kind::Init && s.form == "single";
+}
+
+// Changes what a statement says about waiting, and about products. Returns what it has changed; empty: there is nothing.
+inline std::string change_attributes(const Program& program, Statement& s) {
+  const auto one_more = [](const Attribute& a) { return std::get<std::int64_t>(a.value) + 1; };
+  const auto other_barrier = [&](const std::string& barrier) -> std::string {
+    if (s.kind == Kind::Load) return barrier == "full" ? "copied" : "full";
+    return barrier == "full" ? "empty" : "full";
+  };
+  Attributes changed;
+  std::string what;
+  for (Attribute a : s.attributes.all()) {
+    const std::string_view key = a.key;
+    if (key == "pending" || key == "arrivals" || (key == "piece" && s.kind == Kind::Mma))
+      a.value = one_more(a), what = key;
+    else if (key == "barrier") a.value = other_barrier(print(a.value)), what = key;
+    else if (key == "on_top") a.value = std::string(print(a.value) == "true" ? "false" : "true"), what = key;
+    EXPECT_TRUE(changed.set(a.key, a.value, a.writer));
+  }
+  s.attributes = changed;
+  return what.empty() ? what : what + " of " + describe(program, s);
 }
 
 // A statement, or what it holds.
@@ -149,7 +199,8 @@ struct Mutations {
       if (place.at + 1 >= place.body->size()) return {};
       Statement &a = place.statement(), &b = (*place.body)[place.at + 1];
       if (b.kind == Kind::Otherwise) return {};
-      is_excused = may_go_unseen(a) || may_go_unseen(b) || commute(program, a, b);
+      is_excused = may_go_unseen(a) || may_go_unseen(b) || commute(program, a, b) || begins_otherwise(a) ||
+                   begins_otherwise(b) || (a.kind == Kind::Init && b.kind == Kind::Init);
       std::swap(a, b);
       return fmt::format("{} before {}", describe(program, a), describe(program, b));
     });

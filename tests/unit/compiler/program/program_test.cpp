@@ -61,6 +61,7 @@ std::vector<Place> places_of(Program& program) {
   if (consumers_of(program) > 1) names.insert(names.end(), {"pass_copies", "pass_tile", "pass_item"});
   for (const std::string_view name : names)
     if (Statement* body = find_body(program, name)) collect(body->body, all);
+  testing::collect_set_up(program.body, all);
   return all;
 }
 
@@ -94,7 +95,7 @@ TEST(HopperProgram, AStatementLessIsSeen) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 9 : 1);
   mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
     const Statement removed = place.take(1).front();
-    is_excused = may_go_unseen(removed) || waits_twice(program, removed);
+    is_excused = may_go_unseen(removed) || testing::begins_otherwise(removed) || waits_twice(program, removed);
     return fmt::format("{} {}", describe(program, removed), removed.form);
   });
   mutations.expect_none_unseen();
@@ -109,27 +110,13 @@ TEST(HopperProgram, NeighboursThatChangePlaces) {
   EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 50 : 300);
 }
 
-std::string other_barrier(const Statement& s, const std::string& barrier) {
-  if (s.kind == Kind::Load) return barrier == "full" ? "copied" : "full";
-  return barrier == "full" ? "empty" : "full";
-}
-
 TEST(HopperProgram, AnotherAttributeIsSeen) {
   Mutations mutations = mutations_of(1);
   mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
     Statement& s = place.statement();
-    Attributes changed;
-    std::string what;
-    for (Attribute a : s.attributes.all()) {
-      if (a.key == "pending") a.value = std::get<std::int64_t>(a.value) + 1, what = "pending";
-      else if (a.key == "barrier") a.value = other_barrier(s, print(a.value)), what = "barrier";
-      else if (a.key == "on_top") a.value = std::string(print(a.value) == "true" ? "false" : "true"), what = "on_top";
-      else if (a.key == "piece" && s.kind == Kind::Mma) a.value = std::get<std::int64_t>(a.value) + 1, what = "piece";
-      EXPECT_TRUE(changed.set(a.key, a.value, a.writer));
-    }
-    s.attributes = changed;
-    is_excused = waits_twice(program, s) || s.form == "behind_sum";
-    return what.empty() ? what : what + " of " + describe(program, s);
+    const std::string what = testing::change_attributes(program, s);
+    is_excused = waits_twice(program, s) || s.form == "behind_sum" || testing::begins_otherwise(s);
+    return what;
   });
   mutations.expect_none_unseen();
   EXPECT_GT(mutations.seen, 200);
