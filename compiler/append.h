@@ -1,4 +1,4 @@
-// What `append` in a spec adds to a plan, whatever its family: a launch before all others.
+// The launch that `append` in a spec adds to a plan, whatever its family: it comes before all others.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ void add_append(Plan& plan);
 // For `explain`; nothing where there is none.
 std::string describe_append(const Plan& plan);
 
-// What the launch reads and writes, and about how long the others wait for it.
+// The bytes that the launch reads and writes, and about how long the others wait for it.
 double append_bytes(const AttentionSpec& spec, const Shape& shape);
 double append_us(const AttentionSpec& spec, const Target& target, const Shape& shape);
 

@@ -15,7 +15,7 @@ namespace names = cascade_params;
 constexpr int kRowsOfTile = 128;  // of a tile of the prefix: queries of all sequences, and of the heads of a KV head
 constexpr int kUnit = 64;         // keys of which pieces are made
 
-// What both attentions leave for the merge.
+// The buffers that both attentions leave for the merge.
 void leave_parts(AttentionSpec& part) {
   part.out_dtype = Dtype::F32;
   if (part.lse == Lse::none) part.lse = Lse::ln;

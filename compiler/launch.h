@@ -1,4 +1,4 @@
-// What run() does for a plan, as data: which entries are launched, on how many blocks, with what arguments, and the
+// The work of run() for a plan, as data: which entries are launched, on how many blocks, with what arguments, and the
 // memory that they share. Nothing that reads this asks of which family a plan is.
 #pragma once
 
@@ -30,11 +30,11 @@ struct TeamRule {
   bool even = false;         // they do not
 };
 
-// Items that have all queries, or all keys, may be cut along them: where there are fewer items than SMs, or few more. What
-// their blocks sum up, or have of a result, then lies in memory that the plan has for so many items, or parts.
+// Items that have all queries, or all keys, may be cut along them: where there are fewer items than SMs, or few more. The
+// sums of their blocks, or their parts of a result, then lie in memory that the plan has for so many items, or parts.
 struct PartRule {
   int queries = 0;            // of a step, which is not cut; 0: not along the queries
-  int keys = 0;               // likewise
+  int keys = 0;               // of a step, which is not cut; 0: not along the keys
   int heads = 1;              // whose queries an item goes over
   int most_items = 0;         // that are cut
   int most_parts = 1 << 30;   // of an item
@@ -48,7 +48,7 @@ struct PartRule {
 // How the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.
 struct GridRule {
   int queries = 0;        // of an item; 0: it has all of them
-  int keys = 0;           // likewise
+  int keys = 0;           // of an item; 0: it has all of them
   int heads = 1;          // that have items of their own
   int least = 0;          // items even of calls that have nothing to cut
   bool of_all = false;    // of all sequences together
@@ -85,7 +85,8 @@ struct Teams {
 };
 Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClusters& resident);
 
-// Heads whose tiles are worked on together share L2: of each the rows that a tile may read, keys in forward and queries in backward.
+// Heads whose tiles are worked on together share L2: of each the rows that a tile may read, keys in forward and queries in
+// backward.
 struct HeadGroupRule {
   std::int64_t row_bytes = 0;        // that a row of a head takes of L2
   std::int64_t most_rows = 1 << 24;  // that count, however long the sequence is
@@ -143,7 +144,7 @@ inline constexpr int kMaxBuffers = 8;
 // Sizes beyond 2^62 count as that: no memory is as large.
 std::int64_t bytes_of(const WorkspaceBuffer& buffer, const CallSizes& sizes);
 std::int64_t bytes_of(const std::vector<WorkspaceBuffer>& workspace, const CallSizes& sizes);
-// Of buffers[number], from the beginning of the workspace.
+// The offset of buffers[number] from the beginning of the workspace.
 std::int64_t offset_of(const std::vector<WorkspaceBuffer>& workspace, int number, const CallSizes& sizes);
 
 }  // namespace flashjit

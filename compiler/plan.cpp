@@ -79,7 +79,7 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
   return program;
 }
 
-// What of mask, score or the limits of tiles does not fit 32 bits; empty where everything does.
+// The part of mask, score or the limits of tiles that does not fit 32 bits; empty where everything does.
 Expr first_wide_part(const AttentionSpec& spec, const TileAnalysis& tiles) {
   const VariableRanges ranges = variable_ranges(spec);
   for (const Expr* expr :
@@ -175,7 +175,7 @@ std::string why_family(const Plan& plan, const Schedule& pins) {
                      why_passed_over(first, plan, pins));
 }
 
-// What a call launches, and the buffers between: schedule and config say it, whatever the passes do.
+// Adds what a call launches, and the buffers between: schedule and config say it, whatever the passes do.
 void add_launches(Plan& plan) {
   plan.head_groups.row_bytes = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
   plan.schedule.family->finish(plan);

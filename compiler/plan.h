@@ -1,4 +1,4 @@
-// Plan: no choice left. What the emitters consume and `explain` prints.
+// Plan: no choice is left. The emitters consume it, and `explain` prints it.
 #pragma once
 
 #include <functional>
@@ -40,13 +40,13 @@ struct Plan {
   std::vector<KernelLaunch> launches;      // in this order; none on a host
   std::vector<WorkspaceBuffer> workspace;  // what they pass on
   int rotated_q = -1;                      // of these the one that `launches` find Q in; none: Q is as given
-  int value_rows = -1;                     // likewise V
+  int value_rows = -1;                     // the one that they find rows of V in; none: V is as given
   bool reads_columns = false;              // `launches` read V^T as v_transposed has it, and need no rows
   std::vector<OperandMap> maps;            // of what TMA copies, for the launches that take tensor maps
-  std::vector<InputMap> input_maps;        // likewise, of tensors of the score
+  std::vector<InputMap> input_maps;        // of what TMA copies of the tensors of the score
   HeadGroupRule head_groups;               // how many heads are worked on together
   TileAnalysis tiles;                      // of spec.mask
-  TileAnalysis query_tiles;                // of backward: likewise along the queries, for tiles of keys
+  TileAnalysis query_tiles;                // of backward: of spec.mask along the queries, for tiles of keys
   bool linear_weights = false;             // weights of 8 bits are interpolated between powers of two
   bool wide_ints = false;                  // some int of mask or score may leave 32 bits
   std::vector<std::string> notes;          // what is slower than it could be, and why; and last,
@@ -54,7 +54,7 @@ struct Plan {
   std::shared_ptr<const Candidates> candidates;  // best first, then the illegal ones; shared, as plans are copied
   Program program;                               // after the last pass
 
-  // Of a block of the launch that has the most; 0 on a host.
+  // Threads, and bytes, of a block of the launch that has the most; 0 on a host.
   int threads() const;
   int smem_bytes() const;
   std::vector<std::string> all_notes() const;

@@ -1,5 +1,5 @@
-// Which tensors TMA copies for a plan, as data: what is known of their tensor maps before a call. With the addresses, strides and
-// lengths of a call runtime/launch/tensor_maps.h makes layouts of them. Families say in `finish` what they need.
+// Which tensors TMA copies for a plan, as data: what is known of their tensor maps before a call. With the addresses,
+// strides and lengths of a call runtime/launch/tensor_maps.h makes layouts of them. Families say in `finish` what they need.
 #pragma once
 
 #include <cstdint>
@@ -50,12 +50,12 @@ struct InputMap {
 };
 
 RowsForm form_of_queries(const AttentionSpec& spec, bool grouped);
-// Of keys whose maps end where the tensor ends, or one of a packed sequence does.
+// The form of keys whose maps end where the tensor ends, or a packed sequence does.
 RowsForm form_of_keys(const AttentionSpec& spec);
 
 OperandMap operand_map(const AttentionSpec& spec, std::size_t operand, TensorMap TensorMaps::* map, RowsForm form,
                        int rows);
-// Of what the producer of a loop of warpgroups copies for this kernel.
+// The maps of tensors of the score that the producer of a loop of warpgroups copies for this kernel.
 std::vector<InputMap> input_maps(const AttentionSpec& spec, const KernelConfig& config);
 
 }  // namespace flashjit

@@ -1,4 +1,4 @@
-// What `v_transposed` in a spec adds to a plan whose launches read rows of V: one before them, which makes these.
+// The launch that `v_transposed` in a spec adds to a plan whose launches read rows of V: it makes these before them.
 #pragma once
 
 #include <string>

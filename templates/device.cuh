@@ -10,7 +10,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-// What an element of so many bytes is loaded and stored as.
+// An element of so many bytes is loaded and stored as this type.
 template <int bytes>
 struct BitsOf;
 template <>
@@ -127,7 +127,7 @@ __device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   }
 }
 
-// d += a (16x32) * b (32x8) of elements of 8 bits. What b has of a key is of four keys side by side, and a likewise.
+// d += a (16x32) * b (32x8) of elements of 8 bits. A word of b, or of a, has four of the 32 side by side: four keys of P V.
 #define FLASHJIT_MMA_NARROW(types)                                           \
   asm("mma.sync.aligned.m16n8k32.row.col.f32." types                         \
       ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
@@ -156,7 +156,7 @@ __device__ inline u32 pack(float low, float high) {
   return packed;
 }
 
-// What is negative becomes 0.
+// The same as pack(), but negative numbers become 0.
 template <Element element>
 __device__ inline u32 pack_positive(float low, float high) {
   u32 packed;
@@ -168,7 +168,7 @@ __device__ inline u32 pack_positive(float low, float high) {
   return packed;
 }
 
-// Four floats to e4m3, the first in the low byte; what is too large becomes 448.
+// Four floats to e4m3, the first in the low byte; a number that is too large becomes 448.
 __device__ inline u32 pack_e4m3(float a, float b, float c, float d) {
   u32 packed;
   asm("{\n .reg .b16 low, high;\n cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"

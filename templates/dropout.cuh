@@ -27,8 +27,8 @@ __device__ inline FourWords load_dropout_key(u32 address) {
 // x, or 0.
 __device__ inline float keep(float x, u32 mask) { return __uint_as_float(__float_as_uint(x) & mask); }
 
-// The calls of a warp, for tiles of a head and a batch index. What follows from the lane is derived again for every draw,
-// as whoever draws says it is: kept in registers across loops it would spill.
+// The calls of a warp, for tiles of a head and a batch index. Values that follow from the lane are derived again for every
+// draw, from the `lane` that the drawing code sets: kept in registers across loops they would spill.
 template <WeightRows rows>
 struct DropoutCalls {
   FourWords key;
@@ -43,8 +43,8 @@ struct DropoutCalls {
     halves.other = __shfl_xor_sync(0xffffffff, halves.other, 4);
     return numbers_of_halves(halves, lane);
   }
-  // Of tiles side by side and one below the other, whose first is in this row and column of tiles: of keys that is a
-  // multiple of how many there are.
+  // Draws the numbers of tiles that lie side by side and one below the other. The first tile is in this row and column of
+  // tiles; its number along the keys is a multiple of how many tiles of keys there are.
   template <int row_tiles, int column_tiles>
   __device__ void draw(TileNumbers (&numbers)[row_tiles][column_tiles], u32 first_row, u32 first_column) const {
     constexpr bool kQueries = rows == WeightRows::queries;
@@ -85,7 +85,7 @@ __device__ inline void drop(u32 (&p)[tiles][4], const TileNumbers (&numbers)[1][
   for (int i = 0; i < tiles; ++i) drop<rows>(p[i], numbers[0][i]);
 }
 
-// Of the two weights in register i as an operand: x += a * b and y += c * d, each where it is kept, ...
+// For the two weights in register i as an operand this does x += a * b and y += c * d, each where its weight is kept, ...
 template <WeightRows rows>
 __device__ inline void add_kept_products(const TileNumbers& numbers, int i, float& x, float& y, float a, float c,
                                          float b, float d) {
@@ -95,7 +95,7 @@ __device__ inline void add_kept_products(const TileNumbers& numbers, int i, floa
       : "r"(comparable<config.dropped>(numbers_of_operand<rows>(numbers, i))), "r"(kDroppedBelow<config.dropped>),
         "f"(a), "f"(b), "f"(c), "f"(d));
 }
-// ... or the other sign, where it is dropped.
+// ... and this gives x or y the other sign where its weight is dropped.
 template <WeightRows rows>
 __device__ inline void negate_dropped(const TileNumbers& numbers, int i, float& x, float& y) {
   asm("{\n.reg .pred p, q;\n.reg .b32 positive;\nabs.f16x2 positive, %2;\nsetp.geu.f16x2 p|q, positive, %3;\n"

@@ -30,7 +30,7 @@ struct WideProduct {
 };
 inline WideProduct wide_product(unsigned a, unsigned b) {
 #ifdef __CUDA_ARCH__
-  // One instruction. Of an integer of 64 bits the compiler would not see in time that its upper half is zero.
+  // This is one instruction. The compiler would not see in time that the upper half of an operand of 64 bits is zero.
   WideProduct product;
   asm("{\n.reg .b64 p;\nmul.wide.u32 p, %2, %3;\nmov.b64 {%1, %0}, p;\n}"
       : "=r"(product.high), "=r"(product.low)
@@ -42,7 +42,7 @@ inline WideProduct wide_product(unsigned a, unsigned b) {
 #endif
 }
 
-// Of a round: what its two words are multiplied with, and what is added to the key after it.
+// Constants of a round: the factors of its two words, and the numbers that are added to the key after it.
 constexpr unsigned kPhiloxFactor[2] = {0xD2511F53u, 0xCD9E8D57u};
 constexpr unsigned kPhiloxStep[2] = {0x9E3779B9u, 0xBB67AE85u};
 
@@ -59,7 +59,7 @@ inline FourWords philox(FourWords counter, PhiloxKey key) {
   }
 }
 
-// Of a launch. Other offsets give other masks for the same seed, also where they are neighbours.
+// The key of a launch. Other offsets give other masks for the same seed, also where they are neighbours.
 inline FourWords dropout_key(unsigned long long seed, unsigned long long offset) {
   return philox<10>({{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), 0, 0}},
                     {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)});
@@ -95,7 +95,7 @@ constexpr bool exchanges_bytes(unsigned k) { return k / 8 % 2 == 1; }
 inline FourWords dropout_words(const FourWords& key, unsigned b, unsigned h, unsigned q, unsigned k) {
   return dropout_call(key, b, h, dropout_row(q), dropout_column(k));
 }
-// Of a half of a word.
+// The number that a half of a word holds.
 constexpr unsigned number_of_half(unsigned half, bool exchanged) {
   return (exchanged ? half << 1 | half >> 15 : half >> 7) & 255;
 }
@@ -107,7 +107,7 @@ inline unsigned dropout_number(const FourWords& words, unsigned q, unsigned k) {
 constexpr int kDropoutNumbers = 256;
 constexpr int dropped_of(double p) { return static_cast<int>(p * kDropoutNumbers + 0.5); }
 inline bool is_dropped(unsigned number, int dropped) { return number < static_cast<unsigned>(dropped); }
-// What weights that are kept are multiplied with.
+// Weights that are kept are multiplied with this factor.
 constexpr float dropout_factor(int dropped) {
   return static_cast<float>(kDropoutNumbers) / static_cast<float>(kDropoutNumbers - dropped);
 }

@@ -8,10 +8,10 @@
 
 namespace flashjit {
 
-// What the rows of a tile are: in gradients of keys weights are kept transposed.
+// The rows of a tile are queries or keys: in gradients of keys weights are kept transposed.
 enum class WeightRows : unsigned char { queries, keys };
 
-// Bytes of the eight of a and b, of b the last ones, one for each digit of the selector.
+// Takes one of the eight bytes of a and b, the last four of which are b's, for each digit of the selector.
 inline unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
 #ifdef __CUDA_ARCH__
   unsigned result;
@@ -25,8 +25,8 @@ inline unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
 #endif
 }
 
-// Of two weights whose numbers are in the halves of a word: what is compared with kDroppedBelow as two numbers of fp16, without
-// their signs. Those that are none pass for large. (248 is infinite as it is; from there on numbers are taken by themselves.)
+// The numbers of two weights, in the halves of a word, become what is compared with kDroppedBelow as two numbers of fp16,
+// without their signs. NaN passes for large. (248 is infinite as it is; from there on numbers are taken by themselves.)
 template <int dropped>
 inline unsigned comparable(unsigned numbers) {
   return dropped > 248 ? numbers >> 7 & 0x00ff00ff : numbers;
@@ -48,9 +48,9 @@ inline unsigned kept_halves(unsigned numbers) {
 #endif
 }
 
-// The random numbers of a lane's eight weights of a tile. A word is that of one row (rows are queries) or of two neighbouring
-// columns (rows are keys), and the other one is 8 further on. A half is of a column and, its bytes exchanged, of what is 8
-// columns (rows are queries) or rows further on.
+// The random numbers of a lane's eight weights of a tile. A word belongs to one row (rows are queries) or to two neighbouring
+// columns (rows are keys), and the other word to what is 8 further on. A half belongs to a column and, its bytes exchanged,
+// to the column (rows are queries) or row 8 further on.
 struct TileNumbers {
   unsigned word[2];
 };
@@ -73,7 +73,7 @@ inline unsigned mask_of_weight(const TileNumbers& numbers, int i, int column) {
   return permute_bytes(mask, mask, column ? 0x3232 : 0x1010);
 }
 
-// Places of a lane's call in the counter. Of a tile of queries and one of keys, whose first ones are 16 times these.
+// Places of a lane's call in the counter, for a tile of queries and a tile of keys, which begin at 16 times their number.
 template <WeightRows rows>
 constexpr unsigned dropout_place_of_query(unsigned tile, unsigned lane) {
   return tile * 8 + (rows == WeightRows::queries ? lane / 4 : lane % 4 * 2 + lane / 4 % 2);
@@ -83,14 +83,14 @@ constexpr unsigned dropout_place_of_key(unsigned tile, unsigned lane) {
   return tile / 2 * 4 + (rows == WeightRows::queries ? lane % 4 : lane / 8);
 }
 
-// Of a call two words are for a tile of keys, and two for the next one.
+// Two words of a call are for a tile of keys, and the other two for the next tile.
 inline TileNumbers numbers_of_call(const FourWords& call, unsigned key_tile) {
   const bool second = key_tile % 2 == 1;
   return {{second ? call.word[2] : call.word[0], second ? call.word[3] : call.word[1]}};
 }
 
-// Rows are keys: what a lane has of the call that it makes, and what lane ^ 4 gets of that. Halves of words are those of a
-// query and the one 8 further on.
+// Where rows are keys: the part of its call that a lane keeps, and the part that lane ^ 4 gets. The halves of a word belong
+// to a query and to the one 8 further on.
 struct CallHalves {
   unsigned own, other;
 };

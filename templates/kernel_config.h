@@ -1,4 +1,4 @@
-// What one generated kernel is. Shared by the host (plan, emitter) and the device (templates): each size is computed
+// The description of one generated kernel. Shared by the host (plan, emitter) and the device (templates): each size is computed
 // here, once, by constexpr functions that both sides call. No includes: NVRTC compiles this without any header.
 #pragma once
 
@@ -21,7 +21,8 @@ enum class Copies : unsigned char { rows, boxes };            // how rings are f
 enum class HeadTiles : unsigned char { single, grouped };     // grouped: the heads of a KV head share a tile
 enum class Transpose : unsigned char { none, loop, launch };  // where V is, so that its keys lie along rows
 enum class Keys : unsigned char { whole, parts };             // of a query tile: one block has them, or several
-// Of backward: dQ has a launch of its own, or is added up in memory by that of dK and dV, in any order or in that of keys.
+// How backward makes dQ: by a launch of its own, or by sums in memory of the launch of dK and dV, in any order or in that
+// of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };
 
 // How backward sums up what scores give for the elements of a parameter that one place of the score reads.
@@ -38,7 +39,7 @@ constexpr int kMaxParams = 8;     // run-time parameters of masks and scores
 constexpr int kMaxGradients = 4;  // of these, whose gradients backward writes
 constexpr int kMaxInputs = 4;     // of these, that a producer copies beside K
 
-// What the schedule of a family adds, and what follows from it for its loop alone.
+// The choices that the schedule of one family adds, and what follows from them for its loop alone.
 struct SyncConfig {
   int warps = 0;
   QueryPlace q_in = QueryPlace::shared;
@@ -87,7 +88,7 @@ struct KernelConfig {
   // The problem
   Element element = Element::bf16;  // of products: Q, K and V are widened to it where memory has elements of 8 bits
   Narrow queries = Narrow::none;    // not none: Q has elements of 8 bits, and scales
-  Narrow cache = Narrow::none;      // likewise, K and V; they have where Q does
+  Narrow cache = Narrow::none;      // not none: K and V have elements of 8 bits; they do where Q does
   Narrow results = Narrow::none;    // quantize: elements of y
   Element output = Element::bf16;   // O
   Element output_dq = Element::bf16, output_dk = Element::bf16, output_dv = Element::bf16;  // of backward
@@ -125,7 +126,7 @@ struct KernelConfig {
   bool score_loads = false;  // from tensors, at places that depend on the key
   int inputs_16 = 0;  // bit i: parameter i has elements of 16 bits, score() reads [..., k] of it for every key k, and
                       // the producer copies those tiles
-  int inputs_32 = 0;  // likewise, of 32 bits
+  int inputs_32 = 0;  // the same, for elements of 32 bits
   int inputs_q = 0;   // which of them are read at the query as well; the others are the same for all queries
   bool inputs_of_batches = false;  // one of them is the same for all batch indices
   bool has_mask = false;           // variant.gen.cuh's visible() is not always true
@@ -173,10 +174,10 @@ constexpr int kStepBytes = 32;
 constexpr int step_columns(Element e) { return kStepBytes / size_of(e); }
 constexpr int padded_dim_qk(const KernelConfig& c) { return round_up(c.head_dim_qk, step_columns(c.element)); }
 constexpr int padded_dim_v(const KernelConfig& c) { return round_up(c.head_dim_v, step_columns(c.element)); }
-// Of shared memory, for the key of a launch.
+// Bytes of shared memory for the key of a launch.
 constexpr int dropout_key_bytes(const KernelConfig& c) { return c.dropped > 0 ? 16 : 0; }
 constexpr int group_size(const KernelConfig& c) { return c.heads_q / c.heads_kv; }
-// With some of the heads of a group, of one.
+// A tile that has some of the heads of a group has one query.
 constexpr int queries_per_tile(const KernelConfig& c) {
   if (c.head_tiles != HeadTiles::grouped) return c.tile_q;
   return c.tile_q > group_size(c) ? c.tile_q / group_size(c) : 1;

@@ -1,4 +1,4 @@
-// What a launch passes to a kernel: one block by value. Shared by host and device.
+// The parameters that a launch passes to a kernel: one block by value. Shared by host and device.
 #pragma once
 
 #include "templates/kernel_config.h"
@@ -7,8 +7,8 @@ namespace flashjit {
 
 using Int64 = long long;
 
-// Element strides of a tensor [batch, head, token, dim]; dim is contiguous. Packed layouts ignore `batch`; of pages it
-// is the way from one to the next.
+// Element strides of a tensor [batch, head, token, dim]; dim is contiguous. Packed layouts ignore `batch`; with pages it is
+// the way from one page to the next.
 struct Strides {
   Int64 batch, head, token;
 };
@@ -28,7 +28,7 @@ struct ParamGradient {
   Int64 stride[4], size[4];
 };
 
-// Of a merge, in elements. Columns of O are contiguous.
+// Strides of the parts that a merge reads, in elements. Columns of O are contiguous.
 struct PartStrides {
   Int64 part, batch, head, token;
 };
@@ -63,8 +63,8 @@ struct KernelParams {
   const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V
   Int64 table_stride_batch, table_stride_page;
   int pages;             // that K and V have
-  const float* scale_q;  // [batch, head]: what elements of 8 bits are multiplied with; null: with 1. Of rows that have
-  const float* scale_k;  // scales of their own or as a block, `token` of the strides goes from one scale to the next
+  const float* scale_q;  // [batch, head]: the factors of elements of 8 bits; null: all are 1. Where rows or
+  const float* scale_k;  // blocks of rows have scales of their own, `token` of the strides goes from one to the next
   const float* scale_v;
   Strides scale_q_stride, scale_k_stride, scale_v_stride;
   const void* x;   // quantize: rows, ...
@@ -104,7 +104,7 @@ struct KernelParams {
 //   dense               d, token, head, batch
 //   dense, packed heads d, head of a group, token, group, batch      (Q and O)
 //   packed              d, token, head, and two more that end a sequence: see kSequenceEnd in hopper/rows.cuh
-//   ends_keys()         likewise (K and V of the hopper loop)
+//   ends_keys()         the dimensions of `packed` (K and V of the hopper loop)
 //   packed heads, too   d, head of a group, token, and the two that end a sequence (Q and O)
 //   inputs of the score key, query, and up to two more
 struct alignas(64) TensorMap {

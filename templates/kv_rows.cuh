@@ -1,5 +1,5 @@
-// The rows of K and V of one sequence and KV head, by key, wherever they lie: what copies walk down (tile_copy.cuh), and
-// what reads a single row of. Loops ask for key_rows() and not how.
+// The rows of K and V of one sequence and KV head, by key, wherever they lie: copies walk down them (tile_copy.cuh), and
+// other code reads a single one. Loops ask for key_rows() and not how.
 #pragma once
 
 #include "templates/paged_rows.cuh"
@@ -30,8 +30,8 @@ __device__ inline KeyRows<T, page_size> key_rows(const KernelParams& p, const St
   }
 }
 
-// The scale of a key of the sequence, of those of K or of V, where each has its own, or shares that of a block. Those of
-// blocks lie in pages as keys do, and else by the sequence, also where that is packed.
+// The scale of a key of the sequence, in K or V, where each key has its own scale or shares the scale of a block. Scales of
+// blocks lie in pages where keys do; otherwise the sequence numbers them, also where the sequence is packed.
 constexpr int kKeysOfScale = has_key_scales(config) ? keys_of_scale(config) : 1;
 __device__ inline float key_scale(const KernelParams& p, const float* scales, const Strides& s, const Sequence& seq,
                                   int key) {

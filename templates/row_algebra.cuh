@@ -1,4 +1,4 @@
-// What softmax does to a row, whatever loop it is in: scales, references, the sink, what is written of a row.
+// The steps of softmax for a row, which all loops share: scales, references, the sink, results that are written of a row.
 #pragma once
 
 #include "config.gen.cuh"
@@ -32,8 +32,8 @@ __device__ inline float quad_sum(float x) {
 // ---- at the end of a row; references are in natural units: in powers of two the largest floats, which some use as a
 // mask, would be infinite ----
 
-// The sink is one more score, which has no value: the reference and the sum take it in. What O must be multiplied by
-// because of the new reference.
+// The sink is one more score, which has no value: the reference and the sum take it in. Returns the factor that O must be
+// multiplied by because of the new reference.
 __device__ inline float take_in_sink(float& reference, float& sum, float sink) {
   const float raised = fmaxf(reference, sink);
   const float scale = reference == -kInfinity ? 0.0f : exp2_approx((reference - raised) * kLog2e);

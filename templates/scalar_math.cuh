@@ -1,5 +1,5 @@
-// What generated mask and score functions call. Accurate to a few ulp of fp32: a score function is evaluated once per
-// score, and its error goes straight into the exponent.
+// Functions that generated mask and score functions call. They are accurate to a few ulp of fp32: a score function is
+// evaluated once per score, and its error goes straight into the exponent.
 #pragma once
 
 #include "templates/device.cuh"
@@ -54,7 +54,7 @@ __device__ inline float tanh_(Scaled s) {
 __device__ inline float tanh_(float x) { return tanh_(scaled(x)); }
 __device__ inline float sigmoid_(float x) { return reciprocal_approx(1.0f + exp2_approx(-x * kLog2e)); }
 
-// What a score function is given to take tanh with, for every argument; templates/symbolic.cuh has one for small
+// A score function gets this to take tanh with, for every argument; templates/symbolic.cuh has another one for small
 // arguments.
 struct FullRange {
   template <class X>

@@ -5,7 +5,7 @@
 
 namespace flashjit {
 
-// Of a row of a head: all of a sequence share one, or blocks of rows do. (Those of single keys: kv_rows.cuh.)
+// The scale of a row of a head: all of a sequence share one, or blocks of rows do. (kv_rows.cuh has scales of single keys.)
 __device__ inline float scale_of(const float* scales, const Strides& stride, int b, int head, int row) {
   if (!scales) return 1.0f;
   const int block = config.scale_block > 0 ? row / config.scale_block : 0;
@@ -16,23 +16,23 @@ __device__ inline float query_scale(const KernelParams& params, const Sequence& 
   return has_scaled_queries(config) ? scale_of(params.scale_q, params.scale_q_stride, seq.b, seq.h, q) : 1.0f;
 }
 
-// Of K, where all keys share it.
+// The scale of K, where all keys share it.
 __device__ inline float key_scale(const KernelParams& params, const Sequence& seq) {
   if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
   return scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
 }
 
-// What makes scores of products of a query and K; where scales of keys are found for each tile, without these.
+// The factor that makes scores of products of a query and K. It leaves out scales of keys that are found for each tile.
 __device__ inline float score_scale(const KernelParams& params, const Sequence& seq, int q) {
   return config.scale * query_scale(params, seq, q) * key_scale(params, seq);
 }
-// What makes O of sums of V, likewise.
+// The factor that makes O of sums of V. It leaves out scales of keys that are found for each tile, too.
 __device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
   if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
   return scale_of(params.scale_v, params.scale_v_stride, seq.b, seq.hk, 0);
 }
 
-// Of no keys nobody has found a scale, and O, which is 0 then, must not be multiplied with whatever lies there.
+// Without keys nobody has found a scale, and O, which is 0 then, must not be multiplied with whatever lies in its place.
 __device__ inline float value_scale_if_any(const KernelParams& params, const Sequence& seq) {
   return seq.k_len == 0 ? 1.0f : value_scale(params, seq);
 }

@@ -29,12 +29,12 @@ __device__ inline void find_rows(Sequence& seq, const KernelParams& p) {
 __device__ inline Int64 query_row(const Strides& s, const Sequence& seq, int head, int q) {
   return (kRows == Rows::packed ? 0 : seq.b * s.batch) + head * s.head + (seq.q_token + q) * s.token;
 }
-// That of the row of key 0 in K or V; of pages, of the first row of page 0, and kv_rows.cuh knows the way from there.
+// The offset of the row of key 0 in K or V; with pages, of the first row of page 0, from where kv_rows.cuh knows the way.
 __device__ inline Int64 key_begin(const Strides& s, const Sequence& seq) {
   return (kKeyRows == Rows::strided ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token * s.token;
 }
 
-// That of a key in the first column of V^T.
+// The element offset of a key in the first column of V^T.
 __device__ inline Int64 value_column(const Strides& s, const Sequence& seq, int key) {
   return (kKeyRows == Rows::strided ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token + key;
 }
@@ -58,8 +58,8 @@ __device__ inline Int64 result_row(const KernelParams& p, const Sequence& seq, i
 
 // ---- tiles of packed sequences ----
 
-// Tiles of so many rows have numbers, one sequence after the other. Those of sequence b are from this one on, and some of
-// them behind its end: a search finds the sequence of a tile, and there are hardly more numbers than tiles.
+// Tiles of so many rows have numbers, one sequence after the other. This is the first number of sequence b, and some numbers
+// of a sequence lie behind its end: a search finds the sequence of a tile, and there are hardly more numbers than tiles.
 __device__ inline int first_tile_of(const int* offsets, int b, int rows) { return offsets[b] / rows + b; }
 
 struct NumberedTile {
@@ -88,10 +88,10 @@ struct WorkItem {
   int tile;  // query tile
 };
 
-// Of heads that have so many tiles each, which tile of which head has a number: that which is to start at this place. Heads are
-// taken one after the other, or where the longest tiles start first in groups that L2 holds together, a tile of all of a group
-// before the next. (Not of all heads: gradients at 16 x 1024, d=256, causal, 0.58 of the speed; H100, 2026-11-27.) The first
-// group may be smaller: long tiles of a small last one would be what all wait for.
+// Heads have so many tiles each. Returns the tile, and its head, that is to start at place `number`. Heads are taken one after
+// the other, or where the longest tiles start first in groups that L2 holds together, a tile of all heads of a group before the
+// next. (A group of all heads: gradients at 16 x 1024, d=256, causal, 0.58 of the speed; H100, 2026-11-27.) The first group may
+// be smaller: everything would wait for the long tiles of a small last group.
 struct TileOfHead {
   int head, tile;
 };

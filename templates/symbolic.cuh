@@ -20,9 +20,9 @@ using IfFloat = typename IfSame<X, float, Result>::type;
 
 // ---- ints ----
 
-// The position of a key as its tile's first column of this thread and a distance, which is a constant once the loop
-// over the columns is unrolled. What is added to it goes to the base, so that converting k - q to float takes one
-// conversion for a row of a tile: conversions run at an eighth of the rate of additions.
+// The position of a key as its tile's first column of this thread and a distance, which is a constant once the loop over the
+// columns is unrolled. A number that is added goes to the base, so that converting k - q to float takes one conversion for a
+// row of a tile: conversions run at an eighth of the rate of additions.
 template <class Int>
 struct KeyPosition {
   Int base;

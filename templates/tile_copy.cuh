@@ -37,7 +37,7 @@ __device__ inline uint2 load_bytes(const unsigned char* global) {
   return {halves[0] | static_cast<u32>(halves[1]) << 16, halves[2] | static_cast<u32>(halves[3]) << 16};
 }
 
-// Rows of a matrix with `stride` elements from one to the next. Those of a cache in pages are others: kv_rows.cuh.
+// Rows of a matrix with `stride` elements from one to the next. A cache in pages has other rows: kv_rows.cuh.
 template <class T>
 struct StridedRows {
   using Element = T;
@@ -59,7 +59,7 @@ struct StridedRows {
   };
 };
 
-// As copy_tile(), of elements of 8 bits, which pass through registers: loads are under way a few at a time.
+// The same as copy_tile(), for elements of 8 bits, which pass through registers: loads are under way a few at a time.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, Narrow narrow, class Rows>
 __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int count) {
   constexpr int kStepColumns = step_columns(config.element);
@@ -92,9 +92,9 @@ __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int c
   }
 }
 
-// As copy_tile(), of elements as they are. A thread stays in its column and walks down the rows. Neighbouring threads take
-// a whole row where that divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces), otherwise one
-// swizzle group of it, and the other groups lie at immediate offsets.
+// The same as copy_tile(), for elements as they are. A thread stays in its column and walks down the rows. Neighbouring
+// threads take a whole row where that divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces),
+// otherwise one swizzle group of it, and the other groups lie at immediate offsets.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
 __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int count) {
   using T = typename Rows::Element;
@@ -122,10 +122,10 @@ __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int c
   }
 }
 
-// Starts the copy of rows first..first + tile_rows - 1 of a [count, head_dim] matrix; `first` is a multiple of
-// tile_rows. Rows from `count` on and columns from head_dim on become zero: a zero K gives a score that is masked
-// anyway, and a zero V keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V. `narrow`: what elements of
-// 8 bits are; they are widened to those of products.
+// Starts the copy of rows first..first + tile_rows - 1 of a [count, head_dim] matrix; `first` is a multiple of tile_rows.
+// Rows from `count` on and columns from head_dim on become zero: a zero K gives a score that is masked anyway, and a zero V
+// keeps garbage behind the end of a sequence (NaN, infinity) out of 0 * V. `narrow`: the type of elements of 8 bits, which
+// are widened to elements of products.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, Narrow narrow = config.cache, class Rows>
 __device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int count) {
   if constexpr (sizeof(typename Rows::Element) < size_of(config.element))

@@ -57,7 +57,7 @@ constexpr int rows_in_a_page(int tile, int page_size) {
 // to the next.
 constexpr unsigned kDescriptorHigh = 1u << 30 | 8 * kPanelWidth / 16;
 
-// That of an operand of rows of 16 bytes one below the other, with no swizzle.
+// The high word of the descriptor of an operand of rows of 16 bytes one below the other, with no swizzle.
 constexpr unsigned kRowsDescriptorHigh = 8 * 16 / 16;
 
 // Blocks of such loops have warpgroups that compute, and one more that copies.
@@ -65,7 +65,7 @@ constexpr int kRowsPerWarpgroup = 64;
 constexpr int kThreadsPerWarpgroup = 128;
 constexpr int threads_of_warpgroups(int computing) { return (computing + 1) * kThreadsPerWarpgroup; }
 
-// What the score function reads at every key comes by TMA as well, beside K: for each warpgroup panels of 128 bytes by
+// Tensors that the score function reads at every key come by TMA as well, beside K: for each warpgroup panels of 128 bytes by
 // its 64 rows, or by one row that all queries share.
 constexpr bool is_input(const KernelConfig& c, int i) { return (c.inputs_16 | c.inputs_32) >> i & 1; }
 constexpr int input_rows(const KernelConfig& c, int i) { return c.inputs_q >> i & 1 ? kRowsPerWarpgroup : 1; }

@@ -1,4 +1,4 @@
-// What a mask and a score are where the spec has none. variant.gen.cuh derives Variant from this and says what is
+// The mask and the score that hold where the spec has none. variant.gen.cuh derives Variant from this and says what is
 // different; loops ask Variant alone.
 #pragma once
 
@@ -33,9 +33,9 @@ struct Plain {
   // and that no producer brings?
   static constexpr bool kLoadsAtPlaces = false;
 
-  // At so many places the score reads parameters whose gradients are wanted. Of each: the number of the gradient, how it
-  // is summed up, and where its element is. Some are summed by head: numbers of those, and do heads have elements of
-  // their own?
+  // kReads: the number of places where the score reads parameters whose gradients are wanted. Each place has the number of
+  // the gradient, how it is summed up, and where its element is. Places that are summed by head have numbers of their own;
+  // has_own_heads(): do heads have elements of their own?
   static constexpr int kReads = 0, kHeadReads = 0;
   static constexpr int gradient_of(int) { return 0; }
   static constexpr GradientSum gradient_sum(int) { return GradientSum::own; }
@@ -49,7 +49,7 @@ struct Plain {
   static constexpr bool in_tiles(int) { return false; }
   // Scores and keys of all queries, and of no others, have elements of one to themselves.
   static constexpr bool covers_all(int) { return false; }
-  // Those of tiles that are kept: do sequences have elements of their own, and how many neighbouring heads share theirs?
+  // Where tiles of a gradient are kept: do sequences have elements of their own, and how many neighbouring heads share?
   static constexpr bool has_own_batches(int) { return false; }
   static constexpr int heads_that_share(int) { return 1; }
   // Asks for what is loaded for query q and key k.

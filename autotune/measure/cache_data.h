@@ -1,4 +1,4 @@
-// What a drawn problem with lengths or pages on the device has besides numbers: k_lens, block_table, and NaN in all of K
+// A drawn problem with lengths or pages has more on the device than numbers: k_lens, block_table, and NaN in all of K
 // and V that nothing may look at. Tensors are contiguous, as drawn and read ones are.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a prepare may ask of this folder, in the process that wants the kernel: PrepareOptions::tune and verify.
+// This file does what a prepare may ask of this folder, in the process that wants the kernel: PrepareOptions::tune and verify.
 #include "autotune/measure/in_process.h"
 
 #include <mutex>

@@ -31,7 +31,7 @@ constexpr int kTries = 3;  // the most of these counts: others may have had the 
 
 constexpr int kRounds = 10'000;  // of a call: some ten microseconds
 constexpr int kChains = 12;      // sums that do not wait for each other: more than two pipes take at a time
-// What the compiler can neither know nor leave out. Sums begin with different values, or it would compute one for all.
+// The compiler can neither know nor leave out these two. Sums begin with different values, or it would compute one for all.
 volatile float some = 1e-3f, ignore;
 
 __attribute__((target("avx2,fma"))) double multiply_avx2() {

@@ -12,8 +12,9 @@ struct Peak {
   std::string how;             // where the figures are from
 };
 
-// Of the instruction that multiplies in the plan's kernel. GPUs: by the target table, for `units` SMs. Processors:
-// measured here, on `units` threads at a time, which takes up to a second: clocks and pipes differ within a target.
+// Returns the peak of the instruction that multiplies in the plan's kernel. GPUs: by the target table, for `units` SMs.
+// Processors: it is measured here, on `units` threads at a time, which takes up to a second, because clocks and pipes
+// differ within a target.
 Peak peak_of(const Plan& plan, int units);
 
 }  // namespace flashjit

@@ -84,9 +84,9 @@ NamedTensor with_offsets(NamedTensor tensor, const std::vector<std::int64_t>& le
   return tensor;
 }
 
-// How large each tensor parameter has to be for the indices that mask and score compute: the launch will check the same.
-// What comes from a file is as large as it is, and an index that runs below 0 is for the launch to refuse.
-// `room`: for the keys of a sequence.
+// Returns how large each tensor parameter has to be for the indices that mask and score compute: the launch will check
+// the same. A tensor that comes from a file is as large as it is, and an index that runs below 0 is for the launch to
+// refuse. `room` is that for the keys of a sequence.
 Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const AttentionSpec& spec,
                                                                       const ProblemShape& shape, std::int64_t room,
                                                                       const InputFiles& inputs,

@@ -69,7 +69,7 @@ class DeviceProblem {
  public:
   static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data, CuStream stream = nullptr);
   // Allocates what the kernel needs beside the tensors, if there is not as much yet, and says how many bytes that are.
-  // What was allocated before must not be in use.
+  // Memory that was allocated before must not be in use.
   Result<std::uint64_t> make_workspace(const GpuContext& gpu, const Kernel& kernel);
   Result<void> poison(const Stream& stream) const;
   Result<void> download_outputs(ProblemData& data, CuStream stream = nullptr) const;

@@ -20,7 +20,8 @@ constexpr std::uint64_t kSeed = 1;
 
 std::int64_t within(const SizeBound& bound, std::int64_t size) { return std::clamp(size, bound.min, bound.max); }
 
-// What the spec allows of that; lengths that may differ do, and one is 0. A pin is that of the longest.
+// Returns the small sizes as far as the spec allows them. Lengths that may differ do, and one is 0. A pin is that of
+// the longest.
 ProblemShape small_shape(const AttentionSpec& spec) {
   const bool differ = has_own_q_lens(spec) || has_own_k_lens(spec);
   ProblemShape shape;
@@ -76,7 +77,7 @@ Result<std::string> verify_here(const AttentionSpec& spec, Kernel& kernel, const
   data->poison();
   const Arguments arguments = data->host_arguments();  // the problem points into it
   if (auto ran = gpu ? run_on_gpu(kernel, *gpu, *data) : kernel.run(arguments); !ran) {
-    // What was drawn is no call of this spec: a scalar of 1, say, with which an index runs below 0.
+    // The drawn problem is no call of this spec: an index runs below 0 with a scalar of 1, say.
     return ran.error().kind == ErrorKind::Invalid ? cannot_be_tried(ran.error().message) : ran.error();
   }
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));

@@ -1,4 +1,4 @@
-// What `append` means: where new tokens stand, and what the cache holds after the call.
+// This file defines `append`: where new tokens stand, and what the cache holds after the call.
 #include <algorithm>
 #include <array>
 #include <cmath>

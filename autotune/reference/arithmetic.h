@@ -1,4 +1,4 @@
-// What forward and backward share: logits, and sums in fp32.
+// Forward and backward share this arithmetic: logits, and sums in fp32.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct Logit {
 
 float sum_in_pairs(const float* terms, std::size_t count);
 
-// What is kept of sums of products: fp32. Of products of 8 bits Hopper's tensor cores align 32 terms and the sum so far,
+// Sums of products are kept in fp32. For products of 8 bits Hopper's tensor cores align 32 terms and the sum so far,
 // and cut them off, towards 0, 13 bits below the largest.
 constexpr double unit_of_sums(Dtype weights) { return size_of(weights) == 1 ? 0x1p-13 : 0x1p-24; }
 
@@ -31,9 +31,9 @@ constexpr double kLostOfTile = 0x1p-12;
 Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Position& at, const double* query,
                const float* key, double scales, double unit, double doubt = 0);
 
-// Of a weight whose logarithm is off by `error`, a standard deviation: a quarter of what four of them add, and at most 1/2,
-// as of any number from 0 to 1. Products of 8 bits make logits so large, and errors, that a weight of e^-90 may become 1:
-// its logarithm and the error meet in one exponent, or one of them is beyond the range.
+// Returns the deviation of a weight whose logarithm is off by `error`, a standard deviation: a quarter of what four of them
+// add, and at most 1/2, as for any number from 0 to 1. Products of 8 bits make logits and errors so large that a weight of
+// e^-90 may become 1: its logarithm and the error meet in one exponent, because one of them alone may be beyond the range.
 double deviation_of_weight(double logarithm, double error);
 
 }  // namespace flashjit::reference

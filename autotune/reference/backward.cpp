@@ -38,7 +38,7 @@ Product product(const std::vector<A>& a, const B* b, double factor = 1) {
   return result;
 }
 
-// What is added up to a row: x times the row y.
+// A term adds x times the row y to a row.
 struct Term {
   double x, error, in_common;
   float recipe;
@@ -136,7 +136,7 @@ Slope slope_of(const Semantics& semantics, const Position& at, const Dual& s, do
   return slope_of([&](double moved) { return semantics.score(at, Dual(s.f, s.d + moved)).d; }, error);
 }
 
-// What a score is made of is rounded, too, and where it is flat a rounding is a long way of s.
+// The steps that a score is computed in are rounded, too, and where the score is flat a rounding is a long way of s.
 constexpr double kNear = 0x1p-19;
 
 Slope slope_of(const std::function<double(double moved)>& score, double error) {
@@ -188,7 +188,7 @@ Backward::Pair Backward::pair(const Query& query, const Position& at, const floa
   const AttentionSpec& spec = problem_.spec();
   const Semantics& semantics = problem_.semantics();
   Pair result;
-  // Of a query that saw NaN, P is NaN even for keys that it does not see.
+  // If a query saw NaN, its P is NaN even for keys that it does not see.
   result.unclear = std::isnan(query.lse) || query.lse == kInfinity;
   if (result.unclear) return result;
   const auto nothing = [&] {

@@ -34,7 +34,7 @@ class Backward {
     double delta_error = 0;     // standard deviation of what fp32 arithmetic makes of it
     float recipe_delta = 0;
   };
-  // What all gradients of a batch and KV head come from.
+  // All gradients of a batch and KV head come from this data.
   struct Group {
     std::int64_t b = 0, hk = 0;
     Problem::KeysValues kv;
@@ -48,8 +48,8 @@ class Backward {
   };
   OfKey of_key(const Group& group, std::int64_t k) const;
 
-  // Of one query of a group: what it adds to the gradients of parameters, and to that of its head's sink. Where a tensor of
-  // 16 bits has an element for each key, that may be ds as products take it, of 16 bits as well.
+  // A share is what one query of a group adds to the gradients of parameters, or to that of its head's sink. Where a tensor of
+  // 16 bits has an element for each key, the share may be ds as products take it, which is of 16 bits as well.
   struct Share {
     Element element;
     double exact = 0, variance = 0, squares = 0, terms = 0;
@@ -86,13 +86,13 @@ class Backward {
 // The largest error of rounding, a third of whose square is its variance. Small numbers of fp16 are evenly spaced.
 double largest_rounding(Dtype dtype, double x);
 
-// What the derivative of the score by its s is, and a bound of what one taken in fp32 differs from it if s is off by
-// `error`. Both are not finite where there is none.
+// A slope is the derivative of the score by its s, and a bound on how far a derivative taken in fp32 differs from it if
+// s is off by `error`. Both are not finite where there is none.
 struct Slope {
   double value = 1, error = 0;
 };
 Slope slope_of(const Semantics& semantics, const Position& at, const Dual& s, double error);
-// Of any function of how far it is moved from 0.
+// Returns the slope of any function of how far it is moved from 0.
 Slope slope_of(const std::function<double(double moved)>& score, double error);
 
 }  // namespace flashjit::reference

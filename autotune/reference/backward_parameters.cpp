@@ -1,4 +1,4 @@
-// What the queries of a call add to gradients of parameters and sinks.
+// This file computes what the queries of a call add to gradients of parameters and sinks.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -15,7 +15,7 @@
 namespace flashjit::reference {
 namespace {
 
-// What one thread found.
+// A tally holds what one thread found.
 struct Tally {
   double worst = 0, recipe_worst = 0, deviation = 0;
   double squares = 0, recipe_squares = 0, expected_squares = 0, norm = 0;
@@ -41,7 +41,7 @@ void check_element(const Problem& problem, const RowId& row, int c, const ExactR
     return;
   }
   if (!std::isfinite(ours)) {
-    // Of a key whose weight the recipe loses and whose V is far beyond the dtype's range.
+    // This may come from a key whose weight the recipe loses and whose V is far beyond the dtype's range.
     const bool beyond = round_to(problem.spec().out_dtype, static_cast<float>(truth)) == ours;
     if (!beyond && tally.special.empty()) {
       tally.special = fmt::format("o is {} where the reference is {:.6g} ({}, column {})", ours, truth, name(row), c);

@@ -1,4 +1,4 @@
-// Holds what a kernel wrote against the float64 reference, by the error rule.
+// This code holds what a kernel wrote against the float64 reference, by the error rule.
 //
 // For O: the largest absolute error and the relative Frobenius error each stay within 2x of the recipe's own. Where
 // rows are few the recipe may be right by luck, so the limits are at least what the sizes of the recipe's roundings
@@ -6,13 +6,14 @@
 // For LSE and max logit: |error| <= 8 e + 2^-20 (1 + |value|), e the fp32 error of one logit. exp, log and their
 // argument reduction each lose at most a few units of 2^-23; the rest is room for the order of the sum.
 //
-// With compute=, all this of attention to Q, K and V rounded by definition. How far that is from attention to Q, K and V
-// as they are is reported, and not judged: it is what was asked for. So it is for Q, K and V of 8 bits whose numbers
-// before rounding are known.
+// With compute=, all this holds for attention to Q, K and V rounded by definition. The distance to attention to Q, K
+// and V as they are is reported, and not judged, because the rounding was asked for. The same is true of Q, K and V of
+// 8 bits whose numbers before rounding are known.
 //
-// For dQ, dK and dV: each of them as O, and each row of them by itself: its error stays within 2x of the recipe's, or
-// five standard deviations, whichever is larger. A row of small gradients that is wrong is lost among others otherwise.
-// For gradients of parameters and sinks likewise; of small tensors each element is a row, and what no score reads is 0.
+// For dQ, dK and dV: each of them is judged as O is, and each row of them by itself: its error stays within 2x of the
+// recipe's, or five standard deviations, whichever is larger. A row of small gradients that is wrong is lost among
+// others otherwise. Gradients of parameters and sinks are judged in the same way; in small tensors each element is a
+// row, and the gradient of what no score reads is 0.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +45,10 @@ struct Comparison {
 Comparison compare(const Problem& problem, const CompareOptions& options = {});
 // `unrounded`: the numbers of a problem of 8 bits, and what the kernel wrote for it.
 void add_unrounded_errors(const Problem& unrounded, const CompareOptions& options, Comparison& result);
-// Of bwd; what compare() does for it.
+// Does for bwd what compare() does for attention.
 Comparison compare_gradients(const Problem& problem, const CompareOptions& options);
 
-// What was found of one tensor of gradients.
+// A tally holds what was found of one tensor of gradients.
 struct Gradient;
 struct GradientTally {
   double worst = 0, recipe_worst = 0, deviation = 0;

@@ -15,7 +15,7 @@ class Dropout {
   Dropout(double p, std::uint64_t seed, std::uint64_t offset);
 
   bool drops(const Position& at) const;
-  // What weights that are kept are multiplied with.
+  // Returns the factor that weights that are kept are multiplied with.
   double factor() const { return 256.0 / (256 - dropped_); }
 
  private:
@@ -23,7 +23,7 @@ class Dropout {
   std::uint32_t key_[4] = {};
 };
 
-// Of a call: its seed and offset are numbers, or tensors that can be read here.
+// Returns the dropout of a call: its seed and offset are numbers, or tensors that can be read here.
 Dropout dropout_of(const AttentionSpec& spec, const Arguments& arguments);
 
 }  // namespace flashjit::reference

@@ -73,7 +73,7 @@ void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Of of, 
   const std::size_t of_token = packed ? 0 : heads_first ? 2 : 1, of_head = packed ? 1 : heads_first ? 1 : 2;
   const std::int64_t heads = shape[of_head], d = shape.back();
   const std::int64_t count = std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-  // Of packed sequences and of pages blocks alone have scales of their own, or single tokens.
+  // In packed sequences and in pages only blocks, or single tokens, have scales of their own.
   const bool all_as_one = packed || (in_pages && block_rows == 0);
   const std::vector<std::int64_t> begins =
       begins_of(packed && spec_.scale_block > 0, of_queries ? call.offsets_q : call.offsets_k,

@@ -15,9 +15,9 @@ namespace flashjit::reference {
 
 class Narrowed {
  public:
-  // Those of a spec with `compute=`. Outputs are those of `arguments`.
+  // Rounds Q, K and V of a spec with `compute=`. Outputs are those of `arguments`.
   Narrowed(const AttentionSpec& given, const Arguments& arguments);
-  // Those that a call of `spec`, of 8 bits, has where `given` has numbers.
+  // Makes Q, K and V of a call of `spec`, which has them in 8 bits, where `given` has numbers.
   Narrowed(const AttentionSpec& given, const AttentionSpec& spec, const Arguments& arguments);
   Narrowed(const Narrowed&) = delete;  // tensors point into it
 

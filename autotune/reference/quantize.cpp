@@ -306,7 +306,7 @@ Comparison compare_quantized(const Problem& problem, const CompareOptions& optio
   threads.clear();
   Tally all;
   for (const Tally& part : tallies) all.add(part);
-  // What each number may be is checked above. These say what rounding costs, beside that of the exact scale.
+  // The checks above say what each number may be. These figures say what rounding costs, beside that of the exact scale.
   const double norm = all.norm > 0 ? std::sqrt(all.norm) : 1;
   result.max_abs_err = all.worst;
   result.recipe_max_abs_err = all.ideal_worst;

@@ -42,7 +42,7 @@ struct QuantizedRows {
 };
 QuantizedRows quantize_rows(const GivenRows& rows, int d, bool rotate, Dtype dtype);
 
-// Of a quantize; what compare() does for it.
+// Does for a quantize what compare() does for attention.
 Comparison compare_quantized(const Problem& problem, const CompareOptions& options);
 
 }  // namespace flashjit::reference

@@ -50,13 +50,12 @@ Tensor values_of(const AttentionSpec& spec, const Arguments& arguments) {
   return spec.v_in_k ? arguments.k : spec.v_transposed ? rows_of_columns(arguments.v, spec.layout) : arguments.v;
 }
 
-// Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the
-// logit's own error move p by a relative amount, which normalisation takes back where all keys move alike.
-// Both are the same for keys of equal logits, so what they do to these adds up before it is squared; or they are
-// independent, as where a kernel raised its reference between them: the larger counts.
-// fp32 sums go over the keys one after the other: each step rounds a partial sum, which grows from one term to the
-// whole. Of weights of 8 bits the small ones are rounded to multiples of the least one, and logits are sums of products
-// of 8 bits as well: of thousands, they are wrong by several nats.
+// Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the logit's own
+// error move p by a relative amount, which normalisation takes back where all keys move alike. Both errors are the same for
+// keys of equal logits, so their effects on such keys add up before they are squared; or they are independent, as where a
+// kernel raised its reference between the keys: the larger counts. fp32 sums go over the keys one after the other: each step
+// rounds a partial sum, which grows from one term to the whole. Small weights of 8 bits are rounded to multiples of the least
+// one, and logits are sums of products of 8 bits as well: logits of thousands are wrong by several nats.
 void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::vector<Logit> logits,
                   const std::vector<float>& values, const std::vector<float>& value_scale, double reference,
                   double sum) {
@@ -284,7 +283,7 @@ bool Problem::shares(std::int64_t b) const {
   return first("k_lens")[b] - q_len(b) >= first("shared_prefix")[0];
 }
 
-// Of all parts that count.
+// Returns the largest `max_parts` of a row, over all parts that count.
 double Problem::largest_of_parts(const RowId& row) const {
   const Tensor& tensor = arguments_->params.at("max_parts");
   const std::vector<std::int64_t> s = strides_of(tensor);
@@ -331,7 +330,7 @@ std::vector<float> Problem::part_rows(const RowId& row) const {
   return rows;
 }
 
-// Of the visible keys.
+// Returns the logits of the visible keys.
 std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const {
   const int d = spec_->d_qk, width = spec_->d_v;
   const std::vector<double> query = this->query(row);

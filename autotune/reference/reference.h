@@ -1,10 +1,10 @@
-// Attention by its definition, one row at a time, in float64. Written plainly and apart from the compiler: from a spec
-// it takes the fields, never how something is computed.
+// Attention is computed here by its definition, one row at a time, in float64. It is written plainly and apart from the
+// compiler: from a spec it takes the fields, never how something is computed.
 //
 // Beside the exact result there is the *recipe*: what a careful user of the same dtype gets without a fused kernel
 // (scores and softmax in fp32, probabilities rounded to the dtype before the second product, output rounded). The error
-// rule compares the error of a kernel with the error of the recipe. Of a dtype of 8 bits the inputs are what they are,
-// and there are two recipes: probabilities are rounded to fp16, as under caches of 8 bits, or to e4m3.
+// rule compares the error of a kernel with the error of the recipe. If the dtype has 8 bits, the inputs are what they
+// are, and there are two recipes: probabilities are rounded to fp16, as under caches of 8 bits, or to e4m3.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ struct ExactRow {
   bool nan_logit = false;        // max_logit is then not defined
 };
 
-// Of elements of Q and K, in the order in which they lie: how far another one is to which fp32 may have rounded, where
-// 8 bits were made of rows that had been turned (`rope`): angles are right to 1e-6, and a few elements depend on that.
+// Elements of Q and K, in the order in which they lie, have a doubt: how far another value is to which fp32 may have rounded,
+// where 8 bits were made of rows that had been turned (`rope`). Angles are right to 1e-6, and a few elements depend on that.
 struct Doubts {
   std::vector<float> q, k;
 };
@@ -71,8 +71,8 @@ class Problem {
     return create(spec, arguments, semantics_of(spec, arguments));
   }
 
-  // What the recipe rounds probabilities to: the dtype, of 8 bits fp16, unless a kernel says that it is something else
-  // (Facts::weights).
+  // Sets what the recipe rounds probabilities to. This is the dtype, or fp16 for a dtype of 8 bits, unless a kernel
+  // says that it is something else (Facts::weights).
   void round_weights_to(std::string_view dtype);
   Dtype weights() const { return weights_; }
   // Q and K are contiguous then. Must outlive the problem.
@@ -95,7 +95,8 @@ class Problem {
   ExactRow exact(const RowId& row, const KeysValues& kv) const;
   RecipeRow recipe(const RowId& row, const KeysValues& kv) const;
 
-  // Of tensors with the rows of Q, of K, or with a number for each row of Q; of bwd some lie in params.
+  // These functions read tensors with the rows of Q, of K, or with a number for each row of Q; for bwd some of them lie
+  // in params.
   std::vector<double> query_row(const Tensor& tensor, const RowId& row) const {
     return elements(tensor, query_offset(tensor, row), static_cast<int>(tensor.shape.back()));
   }
@@ -107,7 +108,7 @@ class Problem {
   const Dropout& dropout() const { return dropout_; }
   Position position(const RowId& row) const;
 
-  // What the kernel wrote.
+  // These functions return what the kernel wrote.
   double output(const RowId& row, int column) const;
   double output_lse(const RowId& row) const { return statistic(arguments_->lse, row); }
   double output_max_logit(const RowId& row) const { return statistic(arguments_->max_logit, row); }
@@ -123,7 +124,7 @@ class Problem {
   std::vector<double> elements(const Tensor& tensor, std::int64_t offset, int count) const;
   std::int64_t query_offset(const Tensor& tensor, const RowId& row) const;
   std::int64_t token_position(std::int64_t b, std::int64_t q) const;  // negative: it has no place in the cache
-  // Of a new token and a KV head, which is `h`.
+  // Checks the rows of a new token and a KV head, which is `token.h`.
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
                         double size, float scale) const;

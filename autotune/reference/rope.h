@@ -16,7 +16,7 @@ std::vector<double> turned(const AttentionSpec& spec, const Arguments& arguments
 // Keys of one sequence and head, the first at position 0.
 void turn_keys(const AttentionSpec& spec, const Arguments& arguments, std::vector<float>& keys);
 
-// Of a query of such a sequence. One before the first key turns as that.
+// Returns the position of a query of a sequence. A query before the first key turns as that key.
 std::int64_t query_position(const AttentionSpec& spec, std::int64_t q_len, std::int64_t k_len, std::int64_t q);
 
 }  // namespace flashjit::reference

@@ -40,7 +40,7 @@ Dual both(F f, const Dual& a, const Dual& b) {
   return {f(a.f, b.f), f(a.d, b.d)};
 }
 
-// What happens at reads of parameters besides reading them.
+// A probe acts where parameters are read: it notes the element, or moves it.
 struct Probe {
   const std::vector<Param>& params;
   std::vector<Element>* found = nullptr;

@@ -49,7 +49,7 @@ struct SearchResult {
 // Times that differ by less than this share are tied: the noise, but at most 2 %. On a machine noisier than that the
 // times decide: a rule may not cost more.
 double tie_of(double noise);
-// Of the times within `tie` of the least, the first; those that are 0 do not count. Some are not.
+// Returns the index of the first time within `tie` of the least. Times that are 0 do not count, and not all of them are 0.
 std::size_t first_of_fastest(std::span<const double> us, double tie);
 
 // `reference` is never stopped, and runs twice in each round: how far it differs from itself is the noise. An error is the reference's; other subjects that fail are marked.

@@ -31,8 +31,8 @@ SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Sche
 std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& target, const Schedule& pins,
                                   const TileAnalysis& tiles, const Shape& shape, const Schedule& from);
 
-// Indices into `schedules` of the first `count` in order, with at most two of a tile shape, so that the list does not
-// hold one idea in many forms. Those in `taken` count as tried and are left out.
+// Returns indices into `schedules` of the first `count` in order, with at most two of a tile shape, so that the list
+// does not hold one idea in many forms. Schedules in `taken` count as tried and are left out.
 std::vector<std::size_t> shortlist(const std::vector<Candidate>& schedules, std::size_t count,
                                    const std::vector<Schedule>& taken);
 

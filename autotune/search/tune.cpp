@@ -85,7 +85,8 @@ class Tuning::Parts {
     // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to
     // keep.
     auto tried = prepare(job_.pins, options_.verify);
-    // What cannot be tried is measured all the same. What was found wrong is refused here, too: the store knows of it.
+    // A kernel that cannot be tried is measured all the same. One that was found wrong is refused here, too: the store
+    // knows of it.
     if (!tried && options_.verify && tried.error().kind == ErrorKind::Unsupported) tried = prepare(job_.pins);
     FLASHJIT_ASSIGN(untuned, std::move(tried));
     untuned_ = untuned->facts().schedule;
@@ -172,7 +173,7 @@ class Tuning::Parts {
     return batch;
   }
 
-  // What differs in one field from the best so far, then the model's next.
+  // Returns candidates that differ in one field from the best so far, then the model's next.
   std::vector<Candidate> next_batch() {
     const std::vector<Schedule> tried = taken();
     std::vector<Candidate> batch;
@@ -273,7 +274,7 @@ class Tuning::Parts {
     return {};
   }
 
-  // Those that were not run before against the default's results.
+  // Checks kernels that were not run before against the default's results.
   Result<void> check_entries() {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = entries_[i];
@@ -291,7 +292,7 @@ class Tuning::Parts {
     return {};
   }
 
-  // Of results that two kernels may differ in.
+  // Returns the unit of results that two kernels may differ in.
   double unit_between(const Entry& entry) const {
     return std::max(unit_of_weights(entry.kernel->facts()), unit_of_weights(entries_[untuned_place_].kernel->facts()));
   }

@@ -20,7 +20,7 @@
 namespace flashjit {
 namespace {
 
-// Text for a // comment. What a user wrote goes through here: nothing in it can end the line or continue it.
+// Makes text for a // comment. A user's text goes through here, so that nothing in it can end the line or continue it.
 std::string comment_text(std::string_view text) {
   std::string clean;
   for (char c : text) clean += c >= ' ' && c <= '~' && c != '\\' ? c : ' ';
@@ -45,7 +45,7 @@ std::string comment_lines(std::string_view name, std::string_view text, char sep
   return lines + line + "\n";
 }
 
-// Of the file that says what the kernel is. The others point to it.
+// Returns the header of the file that says what the kernel is. The other files point to that file.
 std::string header(const Plan& plan, std::string_view what) {
   return fmt::format("// {}\n", what) + comment_lines("spec", comment_text(print(plan.spec)), ' ') +
          comment_lines("schedule", print(plan.schedule), ',') + comment_lines("target", plan.target.name, ' ') +
@@ -122,7 +122,8 @@ Result<std::string> score_function(const Plan& plan) {
       body_of(plan.spec.score, context));
 }
 
-// For kernels that go backward. Of plain numbers: nothing is multiplied into an exponent there.
+// Emits the score and its slope for kernels that go backward. Both are plain numbers, because nothing is multiplied
+// into an exponent there.
 Result<std::string> slope_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, names_of_gradients(plan.spec)));
@@ -241,7 +242,7 @@ std::string inputs_function(const Plan& plan) {
   return text;
 }
 
-// What the tiles of the mask begin and end with, where it is not what Plain says.
+// Emits where the tiles of the mask begin and end, if that is not what Plain says.
 std::string limit_functions(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   const TileAnalysis &t = plan.tiles, &of_keys = plan.query_tiles;

@@ -214,7 +214,7 @@ class CudaPrinter {
     return std::any_of(variables.begin(), variables.end(), [&](Variable v) { return uses(expr, v); });
   }
 
-  // What a reader would call it.
+  // Returns the name that a reader would give to the value of the node.
   std::string meaning(const Node& node) const {
     const auto is_variable = [](const Expr& e, Variable v) { return e->op == Op::Variable && e->variable == v; };
     if (node.type == Type::Bool) return node.op == Op::And || node.op == Op::Or ? "allowed" : "condition";

@@ -38,7 +38,7 @@ struct Statement {
   std::vector<std::string> steps;
 };
 
-// What every step does to the low word of an operand's descriptor in shared memory.
+// Returns the code by which every step advances the low word of an operand's descriptor in shared memory.
 std::string advance(std::string_view name, int operand, std::string_view high = "DESCRIPTOR_HIGH") {
   return fmt::format("  \"add.u32 low, %{0}, \" #{1}_step \";\\n mov.b64 {1}, {{low, \" {2} \"}};\\n\" \\\n", operand,
                      name, high);
@@ -134,7 +134,7 @@ std::string emit(const Program& program, const Product& p) {
   const auto dtype = [&](std::string_view name) {
     return program.buffers[static_cast<std::size_t>(program.buffer(name))].dtype;
   };
-  // What comes from registers is converted to the type of the other operand; those of 8 bits may differ.
+  // An operand that comes from registers is converted to the type of the other operand; operands of 8 bits may differ.
   const std::string elements =
       fmt::format("{}.{}", code_name(dtype(size_of(dtype(p.b)) == 1 ? p.a : p.b)), code_name(dtype(p.b)));
   if (!p.a_in_registers) {
@@ -150,7 +150,7 @@ std::string emit(const Program& program, const Product& p) {
   return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, elements);
 }
 
-// Of the statements, loops before what follows them; each function once.
+// Collects the products of the statements, those in a loop before those that follow the loop, and each function once.
 void collect(const std::vector<flashjit::Statement>& body, std::vector<Product>& products) {
   for (const flashjit::Statement& s : body) {
     const auto known = [&](const Product& p) { return p.name == s.product.name; };

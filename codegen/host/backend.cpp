@@ -27,7 +27,7 @@ Result<void> check_plan(const Plan& plan) {
   return {};
 }
 
-// What cannot run here is not compiled either: the error should not come after the work.
+// A kernel that cannot run here is not compiled either, because the error should not come after the work.
 Result<void> check_runs_here(const Plan& plan) {
   FLASHJIT_TRY(check_plan(plan));
   if (host::can_run(plan.target)) return {};

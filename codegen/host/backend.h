@@ -42,8 +42,8 @@ class HostBackend {
   // A relocatable ELF file, which may be kept: this library makes the same of an equal plan in every process.
   // naive: the textbook version, which writes scores and probabilities to memory between its three steps.
   virtual Result<std::vector<std::uint8_t>> compile(const Plan& plan, bool naive) = 0;
-  // What compile() gave for an equal plan, as code in memory. It is believed to be that: whoever kept it has to know
-  // that no byte has changed.
+  // Makes code in memory of the file that compile() gave for an equal plan. The bytes are believed to be that file:
+  // whoever kept it has to know that no byte has changed.
   virtual Result<std::unique_ptr<HostKernel>> link(const Plan& plan, bool naive,
                                                    std::span<const std::uint8_t> object) = 0;
   // The LLVM IR, for --emit.

@@ -20,7 +20,7 @@
 namespace flashjit::host {
 namespace {
 
-// What is packed and summed in one round; more (sequence, KV head) pairs than fit are done in several.
+// This many bytes are packed and summed in one round; more (sequence, KV head) pairs than fit are done in several.
 constexpr std::int64_t kLargestRound = std::int64_t{448} << 20;
 // The keys of a pair are cut into so many chunks at most, whose gradients of queries are summed in their order: pairs
 // alone would be too few items for many processors. It must not depend on how many there are.
@@ -51,7 +51,7 @@ class BackwardKernel final : public HostKernel {
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
  private:
-  // What is kept of one query head, in bytes from the start of its place.
+  // This structure says where the data kept of one query head lie, in bytes from the start of the head's place.
   struct HeadPlace {
     std::int64_t q_rows, do_rows, q_transposed, do_transposed, lse, delta, dq, bytes;
   };
@@ -64,7 +64,7 @@ class BackwardKernel final : public HostKernel {
     std::int64_t first_pack = 0, first_query_tile = 0;  // items before this pair's
     std::int64_t first_chunk = 0;                       // of all rounds
   };
-  // What is made once for all rounds of a run.
+  // This structure holds what is made once for all rounds of a run.
   struct Round {
     const Problem& problem;
     const KernelParams& params;

@@ -1,4 +1,4 @@
-// What a host kernel of gradients is: sizes and layouts beside those of HostConfig, and the blocks of its calls.
+// The config of a host kernel of gradients has sizes and layouts beside those of HostConfig, and the blocks of its calls.
 #pragma once
 
 #include "codegen/host/config.h"
@@ -41,7 +41,7 @@ struct BackwardConfig : HostConfig {
   std::int64_t kept_at() const { return round_up(unused_row_at() + std::max(d_qk, d_v) * 4, 64); }
   std::int64_t scratch_bytes() const { return round_up(kept_at() + kept_bytes(), 4096); }
 
-  // What is kept of one query head: all in bytes, of `queries` queries.
+  // These functions size the data that is kept of one query head: all in bytes, of `queries` queries.
   std::int64_t padded_queries(std::int64_t queries) const { return round_up(queries, row_block); }
   std::int64_t tiles_of(std::int64_t queries) const { return (queries + tile_q - 1) / tile_q; }
   std::int64_t q_bytes(std::int64_t queries) const { return round_up(padded_queries(queries) * q_stride() * 4, 64); }

@@ -1,5 +1,5 @@
-// What one host kernel is: sizes and layouts, computed once and used by the emitters and by the code that calls the
-// kernel.
+// The config of one host kernel has its sizes and layouts, computed once and used by the emitters and by the code that
+// calls the kernel.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct HostConfig {
   int width_v = 0;   // columns of V and O, padded to panels
   int dropped = 0;   // as of KernelConfig
 
-  // Of a row of `d` elements that is summed over. AMX consumes 16 words per step.
+  // Returns the words of a row of `d` elements that is summed over. AMX consumes 16 words per step.
   int words_of(int d) const {
     return static_cast<int>(round_up((d + pack - 1) / pack, product == Product::Amx ? 16 : 1));
   }

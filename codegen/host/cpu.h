@@ -1,4 +1,4 @@
-// What this processor and operating system can run, and how floats behave meanwhile.
+// This code knows what this processor and operating system can run, and sets how floats behave meanwhile.
 #pragma once
 
 #include <xmmintrin.h>

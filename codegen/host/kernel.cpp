@@ -94,7 +94,7 @@ class BlockedKernel final : public HostKernel {
     return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) + rows_bytes(keys) +
            flags_bytes(keys) + wide_bytes(keys) + 2 * scales_bytes(keys);
   }
-  // Of K or V, where keys have several.
+  // Returns the bytes of the scales of K or of V, where the keys of a sequence have several.
   std::int64_t scales_bytes(std::int64_t keys) const {
     return has_key_scales(spec_) ? round_up(config_.padded_keys(keys) * std::int64_t{sizeof(float)}, 64) : 0;
   }
@@ -137,7 +137,7 @@ class BlockedKernel final : public HostKernel {
   mutable WorkspacePool workspaces_;
 };
 
-// Of all queries and heads that share the keys: a window of a long cache is all that a few queries read.
+// Returns the keys that any of the queries and heads which share them see: a few queries read only a window of a long cache.
 SeenKeys BlockedKernel::seen_keys(const KernelParams& params, std::int64_t b, std::int64_t hk,
                                   const Sequence& sequence) const {
   const std::int64_t group = spec_.heads_q / spec_.heads_kv;
@@ -423,7 +423,7 @@ class NaiveKernel final : public HostKernel {
     if (query_widener_) query_widener_->widen(&row, 1, spec_.d_qk, reinterpret_cast<char*>(wide));
     return row;
   }
-  // Of a (sequence, KV head) pair; widened where that is needed.
+  // Lists the rows of a (sequence, KV head) pair, and widens them where that is needed.
   void list_rows(const Problem& problem, std::int64_t list, const void** k_rows, const void** v_rows, char* wide_keys,
                  char* wide_values) const {
     const std::int64_t b = list / spec_.heads_kv, hk = list % spec_.heads_kv, keys = problem.sequence(b).k_len;

@@ -19,8 +19,8 @@ struct ItemsApart {
 };
 ItemsApart items_apart(const std::vector<GradientRead>& reads);
 
-// Of one run. Where the tensors are small each item has a copy of its own, and copies are added up in the order of items;
-// otherwise items that may meet are one chain, whose items follow each other.
+// This class holds the gradients of parameters of one run. Where the tensors are small each item has a copy of its own, and
+// copies are added up in the order of items; otherwise items that may meet are one chain, whose items follow each other.
 class ParameterGradients {
  public:
   // None: there are no such gradients.

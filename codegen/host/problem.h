@@ -14,7 +14,7 @@ struct Sequence {
   std::int64_t q_len = 0, k_len = 0;
 };
 
-// What all kinds of kernel know about a call's tensors.
+// This class holds what all kinds of kernel know about a call's tensors.
 class Problem {
  public:
   Problem(const AttentionSpec& spec, const KernelParams& params)
@@ -53,7 +53,7 @@ class Problem {
   char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
     return const_cast<char*>(at(params_.o, params_.o_stride, packed_ ? 0 : b, h, token, out_element_));
   }
-  // Of tensors of gradients: rows that are read, of queries, and those that are written.
+  // These functions find rows of tensors of gradients: rows of queries that are read, and rows that are written.
   const char* like_q(const void* base, const Strides& stride, std::int64_t b, std::int64_t h,
                      std::int64_t token) const {
     return at(base, stride, packed_ ? 0 : b, h, token, element_);
@@ -67,20 +67,20 @@ class Problem {
     const std::int64_t token = sequence(b).k_first + key;
     return const_cast<char*>(at(base, stride, packed_keys_ ? 0 : b, hk, token, size_of(dtype)));
   }
-  // Of lse, max_logit and dlse.
+  // Finds the number of a row in lse, max_logit or dlse.
   template <class Float>
   Float* row_value(Float* base, std::int64_t b, std::int64_t h, std::int64_t token) const {
     if (!base) return nullptr;
     return base + (packed_ ? 0 : b * params_.row_stride_batch) + h * params_.row_stride_head + token;
   }
   float sink(std::int64_t h) const { return params_.sink ? params_.sink[h] : 0.0f; }
-  // Of a query, or, where all of a head have one, of any.
+  // Returns the scale of a query. Where all queries of a head share a scale, `query` may be any of them.
   float scale_q(std::int64_t b, std::int64_t h, std::int64_t query) const {
     const Strides& s = params_.scale_q_stride;
     const std::int64_t block = scale_block_ > 0 ? query / scale_block_ : 0;
     return params_.scale_q ? params_.scale_q[b * s.batch + h * s.head + block * s.token] : 1;
   }
-  // Of a key, likewise.
+  // Returns the scale of a key. Where all keys of a head share a scale, `key` may be any of them.
   float scale_k(std::int64_t b, std::int64_t hk, std::int64_t key) const {
     return scale(params_.scale_k, params_.scale_k_stride, b, hk, key);
   }

@@ -11,7 +11,7 @@ namespace flashjit::host {
 
 class RowTurner {
  public:
-  // Of a spec with rope, and a call of it.
+  // The spec has rope, and `params` are those of a call of it.
   RowTurner(const AttentionSpec& spec, const KernelParams& params);
   // A row of d_qk numbers.
   void turn(float* row, std::int64_t position) const;

@@ -24,7 +24,7 @@ struct GradientRead {
 
 Result<std::vector<GradientRead>> gradient_reads(const AttentionSpec& spec);
 
-// Of a plain index: so many neighbouring query heads read the same elements.
+// The number of neighbouring query heads that read the same elements, for a plain index.
 int heads_that_share(const GradientRead& read, const AttentionSpec& spec);
 
 // Does a kernel's producer bring what is read there, one of these inputs?

@@ -21,7 +21,8 @@ std::string shown(const Expr& expr) {
   return text;
 }
 
-// Of a divisor that lies in `range`, and what to write instead: the same quotient where there is one.
+// Says why a divisor that lies in `range` need not be positive, and what to write instead: that gives the same quotient
+// where there is one.
 std::string why_not_positive(const Expr& divisor, const Node& node, IntInterval range) {
   if (range.lo == 0 && range.hi == 0) return "is 0, and must be positive; use 1 or more";
   if (range.hi <= 0) {

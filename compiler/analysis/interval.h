@@ -54,7 +54,7 @@ Expr wide_part(const Expr& expr, const VariableRanges& ranges);
 // no value can leave int64.
 Result<void> check_ranges(const Expr& expr, const VariableRanges& ranges);
 
-// What a mask leaves of one axis for a tile of the other: along Keys, which keys the queries q_lo..q_hi (inclusive)
+// The part of one axis that a mask leaves for a tile of the other: along Keys, which keys the queries q_lo..q_hi (inclusive)
 // see; along Queries, which queries see the keys k_lo..k_hi. As expressions over the ends of that tile, b h hk q_len
 // k_len, scalars and loads that do not depend on q or k. The last of these tiles is cut at the length, so its end lies
 // inside; in may_see, tiles along the axis may reach beyond. A pair is a position of the range and one of the tile.

@@ -23,7 +23,7 @@ constexpr bool fits(WideInterval wide) {
   return wide.lo >= std::numeric_limits<std::int64_t>::min() && wide.hi <= std::numeric_limits<std::int64_t>::max();
 }
 
-// What an operation on ints makes of arguments in `a` and `b`; of where() those after the condition, of one argument
+// The result of an operation on ints for arguments in `a` and `b`; of where() those after the condition, of one argument
 // twice the same. A divisor below 1 counts as 1: who asks has to refuse it.
 WideInterval combine(Op op, IntInterval a, IntInterval b);
 
@@ -34,7 +34,7 @@ struct UpperForms {
   std::optional<Linear> unrounded;
 };
 
-// What is known of an expression beside the intervals of its parts: the upper forms of it and of its negation, or that
+// Facts about an expression beside the intervals of its parts: the upper forms of it and of its negation, or that
 // it is x rounded down to a multiple of n.
 struct Together {
   std::optional<UpperForms> above;
@@ -57,10 +57,10 @@ Int128 largest(const Form& form, const RangeOf& range_of) {
   return bound;
 }
 
-// Of n * floor(x / n), from the intervals of x and n.
+// The interval of n * floor(x / n), from those of x and n.
 constexpr WideInterval rounded_down(IntInterval x, IntInterval n) { return {Int128{x.lo} - n.hi + 1, Int128{x.hi}}; }
 
-// What holds for both.
+// Facts that hold for both.
 constexpr WideInterval intersection(WideInterval a, WideInterval b) {
   return {a.lo > b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi};
 }

@@ -1,4 +1,4 @@
-// What an expression takes over the positions of a tile, as an expression over its ends.
+// The values that an expression takes over the positions of a tile, as an expression over its ends.
 #pragma once
 
 #include <optional>
@@ -36,7 +36,7 @@ class TileBounds {
   std::unordered_map<const Node*, Known> known_;
 };
 
-// What a bound over a tile is where the tile is one position.
+// The value of a bound over a tile that is one position.
 Expr of_one_position(const Expr& e, Axis tile);
 
 }  // namespace flashjit

@@ -4,8 +4,8 @@
 // Every sub-condition becomes two ranges of positions: one that holds every position which is visible with some of the
 // tile (`some`), and one whose positions are visible with all of it (`all`). A comparison is solved for the position
 // along the axis, and the solution, which depends on the one across, is bounded over the tile. Conjunction intersects;
-// disjunction takes the hull of the first and one of the two of the second. What is not understood gives everything and
-// nothing, which is always sound.
+// disjunction takes the hull of the first and one of the two of the second. A part that is not understood gives everything
+// and nothing, which is always sound.
 #include <limits>
 #include <optional>
 
@@ -208,7 +208,7 @@ Region TileSolver::either(const Region& a, const Region& b) {
   if ((!a.holes && a.some.everything()) || (!b.holes && b.some.everything())) return region;
   if (!a.holes && !b.holes && contiguous(a.some, b.some)) return region;
   // A tile that starts before the common end also starts before one of the two ends: where one side is nothing but an
-  // end, the other side's end need not be tested again. Likewise for the begins.
+  // end, the other side's end need not be tested again. The same is true of the begins.
   const auto only_end = [](const Region& r) { return !r.holes && !r.some.never && !r.some.guard && !r.some.begin; };
   const auto only_begin = [](const Region& r) { return !r.holes && !r.some.never && !r.some.guard && !r.some.end; };
   Expr test_a = touches(a.some, !only_begin(b), !only_end(b) || only_end(a));

@@ -23,8 +23,8 @@ class RangeProgram {
   int slots() const { return static_cast<int>(steps_.size()); }
   // Gives the range of the ints that parameter `param` holds where its indices lie in these intervals.
   using RangeOfRead = std::function<IntInterval(int param, std::span<const IntInterval> indices)>;
-  // Of ranges along the axis of `default_ranges()`. `scalars`: the values of the int scalars, parallel to the params.
-  // `values`: slots() of them.
+  // Evaluates the program for ranges along the axis of `default_ranges()`. `scalars`: the values of the int scalars,
+  // parallel to the params. `values`: slots() of them.
   void evaluate(const VariableRanges& ranges, const std::int64_t* scalars, const RangeOfRead& range_of_read,
                 IntInterval* values) const;
 

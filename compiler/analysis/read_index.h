@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-// What is not proven is false for `apart`, and true for `by`. A scalar is one element for all.
+// Facts that are not proven are false for `apart`, and true for `by`. A scalar is one element for all.
 struct ReadIndex {
   // Within a sequence and head.
   bool by_q = false, by_k = false;  // the element changes with the query, with the key

@@ -1,4 +1,4 @@
-// What a score function reads at every key.
+// The tensors that a score function reads at every key.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace flashjit {
 // The loads param[..., k] of elements of 16 or 32 bits that the score evaluates for every query and key, of parameters
 // that it reads nowhere else: a kernel may copy tiles of them as it copies those of K. Beside k there may be q and two
 // more indices, the outer ones, that are the same for all queries of a tile. None where it takes tanh, because then it
-// is evaluated twice. Of the simplified score, in order of first use, kMaxInputs at most.
+// is evaluated twice. They are loads of the simplified score, in order of first use, kMaxInputs at most.
 std::vector<Expr> score_inputs(const Expr& score);
 
 // A kernel's producer copies `inputs`, some of those; which of them does it copy?

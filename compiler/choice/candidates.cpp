@@ -70,10 +70,10 @@ bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& s
 
 std::vector<Schedule> enumerate_schedules(const Problem& problem, const Schedule& pins) {
   std::vector<Schedule> out;
-  // Of two that are predicted to take the same time the first is taken: that of the family that asks for less.
+  // The first of two that are predicted to take the same time is taken: that of the family that asks for less.
   for (auto at = families().rbegin(); at != families().rend(); ++at) {
     const Family family = *at;
-    // What cannot run is still listed when it is asked for: why_illegal then says why.
+    // A schedule that cannot run is still listed when it is asked for: why_illegal then says why.
     const bool can = why_not_family(family, problem.spec, problem.target).empty();
     if (wanted(family, pins) && (can || pins.family)) family->enumerate(problem, pins, out);
   }

@@ -9,7 +9,7 @@
 
 namespace flashjit {
 
-// What the estimate leaves of the register budget, for a complete schedule.
+// The registers of the budget that the estimate leaves, for a complete schedule.
 int spare_registers(const Problem& problem, const Schedule& schedule);
 
 // Why no schedule of `family` computes the spec on the target, whatever its fields: names the reason and the family

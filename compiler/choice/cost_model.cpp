@@ -19,14 +19,14 @@ namespace flashjit {
 namespace {
 
 // Instruction slots per score that are not hidden: of max, scale, exp, sum and half a conversion, what the fit left
-// over. Of a score function: one per node; with two, alibi at d=128 got 64-row tiles (267 us instead of 241, H200,
+// over. A score function has one per node; with two, alibi at d=128 got 64-row tiles (267 us instead of 241, H200,
 // 2026-11-21).
 constexpr double kMaskSlots = 4, kScoreSlotsPerNode = 1;
 
 double element_bytes_of(const AttentionSpec& spec) { return size_of(spec.dtype); }
 
-// What loops without a share of the keys for every SM reach of the memory rate with few queries, and until it is
-// reached: 8 x 4096, 16 x 8192 and 64 x 8192 keys in 47, 144 and 523 us (H200, 2026-11-23).
+// The share of the memory rate that loops without a share of the keys for every SM reach with few queries, and the time
+// until they do: 8 x 4096, 16 x 8192 and 64 x 8192 keys in 47, 144 and 523 us (H200, 2026-11-23).
 constexpr double kReadShare = 0.91, kReadStartUs = 6;
 constexpr std::int64_t kFewQueries = 64;
 
@@ -180,8 +180,9 @@ std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& targe
   return shapes;
 }
 
-// Where there are few queries, or a cache of 8 bits keeps hopper away, a family that does not split the keys leaves most SMs idle with few sequences, and one that
-// does may read them twice with many: of both, that which loses less. Nothing where the shape is known.
+// Where there are few queries, or a cache of 8 bits keeps hopper away, a family that does not split the keys leaves most SMs
+// idle with few sequences, and one that does may read them twice with many: of both, that which loses less. Nothing where
+// the shape is known.
 std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& target, Shape shape) {
   constexpr std::int64_t kFew = 2;
   const bool is_open = target.gpu && attends(spec) && !spec.batch.pinned() && shape == reference_shape(spec);

@@ -24,8 +24,8 @@ std::string print(const Shape& shape);  // "b=1,q=2,k=3"
 // in sequences of 4k.
 Shape reference_shape(const AttentionSpec& spec);
 
-// What a mask leaves to do, from a sample of query tiles of head 0 of sequence 0. What masks read at run
-// time is counted as 0: `exact` is false. With an analysis along queries it is the other way round: query tiles per KV
+// The work that a mask leaves, from a sample of query tiles of head 0 of sequence 0. Numbers that masks read at
+// run time count as 0: `exact` is false. With an analysis along queries it is the other way round: query tiles per KV
 // tile.
 struct Work {
   double kv_tiles = 0;      // visited per query tile, mean

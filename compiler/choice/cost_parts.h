@@ -1,4 +1,4 @@
-// What the cost models of the families share: each has its own in families/*/cost.cpp.
+// Parts that the cost models of the families share: each has its own model in families/*/cost.cpp.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,7 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape);
 // Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.
 double makespan(double blocks, double slots, double mean, double longest, bool longest_first);
 
-// What each unit takes for `tiles` tiles of an SM, and memory for the problem.
+// The time that each unit takes for `tiles` tiles of an SM, and memory for the problem.
 void add_units(Prediction& prediction, const TileClocks& tile, double tiles, const AttentionSpec& spec,
                const Target& target, const Shape& shape);
 

@@ -1,4 +1,4 @@
-// What a mask leaves to do: the analysis of interval.h, evaluated on a sample of tiles.
+// The work that a mask leaves: the analysis of interval.h, evaluated on a sample of tiles.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,7 +15,8 @@ constexpr int kSampledTiles = 16;
 // with a period (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over tiles
 // where the work grows evenly.
 constexpr int kSamplePlaces[kSampledTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
-// How a mask with holes is sampled: so many tiles are visited, and lattice x lattice positions of a mixed one give its share.
+// How a mask with holes is sampled: so many tiles are visited, and lattice x lattice positions of a mixed one give its
+// share.
 struct Density {
   int visits = 16, lattice = 4;
 };
@@ -56,7 +57,7 @@ struct SampledTile {
   std::int64_t lo, hi, begin, end, full_begin, full_end;
 };
 
-// What becomes of them in tiles.
+// The tiles that these ranges make.
 struct Visits {
   double visited = 0, mixed = 0, visible = 0;  // tiles, tiles, positions seen by one of the tile (mean)
 };
@@ -118,8 +119,8 @@ Visits count_tiles(const SampledTile& t, int size) {
   return visits;
 }
 
-// What depends on the score is computed for every one. What depends on the key alone becomes an addend of the exponent,
-// and only what is read from memory costs more: chosen so that alibi, softcap and bias are predicted as well as
+// Terms that depend on the score are computed for every one. A term that depends on the key alone becomes an addend of the
+// exponent, and only what is read from memory costs more: chosen so that alibi, softcap and bias are predicted as well as
 // products without a score (300, 200 and 2 times; H200, 2026-11-22, tests/device/RESULTS.md).
 struct SymbolicSlots {
   static constexpr double kOperation = 1, kFunction = 3, kAddend = 0.5, kLoad = 4;

@@ -1,4 +1,4 @@
-// What the enumerations and checks of several families use.
+// Helpers that the enumerations and checks of several families use.
 #pragma once
 
 #include <initializer_list>
@@ -17,7 +17,7 @@ namespace flashjit {
 constexpr int kMaxStages = 8;
 constexpr int kMaxTileKv = 256;  // WGMMA: N of one instruction
 
-// What checks of schedules return: true, and the reason where somebody asks. Nobody does for most candidates of a plan,
+// Checks of schedules return this: true, and the reason where somebody asks. Nobody does for most candidates of a plan,
 // and to put the reasons into words was a fifth of the time that a plan takes.
 template <class... Arguments>
 bool refuse(std::string* why, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
@@ -30,18 +30,18 @@ std::vector<T> choices(const std::optional<T>& pin, std::initializer_list<T> val
   return pin ? std::vector<T>{*pin} : std::vector<T>(values);
 }
 
-// What a score that reads a tensor for every key adds to the registers of any loop.
+// The registers that a score adds to any loop if it reads a tensor for every key.
 int score_registers(const AttentionSpec& spec);
 
-// Of loops that cut the keys of all sequences together. Does a range of keys depend on the head? Tiles have the heads of
-// a group in common ...
+// Loops that cut the keys of all sequences together ask two things. Does a range of keys depend on the head? Tiles have the
+// heads of a group in common ...
 bool keys_differ_by_head(const Problem& problem);
 // ... and do the keys that a mask leaves depend on more than lengths?
 bool ranges_differ(const TileAnalysis& tiles);
 // Does a range of keys, or where they are analysed of queries, depend on the head?
 bool differ_by_head(const TileAnalysis& tiles);
 
-// Of loops of warpgroups: what they are built on, their registers and matrix products that run beside other work, is
+// Loops of warpgroups are built on their registers and on matrix products that run beside other work; that is
 // lost with these findings.
 std::string why_warpgroups_rejected(const CompilerFindings& findings);
 

@@ -22,13 +22,13 @@ struct Prediction;
 struct Shape;
 struct Work;
 
-// Of a thread that computes: what it needs at its peak, estimated, and what it may have.
+// The registers that a thread that computes needs at its peak, estimated, and those that it may have.
 struct Registers {
   int needed = 0, budget = 0;
   int spare() const { return budget - needed; }
 };
 
-// What the compiler said of a kernel.
+// Facts that the compiler's log has of a kernel.
 struct CompilerFindings {
   int spill_bytes = 0;
   std::string_view serialised, setmaxnreg_ignored;  // why matrix products or register limits were lost; empty: were not
@@ -48,7 +48,7 @@ struct FamilyRow {
   Axis axis = Axis::Keys;    // along which its loop visits them
   bool splits_keys = false;  // results have other bits with other warps and blocks_per_sm
   bool compiles_quickly = true;  // its kernels may run as the compiler makes them in a hurry
-  // What `explain` says where a family before it in the list was not taken: what it does instead, for how much of the
+  // `explain` says this where a family before it in the list was not taken: what it does instead, for how much of the
   // target's matrix rate.
   std::string_view second_choice;
   std::string_view instruction;  // of its matrix products, where that is not the usual one of the target's kind
@@ -73,14 +73,14 @@ struct FamilyRow {
   // Products of 16-bit operands per clock and SM, on the path that it takes.
   double (*matrix_rate)(const Target& target);
   std::span<const Pass> passes;  // after those that all share (program/passes.cpp)
-  // What is launched.
+  // Writes the launches into the plan, and the data that they need.
   void (*finish)(Plan& plan);
   // Why a compiled kernel must not run; empty: it may.
   std::string (*why_rejected)(const CompilerFindings& findings);
   // Attributes of a program that its loop honours (families/pass_parts.h).
   std::span<const std::string_view> honoured;
-  // What of a spec its loops honour, or a launch before them makes plain to them (spec/operations/options.h). A spec that asks for
-  // anything else is refused by name: so is a new flag, until somebody lists it here.
+  // The options of a spec that its loops honour, or a launch before them makes plain to them (spec/operations/options.h). A
+  // spec that asks for anything else is refused by name: so is a new flag, until somebody lists it here.
   std::span<const std::string_view> options;
   // The choices of a schedule in words, lines for `explain`.
   std::string (*describe)(const KernelConfig& config);

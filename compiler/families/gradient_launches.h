@@ -1,4 +1,4 @@
-// What gradients of parameters and of the sink add to the launches of backward.
+// The launches and buffers that gradients of parameters and of the sink add to backward.
 #pragma once
 
 #include <string>
@@ -23,15 +23,15 @@ void add_gradient_launches(Plan& plan, int tile_kv, int warps, std::string_view 
 // Bytes that launches before and after the loop read and write: O and dO, and with sums dQ is written, read and written.
 double gradient_passes(const AttentionSpec& spec, const Shape& shape, bool sums);
 
-// Of a query and head, what sums of dQ take beside Q and dO, which take what K and V would.
+// Bytes that the sums of dQ take for a query and head, beside Q and dO, which take what K and V would.
 inline std::int64_t dq_row_bytes(const AttentionSpec& spec) { return std::int64_t{spec.d_qk} * size_of(Dtype::F32); }
 
 // Where items of the launch over keys are cut: along tiles of so many queries, of so many heads; and what says so.
 inline constexpr std::string_view kSharesQueries =
     "  where there are few tiles of keys, blocks share the queries of each, and add up dK and dV likewise\n";
 PartRule part_rule(int tile_q, int heads, bool uneven);
-// Of such a plan: sums of dK and dV of each tile of keys, of so many heads, in so many warps of so many floats, as arguments
-// of the first two launches from these places on.
+// Adds to such a plan the sums of dK and dV of each tile of keys, of so many heads, in so many warps of so many floats, as
+// arguments of the first two launches from these places on.
 void add_part_sums(Plan& plan, int tile_kv, int heads, int warps, int floats, int place_in_prepare, int place_in_keys);
 
 }  // namespace flashjit

@@ -1,4 +1,4 @@
-// What the passes of several families share.
+// Parts that the passes of several families share.
 #pragma once
 
 #include <span>

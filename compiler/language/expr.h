@@ -74,7 +74,7 @@ enum class Variable {
 };
 std::string_view name(Variable variable);  // "q" "k" "b" "h" "hk" "q_len" "k_len" "s" "q_lo" ...
 
-// What a tensor typically holds. No code depends on it: data that is drawn for measuring does.
+// The numbers that a tensor typically holds. No code depends on it: data that is drawn for measuring does.
 enum class Contents {
   Plain,      // nothing in particular
   Documents,  // the number of its document for each position, along the last dimension
@@ -126,11 +126,11 @@ struct Node {
   Variable variable = Variable::Q;
   Param param;  // Scalar, Load
   std::vector<Expr> args;
-  // Of the expression written out as a tree. make() refuses more than kMaxTreeDepth and kMaxTreeNodes, so that whatever
-  // walks an expression may recurse, and may visit a shared node once per use.
+  // The size of the expression written out as a tree. make() refuses more than kMaxTreeDepth and kMaxTreeNodes, so that
+  // whatever walks an expression may recurse, and may visit a shared node once per use.
   int depth = 1;
   int tree_nodes = 1;
-  // What occurs in it, as bits: uses() is asked at every step of an analysis.
+  // The operations and variables that occur in it, as bits: uses() is asked at every step of an analysis.
   std::uint32_t variables = 0, ops = 0;
   std::size_t hash = 0;  // equal for equal expressions, so most that differ need not be walked through
 };

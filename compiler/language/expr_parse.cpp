@@ -19,7 +19,7 @@ Error ExprParser::unexpected() const {
   return error(fmt::format("unexpected `{}`", lexer_.text().substr(0, 40)));
 }
 
-// What no text may hold, wherever it stands; empty: it is something else.
+// The character that no text may hold, wherever it stands; empty: it is something else.
 std::string ExprParser::slip() const {
   if (lexer_.kind() == Token::Unknown) {
     const unsigned char byte = static_cast<unsigned char>(lexer_.text()[0]);

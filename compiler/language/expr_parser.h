@@ -14,13 +14,13 @@ namespace flashjit {
 
 class ExprParser {
  public:
-  // What the names in the body of a named row stand for.
+  // The expressions for which names in the body of a named row stand.
   struct Bindings {
     std::map<std::string_view, Expr> values;
     std::map<std::string_view, Param> tensors;
   };
 
-  // What all stages of one text, and the bodies of the rows it names, share.
+  // The state that all stages of one text, and the bodies of the rows it names, share.
   struct Session {
     std::vector<Param> params;
     bool bottom_right = true;

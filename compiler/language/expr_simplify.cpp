@@ -31,7 +31,7 @@ Expr fold(const Expr& expr) {
   return expr;
 }
 
-// Of what make() gives an operation; other nodes have more than that.
+// A hash over what make() gives an operation; other nodes have more than that.
 std::size_t hash_of(Op op, const std::vector<Expr>& args) {
   std::size_t hash = static_cast<std::size_t>(op);
   for (const Expr& arg : args) hash = hash * 1099511628211u + std::hash<const Node*>{}(arg.get());

@@ -19,10 +19,10 @@ namespace {
 
 bool is_real(const Expr& expr) { return expr->op == Op::FloatConst; }
 
-// A derivative: constant * factors, and 0 wherever `nonzero` (none: everywhere) is false. What is 0 stays so when it is
-// multiplied by infinity or NaN: it is the condition that is kept, not the product. The last factors are of the
-// innermost functions, so derivatives by different leaves have the same beginnings, which are computed once. An Expr in
-// it is empty where it would be too large, and then so is what is made of it.
+// A derivative: constant * factors, and 0 wherever `nonzero` (none: everywhere) is false. A derivative that is 0 stays so
+// when it is multiplied by infinity or NaN: it is the condition that is kept, not the product. The last factors are of the
+// innermost functions, so derivatives by different leaves have the same beginnings, which are computed once. An Expr in it
+// is empty where it would be too large, and then so is what is made of it.
 struct Derivative {
   double constant = 0;
   std::vector<Expr> factors;

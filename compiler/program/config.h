@@ -11,7 +11,7 @@
 
 namespace flashjit {
 
-// What loops that evaluate scores on symbolic numbers know of a score function.
+// Facts of a score function for loops that evaluate scores on symbolic numbers.
 struct ScoreFacts {
   bool has_tanh = false;
   bool adds = false;          // to `s` what depends on places alone
@@ -19,14 +19,14 @@ struct ScoreFacts {
   float cap = 0, factor = 0;  // not 0: the score is cap * tanh(factor * q.k)
 };
 
-// A spec on a target, with everything that does not depend on a schedule. What it is made of must outlive it.
+// A spec on a target, with everything that does not depend on a schedule. The arguments of its constructor must outlive it.
 struct Problem {
   Problem(const AttentionSpec& spec, const Target& target, const TileAnalysis& tiles);
 
   const AttentionSpec& spec;
   const Target& target;
   const TileAnalysis& tiles;                        // of spec.mask
-  std::shared_ptr<const TileAnalysis> query_tiles;  // of backward: likewise along the queries; otherwise none
+  std::shared_ptr<const TileAnalysis> query_tiles;  // of spec.mask along the queries, for backward; otherwise none
   ScoreFacts score;
   KernelConfig config;   // that of the problem
   std::int64_t queries;  // of a sequence: as many as the spec allows, or are expected

@@ -53,8 +53,8 @@ constexpr ConfigField field(std::string_view name, Set set = nullptr, When alway
 bool writes_output(const AttentionSpec& spec) { return !is_backward(spec); }
 bool in_every_spec(const AttentionSpec&) { return true; }
 
-// What products are computed from. Halves hold every number of 8 bits, and P has more bits in them than in bf16. A family
-// that multiplies 8 bits as they are says so itself. (check_supported has refused what no loop computes.)
+// The elements that products are computed from. Halves hold every number of 8 bits, and P has more bits in them than in
+// bf16. A family that multiplies 8 bits as they are says so itself. (check_supported has refused what no loop computes.)
 Element element_of(Dtype dtype) {
   if (size_of(dtype) == 1) return Element::f16;
   const auto& words = Words<Element>::values;

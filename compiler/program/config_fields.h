@@ -20,7 +20,7 @@ struct ConfigField {
   bool (*always)(const AttentionSpec& spec) = nullptr;
 };
 
-// In the order of printing. What specs ask for by a word alone comes from spec/flags.h.
+// The rows are in the order of printing. Fields that specs ask for by a word alone come from spec/flags.h.
 std::span<const ConfigField> problem_fields();
 std::span<const ConfigField> schedule_fields();
 

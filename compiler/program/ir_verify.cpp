@@ -1,4 +1,4 @@
-// What must hold of a program after every pass. Copies are checked by running them: the statements are executed on the
+// The rules that a program obeys after every pass. Copies are checked by running them: the statements are executed on the
 // state of shared memory for loops of several lengths, so that a missing wait or barrier, or a slot that is overwritten
 // too early, is found here and not as a wrong result on a GPU.
 #include <algorithm>

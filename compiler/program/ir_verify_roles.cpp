@@ -1,5 +1,5 @@
-// Runs the roles of a program against each other, on the rings of shared memory, the turns of warpgroups and the registers of
-// products. What is found is a wrong program, for some number of tiles and some order of events.
+// Runs the roles of a program against each other, on the rings of shared memory, the turns of warpgroups and the registers
+// of products. It finds programs that are wrong for some number of tiles and some order of events.
 #include "compiler/program/ir_verify_roles.h"
 
 #include <algorithm>
@@ -88,14 +88,14 @@ struct Block : Rings {
       }
     }
     if (s.kind == Kind::Keep) {
-      // What a group has written stays together.
+      // Registers that a group has written stay together.
       const auto kept = actor.unkept.find(s.writes[0]);
       if (kept == actor.unkept.end()) return {};
       const std::int64_t group = kept->second;
       std::erase_if(actor.unkept, [&](const auto& other) { return other.second == group; });
       return {};
     }
-    // What is overwritten needs no keeping: ptxas does not move that over the wait.
+    // Registers that are overwritten need no keeping: ptxas does not move that over the wait.
     for (const auto& [b, group] : actor.unkept) {
       if (std::ranges::count(s.reads, b) > 0 && s.kind != Kind::Mma)
         return wrong(

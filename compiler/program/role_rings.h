@@ -46,7 +46,7 @@ struct Actor {
   std::int64_t count = 0,
                groups = 0;  // slots of K, or of copied V, that it is past; groups of products that it has committed
   std::map<int, Filler> fillers = {};          // by buffer
-  std::map<int, Reader> reads = {};            // likewise
+  std::map<int, Reader> reads = {};            // by buffer
   std::vector<ProductUnderWay> products = {};  // under way
   std::set<int> written = {};                  // registers since the last fence
   std::map<int, std::int64_t> unkept = {};     // that products have written, of which group

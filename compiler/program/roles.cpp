@@ -201,7 +201,8 @@ struct ConsumerTrace : BodiesTrace {
     }
   }
 
-  // May this warpgroup leave out a tile of the block's? The last one the first of them, which is visited last; any other the last.
+  // May this warpgroup leave out a tile of the block's? The last one the first of them, which is visited last; any other the
+  // last.
   struct Own {
     bool idle = false, passes_first = false, passes_last = false;
   };
@@ -215,7 +216,7 @@ struct ConsumerTrace : BodiesTrace {
     return own;
   }
 
-  // What the role does, with all items in its midst.
+  // Runs the role, with all items in its midst.
   Result<void> run_role() {
     const Statement* all = find_body(role, "consume");
     if (!all) return internal("the consumer has no body run");

@@ -16,7 +16,7 @@ struct RoleItem {
   std::int64_t tiles = 0, mixed = 1;
 };
 
-// What is decided when a kernel runs, and no program says.
+// Facts that are decided when a kernel runs, and that no program says.
 struct Scenario {
   std::vector<RoleItem> items;
   std::uint64_t seed = 1;  // of what tiles warpgroups pass, and of conditions that depend on numbers
@@ -24,8 +24,8 @@ struct Scenario {
 
 struct Step {
   const Statement* statement = nullptr;
-  // What it is for: the item, counted from 0, and the tile that its scores are of, and the same of the product of P and V. A
-  // tile of -1: none.
+  // The work that it is for: the item, counted from 0, and the tile that its scores are of, and the same of the product of P
+  // and V. A tile of -1: none.
   std::int64_t item = 0, tile = -1, item_before = -1, tile_before = -1;
   std::int64_t number = 0;  // of the tile, among those of all items
   bool on_top = false;      // what is so called in the step
@@ -36,7 +36,8 @@ struct RoleTrace {
   const Statement* role = nullptr;
   int number = 0;  // of those of its kind
   std::vector<Step> steps = {};
-  // Consumers: the tiles of each item that this one visits, from the first to behind the last. None: nobody looks at its rows.
+  // Consumers: the tiles of each item that this one visits, from the first to behind the last. None: nobody looks at its
+  // rows.
   std::vector<std::pair<std::int64_t, std::int64_t>> visited = {};
 };
 

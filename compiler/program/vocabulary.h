@@ -17,10 +17,11 @@ enum class Arrival : unsigned char {
   ByName      // all, at a named barrier, which nobody sets up
 };
 
-// `line` is a call of what templates/ have, or opens what `close` closes behind the statement's body. Of a statement stand in
-// it {to} and {from}: what it writes first, and what it reads first beside what it writes; {slot}, {ring} and {fill}: the
-// barriers of what it writes, and the rings of who reads and who fills it; {barrier}, {pending}, {piece}, {on_top},
-// {count} and {arrivals}: attributes; {if}: the condition. What there is to choose, a pass has chosen: it is another form.
+// `line` is a call of what templates/ have, or opens what `close` closes behind the statement's body. These stand in it for
+// parts of a statement: {to} and {from}: what it writes first, and what it reads first beside what it writes; {slot}, {ring}
+// and {fill}: the barriers of what it writes, and the rings of who reads and who fills it; {barrier}, {pending}, {piece},
+// {on_top}, {count} and {arrivals}: attributes; {if}: the condition. A line has no choice in it: a pass has chosen, by
+// another form.
 struct TileOperation {
   Kind kind;
   std::string_view form;

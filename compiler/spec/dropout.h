@@ -1,4 +1,4 @@
-// What a spec with dropout may be.
+// The rules for a spec with dropout.
 #pragma once
 
 #include "compiler/result.h"
@@ -8,7 +8,7 @@ namespace flashjit {
 
 // Is it a probability that leaves and drops some of the weights?
 Result<void> check_dropout(const AttentionSpec& spec);
-// Of a spec that has some: do kernels drop its weights?
+// Do kernels drop weights of this spec, which has dropout?
 Result<void> check_dropout_supported(const AttentionSpec& spec);
 
 }  // namespace flashjit

@@ -1,5 +1,5 @@
-// What a spec asks for by a word alone: a bool of the spec, and of the kernels that it makes. Parser, printer and config
-// come from this table.
+// The options that a spec asks for by a word alone: a bool of the spec, and of the kernels that it makes. Parser, printer
+// and config come from this table.
 #pragma once
 
 #include <array>

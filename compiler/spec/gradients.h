@@ -1,4 +1,4 @@
-// Of what besides Q, K and V a bwd writes gradients: grads="slope, sink".
+// The parameters, besides Q, K and V, whose gradients a bwd writes: grads="slope, sink".
 #pragma once
 
 #include "compiler/spec/spec.h"

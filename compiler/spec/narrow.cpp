@@ -72,7 +72,7 @@ Result<void> check_rotate(const AttentionSpec& spec) {
       spec.d_qk, wider));
 }
 
-// Of specs whose Q, K and V are rounded first.
+// Checks specs whose Q, K and V are rounded first.
 Result<void> check_compute(const AttentionSpec& spec) {
   if (!narrows(spec)) return {};
   const auto refuse = [&](std::string_view field, std::string_view why) {

@@ -18,7 +18,7 @@
 
 namespace flashjit {
 
-// What a dimension counts. The first operand of a call that has it says how many; what the spec knows, it says.
+// The things that a dimension counts. The first operand of a call that has it says how many; what the spec knows, it says.
 enum class Dim {
   None,
   Batch,
@@ -44,10 +44,11 @@ inline constexpr std::size_t kDims = 19;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
-// What the spec says; negative: a call does.
+// The extent that the spec says; negative: a call does.
 int extent_of(Dim dim, const AttentionSpec& spec);
 
-// What the dimension of tokens of a tensor of scales counts; None: it has none, a scale is that of a whole sequence.
+// The things that the dimension of tokens of a tensor of scales counts; None: it has none, a scale is that of a whole
+// sequence.
 constexpr Dim rows_of_query_scales(const AttentionSpec& spec) {
   return spec.scale_block > 0 ? Dim::QueryBlocks : Dim::None;
 }
@@ -96,7 +97,7 @@ struct Operand {
     return role == OperandRole::Output && !(is_read && is_read(spec));
   }
   bool written_by(const AttentionSpec& spec) const { return is_output_of(spec) || updated_by(spec); }
-  // What others have written is of their dtype.
+  // An operand that another operation has written is of that one's dtype.
   Dtype dtype_of(const AttentionSpec& spec) const {
     if (!dtype) return always_dtype;
     return is_read && is_read(spec) ? spec.dtype : spec.*dtype;

@@ -1,4 +1,4 @@
-// What `out=` is about: the dtypes of what calls write, O or the gradients of bwd.
+// The dtypes of what calls write, which `out=` names: O or the gradients of bwd.
 #pragma once
 
 #include <span>
@@ -14,14 +14,14 @@ struct OutField {
   Dtype AttentionSpec::* dtype;
 };
 
-// Of a spec's operation, in the order in which `out=` names them.
+// The outputs of a spec's operation, in the order in which `out=` names them.
 std::span<const OutField> out_fields(const AttentionSpec& spec);
-// What calls write where `out=` is left out: results are not narrowed to 8 bits, which takes a scale.
+// Sets what calls write where `out=` is left out: results are not narrowed to 8 bits, which takes a scale.
 constexpr Dtype usual_out(Dtype dtype) { return size_of(dtype) == 1 ? Dtype::BF16 : dtype; }
 constexpr Dtype usual_out(const AttentionSpec& spec) {
   return spec.operation == Operation::Quantize ? Dtype::E4M3 : usual_out(spec.dtype);
 }
-// Of all that each operation writes.
+// The rules for all that each operation writes.
 void set_out(AttentionSpec& spec, Dtype dtype);
 
 // The value of `out=`, in its shortest form: one dtype where all are alike.

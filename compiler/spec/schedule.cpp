@@ -127,7 +127,7 @@ FieldSet fields_in(Family family) {
 
 bool has(FieldSet set, std::size_t field) { return set >> field & 1; }
 
-// What is no number, or not set, is.
+// A field that is no number, or not set, is in range.
 bool is_in_range(const Field& field, const Schedule& schedule) {
   if (!field.number || !(schedule.*field.number)) return true;
   const int value = *(schedule.*field.number);

@@ -35,7 +35,7 @@ bool shows_all_before_queries(const AttentionSpec& spec) {
   return simple->op == Op::BoolConst && simple->integer != 0;
 }
 
-// What a score reads of one sequence alone.
+// The tensors that a score reads of one sequence alone.
 std::string_view read_of_sequence(const Expr& score) {
   if (!score) return {};
   for (const Variable variable : {Variable::Q, Variable::B, Variable::QLen, Variable::KLen}) {

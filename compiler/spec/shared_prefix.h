@@ -1,4 +1,4 @@
-// What a spec with `shared_prefix` must be like, the first keys of whose sequences are the same, and whether these are read
+// The rules for a spec with `shared_prefix`, the first keys of whose sequences are the same, and whether these are read
 // once for all.
 #pragma once
 

@@ -366,10 +366,10 @@ std::string print_params(const std::vector<Param>& params) {
   return out;
 }
 
-// Of a spec that does not say: bwd has to read it.
+// The LSE of a spec that does not say: bwd has to read it.
 Lse usual_lse(const AttentionSpec& spec) { return is_backward(spec) ? Lse::ln : Lse::none; }
 
-// What bwd does not have, although fwd does.
+// Refuses fields that bwd does not have, although fwd does.
 Result<void> check_backward(const AttentionSpec& spec) {
   if (spec.dlse && !is_backward(spec)) return invalid("dlse: only bwd reads gradients; use bwd, or leave it out");
   if (!is_backward(spec)) return {};

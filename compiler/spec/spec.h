@@ -39,7 +39,7 @@ struct AttentionSpec {
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
   std::optional<Dtype> compute;              // compute=e4m3 | e5m2: Q, K and V are rounded to it first
-  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O. Of quantize e4m3 | e5m2
+  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
   Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
   Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
   Dtype out_dv = Dtype::BF16;                //   (outputs.h)
@@ -92,7 +92,7 @@ std::string print(const AttentionSpec& spec);
 // longer than what parse_spec takes.
 std::string meaning(const AttentionSpec& spec);
 
-// What parse_spec checks after parsing; for specs that were built in C++ (fills `params`, parses the mask and score
+// The check that parse_spec does after parsing; for specs that were built in C++ (fills `params`, parses the mask and score
 // texts if the expressions are empty).
 Result<void> validate(AttentionSpec& spec);
 
@@ -105,8 +105,8 @@ inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Op
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 
-// How Q and O, and how K and V lie in memory. What does not attend does not ask which sequence a token is of, unless blocks
-// of its rows have scales.
+// How Q and O, and how K and V lie in memory. Operations that do not attend do not ask which sequence a token is of, unless
+// blocks of its rows have scales.
 inline bool is_packed(const AttentionSpec& spec) {
   return spec.layout == Layout::Packed && (attends(spec) || spec.scale_block > 0);
 }
@@ -122,14 +122,15 @@ inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales
 inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec) && attends(spec); }
 
-// What a cache holds of a token and KV head, in elements: K, and V where that is not a part of it.
+// The elements that a cache holds of a token and KV head: K, and V where that is not a part of it.
 inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_in_k ? 0 : spec.d_v); }
 
 // Does every sequence have lengths of its own, which lie on the device?
 inline bool has_own_q_lens(const AttentionSpec& spec) { return is_packed(spec); }
 inline bool has_own_k_lens(const AttentionSpec& spec) { return is_packed(spec) || spec.k_lens; }
 
-// Of the sink, and of these parameters, by their numbers; tensors that hold them are called `d` and the name.
+// Has it a gradient of the sink, and of which parameters, by their numbers? Tensors that hold them are called `d` and the
+// name.
 bool has_sink_gradient(const AttentionSpec& spec);
 std::vector<int> params_with_gradients(const AttentionSpec& spec);
 inline std::string gradient_name(std::string_view of) { return "d" + std::string(of); }
@@ -137,7 +138,7 @@ inline std::string gradient_name(std::string_view of) { return "d" + std::string
 // Are angles read from tensors, cos and sin?
 inline bool has_rope_tables(const AttentionSpec& spec) { return spec.rope != Rope::none && spec.rope_base == 0; }
 
-// What the variables of mask and score can be within the bounds of the spec (compiler/analysis/interval.h) ...
+// The values that variables of mask and score can have within the bounds of the spec (compiler/analysis/interval.h) ...
 VariableRanges variable_ranges(const AttentionSpec& spec);
 // ... and in a call of these sizes, its longest sequences.
 VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, std::int64_t q_len, std::int64_t k_len);
@@ -146,7 +147,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 Result<void> check_supported(const AttentionSpec& spec);
 
 inline constexpr std::size_t kMaxSpecText = 16384;  // bytes
-// Of Q and K, and of V. Latent attention, whose V is a part of K, has wider ones.
+// The head dims of Q and K, and of V. Latent attention, whose V is a part of K, has wider ones.
 inline constexpr int kMaxHeadDim = 256, kMaxLatentDimQk = 576, kMaxLatentDimV = 512;
 
 }  // namespace flashjit

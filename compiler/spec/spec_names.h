@@ -11,9 +11,9 @@ inline constexpr std::array<std::string_view, 3> kLayoutNames = {"bshd", "bhsd",
 inline constexpr std::array<std::string_view, 2> kAlignmentNames = {"bottom_right", "top_left"};
 inline constexpr std::array<std::string_view, 3> kNumericsNames = {"fast", "deterministic", "batch_invariant"};
 inline constexpr std::array<std::string_view, 5> kTensorDtypeNames = {"fp16", "bf16", "fp32", "e4m3", "e5m2"};
-// That products are computed from, or that rows are rounded to.
+// Dtypes of 8 bits that products are computed from, or that rows are rounded to.
 inline constexpr std::array<std::string_view, 2> kNarrowDtypeNames = {"e4m3", "e5m2"};
-// Of K and V.
+// The dtypes of K and V.
 inline constexpr std::array<std::string_view, 6> kCacheDtypeNames = {"fp16", "bf16", "fp32", "e4m3", "e5m2", "int8"};
 
 }  // namespace flashjit

@@ -1,4 +1,4 @@
-// Text -> AttentionSpec. What a value may be is checked by validate(); here only what a text can get wrong.
+// Text -> AttentionSpec. Values are checked by validate(); here only what a text can get wrong.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -192,7 +192,7 @@ Result<int> parse_pages(const Word& word, std::string_view text) {
   return size;
 }
 
-// Of all tensors, or of Q and O / of K and V: "bhsd", "paged(16)", "packed/paged(16)".
+// The layout of all tensors, or that of Q and O / that of K and V: "bhsd", "paged(16)", "packed/paged(16)".
 Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
   const std::size_t slash = word.value.find('/');
   const bool one = slash == word.value.npos;
@@ -243,7 +243,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Of a value without quotes, of which only the part before a blank is there.
+// The error about a value without quotes, of which only the part before a blank was taken.
 Error cut_off(const Word& word) {
   return invalid(fmt::format(
       "{0}: the value ends at the blank; one with blanks in it stands in double quotes, as in {0}=\"...\"", word.key));

@@ -22,7 +22,7 @@ constexpr Capabilities kAvx512 = {.avx2 = true, .avx512 = true};
 constexpr Capabilities kAvx512Bf16 = {.avx2 = true, .avx512 = true, .avx512_bf16 = true};
 constexpr Capabilities kAmx = {.avx2 = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true};
 
-// What all GPUs have.
+// Limits that all GPUs have.
 constexpr Target gpu(Target target) {
   target.smem_per_sm = target.smem_per_block + 1 * kKb;  // which the driver keeps for itself
   target.registers_per_sm = 65536;
@@ -32,9 +32,10 @@ constexpr Target gpu(Target target) {
 }
 
 // GPU rows give the product named at their end. mma_flops_per_clock is what mma.sync reaches, which from sm_90 on is
-// less than the tensor cores' peak: that takes wgmma or tcgen05. Of 8 bits it is an instruction of its own on sm_89 and
-// sm_12x; on the others each operand is converted to halves for each product, so that half of the rate is left. memory_tbs is what a long read reaches, not the data
-// sheet. Host rows: per core a FMA pipe count of two, exp as a vector polynomial of about 12 instructions.
+// less than the tensor cores' peak: that takes wgmma or tcgen05. For 8 bits it is an instruction of its own on sm_89 and
+// sm_12x; on the others each operand is converted to halves for each product, so that half of the rate is left. memory_tbs
+// is what a long read reaches, not the data sheet. Host rows: per core a FMA pipe count of two, exp as a vector polynomial
+// of about 12 instructions.
 constexpr std::array kTargets = {
     gpu({.name = "sm_80",
          .can = kAmpere,

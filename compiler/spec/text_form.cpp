@@ -23,7 +23,7 @@ bool is_obeyed(std::uint32_t c) {
          (c >= 0x2066 && c <= 0x2069);
 }
 
-// Of the visible character that `text` begins with; 0: a control, or no UTF-8.
+// The bytes of the visible character that `text` begins with; 0: a control, or no UTF-8.
 std::size_t visible_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) < 0x7f ? 1 : 0;

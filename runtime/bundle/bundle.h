@@ -47,14 +47,15 @@ Result<void> write_bundle(const std::string& path, std::span<const std::uint8_t>
 BundleKey bundle_key(const Request& request);
 // A kernel as it goes into a bundle; `compiler`: its identity, for people.
 BundleItem bundle_item(const BundleKey& key, const Compiled& compiled, std::string_view compiler);
-// All that can be told of a kernel without a GPU: its bytes are those that were written, and a cubin for its target. Of
-// one that this version of the library made also: its spec is the one it is found by, its source is what would be made
-// for it, and it has the entries that are launched.
+// Checks all that can be told of a kernel without a GPU: its bytes are those that were written, and a cubin for its
+// target. If this version of the library made the kernel, the check is also that its spec is the one it is found by,
+// that its source is what would be made for it, and that it has the entries that are launched.
 Result<void> check_kernel(const Bundle& bundle, const BundleItem& item);
-// Of the templates of this library: kernels of a bundle take their parameters as these do, or they are not used.
+// Returns the digest of this library's templates. A bundle with another digest is not used, because its kernels may
+// take their parameters in another way.
 std::string templates_digest();
 
-// Those of an engine, in the order in which they are looked in.
+// These are the bundles of an engine, in the order in which kernels are looked up in them.
 class Bundles {
  public:
   // Error: one of them is damaged, not to be trusted, not on the list if there is one, or made by another version of

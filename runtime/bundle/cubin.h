@@ -1,5 +1,5 @@
-// What can be told of machine code for a GPU where there is none: that it is a cubin, for which target, and which entries
-// it has. Not what the instructions do.
+// This check needs no GPU: it tells that machine code is a cubin, for which target it is, and which entries it has. It
+// does not tell what the instructions do.
 #pragma once
 
 #include <cstdint>

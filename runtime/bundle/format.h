@@ -18,8 +18,8 @@
 
 namespace flashjit {
 
-// What was asked for, in canonical text. The schedule that was taken in the end is a fact: it may be another than the
-// first choice.
+// A key says what was asked for, in canonical text. The schedule that was taken in the end is a fact, because it may be
+// another than the first choice.
 struct BundleKey {
   std::string target, spec, pins;
   auto operator<=>(const BundleKey&) const = default;

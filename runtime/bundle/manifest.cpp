@@ -78,8 +78,8 @@ Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
   return line;
 }
 
-// Locks of flock() belong to the opened file: threads wait for each other because each opens it for itself.
-// What is no file is only written to, and a FIFO that nobody reads is an error: a program must not wait here.
+// A lock of flock() belongs to the opened file: threads wait for each other because each opens it for itself. A path that is no
+// regular file is only written to, and a FIFO that nobody reads is an error, because a program must not wait here.
 FileHandle open_for_recording(const std::string& path) {
   struct stat info;
   const bool is_file = stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);

@@ -48,8 +48,8 @@ struct Compiled {
 // else is looked for, and NVRTC is never opened. Errors Timeout and Cancelled: `options.bounds`.
 Result<Compiled> compile_spec(const Request& request, const CompileOptions& options);
 
-// What compile_spec would take from the store, without a compile. A miss names the key that is not there: that of the
-// first schedule, or of a looser one where those before it are stored and bad.
+// This structure says what compile_spec would take from the store, without a compile. A miss names the key that is not
+// there: that of the first schedule, or of a looser one where those before it are stored and bad.
 struct StoredSpec {
   std::optional<Compiled> hit;
   StoreKey key;

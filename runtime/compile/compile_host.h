@@ -1,5 +1,5 @@
-// Everything from a request to the object file of a processor's kernel. What is kept of a kernel, and where, is as for
-// GPUs; there is one schedule, and no source.
+// These functions do everything from a request to the object file of a processor's kernel. The store keeps a kernel in
+// the same form and place as for GPUs; there is one schedule, and no source.
 #pragma once
 
 #include "runtime/compile/compile.h"
@@ -10,9 +10,9 @@ namespace flashjit {
 // Error: FLASHJIT_JIT=off, with which nothing opens a compiler.
 Result<void> check_host_jit(const EnvironmentSettings& settings);
 
-// Of `options` settings, store, dump and bounds count. The payload of `binary` is for HostBackend::link.
+// Only settings, store, dump and bounds of `options` count. The payload of `binary` is for HostBackend::link.
 Result<Compiled> compile_host_spec(const Request& request, const HostLibrary& library, const CompileOptions& options);
-// What that would take from the store, without a compile.
+// Returns what compile_host_spec would take from the store, without a compile.
 Result<StoredSpec> find_host_spec(const Request& request, const HostLibrary& library, const CompileOptions& options);
 
 }  // namespace flashjit

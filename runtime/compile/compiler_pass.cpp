@@ -33,10 +33,10 @@ void end(Process how) {
   wait_while([] { return passes > 0; });
 }
 
-// What compilers make while they compile is not to be destroyed (never_destroy in nvrtc.cpp), but not every NVRTC lets
-// us see to that: then exit() destroys such objects before it comes to what was registered when the library was loaded.
-// But before everything else it ends the thread-local objects of its thread. This one belongs to the thread that loads
-// the library, which is mostly the main thread, whose end is mostly that of the process.
+// Objects that compilers make while they compile are not to be destroyed (never_destroy in nvrtc.cpp), but not every
+// NVRTC lets us see to that: then exit() destroys such objects before it comes to what was registered when the library
+// was loaded. But before everything else it ends the thread-local objects of its thread. This object belongs to the
+// thread that loads the library, which is mostly the main thread, whose end is mostly that of the process.
 struct EndOfMainThread {
   ~EndOfMainThread() {
     if (getpid() == gettid()) end(Process::IsEnding);

@@ -13,9 +13,9 @@
 
 namespace flashjit {
 
-// What goes into the compiler. Returns the note, or nothing.
+// Writes all that goes into the compiler. Returns the note, or nothing.
 std::string dump_source(const std::string& folder, const Compiled& compiled);
-// What comes out of it, and `listing`, the form of it that a person reads, which has to be made for this.
+// Writes all that comes out of the compiler, and `listing`, the form of it that a person reads, which has to be made for this.
 std::string dump_result(const std::string& folder, const Compiled& compiled, const Result<void>& outcome,
                         const std::optional<SourceFile>& listing);
 

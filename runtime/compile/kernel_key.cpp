@@ -17,7 +17,8 @@ KeyBuilder begin_key(const Plan& plan, std::string_view spec, std::string_view c
   return key;
 }
 
-// Of a template as the build embedded it; empty: its text is another. To compare texts takes a tenth of the time.
+// Returns the digest of a template as the build embedded it; empty: its text is another. To compare texts takes a tenth
+// of the time.
 std::string_view known_digest(const SourceFile& file) {
   for (const EmbeddedFile& embedded : embedded_templates()) {
     if (embedded.name == file.name) return embedded.text == file.text ? embedded.sha256 : std::string_view();

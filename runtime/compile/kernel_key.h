@@ -14,8 +14,8 @@ namespace flashjit {
 // `compiler` is NVRTC's identity, `options` are what it is called with.
 StoreKey key_of(const Plan& plan, const KernelSource& source, std::string_view compiler,
                 const std::vector<std::string>& options);
-// Of a host kernel, which has no source: what its emitters read of a plan. `compiler` is the identity of the library that
-// they are in.
+// Returns the key of a host kernel, which has no source: the key holds what its emitters read of a plan. `compiler` is
+// the identity of the library that they are in.
 StoreKey host_key_of(const Plan& plan, std::string_view compiler);
 
 }  // namespace flashjit

@@ -1,4 +1,5 @@
-// What is asked for, parsed once where its texts come in: in Engine::prepare, a command, a manifest, a tuning.
+// A request is what a caller asks for, parsed once where its texts come in: in Engine::prepare, a command, a manifest,
+// a tuning.
 #pragma once
 
 #include <string>
@@ -27,7 +28,7 @@ struct Request {
 
 // Do several kernels compute it, launched one after the other (compiler/cascade.h, compiler/narrowing.h)?
 bool has_parts(const Request& request);
-// What kernels it takes: one, as it is, or those of its parts.
+// Returns the kernels that the request takes: one, as it is, or those of its parts.
 Result<std::vector<Request>> kernels_of(const Request& request);
 
 // The part of a compile that needs no compiler, for who may find the code in a store: verify_plan() is for who compiles.

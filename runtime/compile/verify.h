@@ -1,6 +1,6 @@
-// Kernels that are tried before they are trusted: once, on small random data, against the float64 reference. What came
-// of it is among the facts of the kernel's entry in the store, so that it is done once, and so that nobody takes a
-// kernel that somebody found wrong.
+// Kernels are tried before they are trusted: once, on small random data, against the float64 reference. The outcome is
+// among the facts of the kernel's entry in the store, so that it is done once, and so that nobody takes a kernel that
+// somebody found wrong.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@
 
 namespace flashjit {
 
-// What a kernel computes wrongly, naming an element; empty: nothing. `gpu`: where its memory is; null: on the host.
-// Error: it could not be tried.
+// A verifier returns what a kernel computes wrongly, naming an element; empty: nothing. `gpu` is where the kernel's
+// memory is; null: on the host. Error: the kernel could not be tried.
 using Verifier = Result<std::string> (*)(const AttentionSpec& spec, Kernel& kernel, const GpuContext* gpu);
 // Trying is the business of a folder that builds on this one. Where that is linked in, it says here how.
 void set_verifier(Verifier verifier);
 Result<std::string> verify_kernel(const AttentionSpec& spec, Kernel& kernel, const GpuContext* gpu);
 
-// What was found wrong with it; empty: nothing, or it was never tried.
+// Returns what was found wrong with the kernel; empty: nothing, or it was never tried.
 std::string_view known_wrong(const StoreFacts& facts);
 // It was tried, and nothing was wrong.
 bool is_verified(const StoreFacts& facts);

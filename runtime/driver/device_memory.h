@@ -62,7 +62,7 @@ class Event {
 
 class Graph {
  public:
-  // What `work` launches on the stream, as a graph.
+  // Runs `work`, which launches on the stream, and returns the launches as a graph.
   static Result<Graph> capture(const GpuContext& gpu, const Stream& stream, const std::function<Result<void>()>& work);
   ~Graph();
   Graph(Graph&& other) noexcept { *this = std::move(other); }

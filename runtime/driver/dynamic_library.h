@@ -29,7 +29,7 @@ class DynamicLibrary {
 // The folder of the library or program that this code is part of; empty if the loader does not know.
 std::string own_directory();
 
-// What tells builds of a library apart where its version does not: its GNU build id in hex, or else its size.
+// Returns a text that differs between builds of one version of a library: its GNU build id in hex, or else its size.
 std::string file_identity(const std::string& path);
 
 }  // namespace flashjit

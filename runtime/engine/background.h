@@ -25,8 +25,8 @@ class Background {
   // Begun in this order. Where no thread can be started the job is done here. A forked child has threads of its own, and
   // none of the jobs that there were.
   void add(Job job);
-  // What is at work is told to stop and waited for; what has not begun is dropped. In a forked child nobody waits for
-  // the threads of its parent.
+  // Jobs at work are told to stop and waited for; jobs that have not begun are dropped. In a forked child nobody waits
+  // for the threads of its parent.
   ~Background() { end(); }
   void end();
 

@@ -58,8 +58,8 @@ flashjit_status fail(flashjit_error** error, const Error& what) {
   return status_of(what.kind);
 }
 
-// Calls `function`. What it calls lets no exception out, so all that can be thrown here is lack of memory for what is
-// handed out.
+// Calls `function`. The library's functions let no exception out, so the only exception that can be thrown here is for
+// lack of memory for the objects that are handed out.
 template <class Function>
 flashjit_status guarded(flashjit_error** error, const Function& function) {
   if (error) *error = nullptr;
@@ -72,7 +72,7 @@ flashjit_status guarded(flashjit_error** error, const Function& function) {
   }
 }
 
-// What each structure had in its first version. These never change: see tests/embed/abi.
+// These are the sizes of each structure's first version. They never change: see tests/embed/abi.
 constexpr std::size_t kFirstEngineOptions = offsetof(flashjit_engine_options, cache_max_bytes),
                       kFirstPrepareOptions = offsetof(flashjit_prepare_options, timeout_ms),
                       kFirstArguments = offsetof(flashjit_arguments, workspace),

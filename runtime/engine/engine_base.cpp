@@ -97,9 +97,9 @@ Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, con
   return std::move(outcome.value);
 }
 
-// What is bounded is made on another thread, as nothing stops LLVM: the caller leaves in time, and the kernel is there for
-// the next. NVRTC ends before its next phase where nobody waits any more. What the caller owns, its `cancel` above all,
-// stays here.
+// A prepare with bounds makes its kernel on another thread, because nothing stops LLVM: the caller leaves in time, and
+// the kernel is there for the next caller. NVRTC ends before its next phase if nobody waits any more. The caller's own
+// objects, above all its `cancel`, stay on the caller's thread.
 SingleFlight<Kernel>::Outcome EngineBase::find_or_make(const Wanted& wanted, const PrepareOptions& options,
                                                        const CompileBounds& bounds) {
   const auto make = [this](const Wanted& what, const PrepareOptions& how) {
@@ -122,7 +122,7 @@ SingleFlight<Kernel>::Outcome EngineBase::find_or_make(const Wanted& wanted, con
   return making_.get_within(bounds, wanted.identity(), make_alone, start);
 }
 
-// What there is to make, after the measuring that may be asked for.
+// Decides which kernel there is to make, after the measuring that the options may ask for.
 Result<Wanted> EngineBase::decide(std::string_view spec, const PrepareOptions& options, bool may_tune,
                                   const CompileBounds& bounds) {
   FLASHJIT_ASSIGN(hint, parse_hint(options.shape));
@@ -152,7 +152,7 @@ Result<std::shared_ptr<Kernel>> EngineBase::make_chosen(Wanted wanted, const Pre
                                                         const CompileBounds& bounds) {
   auto kernel = make(wanted, options, bounds);
   if (wanted.request.pins == wanted.asked) return kernel;
-  // What another compiler made of the schedule may be no good with this one.
+  // The choice may come from results of another compiler, and with this compiler the same schedule may spill or fail.
   const bool spoiled = kernel ? (*kernel)->facts().spill_bytes > 0 : kernel.error().kind == ErrorKind::Unsupported;
   if (!spoiled) return kernel;
   wanted.request.pins = wanted.asked;

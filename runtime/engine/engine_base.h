@@ -1,5 +1,5 @@
-// What engines of every device share: what was prepared is found again, by the words it was asked for with or by what
-// they mean; one of several who want a kernel makes it; and tuning records decide where nothing is pinned.
+// Engines of every device share this base: a kernel that was prepared is found again, by the words it was asked for with or by
+// their meaning; one of several callers who want a kernel makes it; and tuning records decide where nothing is pinned.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@
 
 namespace flashjit {
 
-// What a prepare is to make.
+// This structure describes the kernel that a prepare is to make.
 struct Wanted {
   std::string written;  // the spec as the caller wrote it, for the log
   Request request;      // with the caller's pins, or with a choice that was made for it
@@ -62,7 +62,8 @@ class EngineBase : public Engine {
 
   const Target target_;  // with the device's number of SMs
   const PrepareLog log_;
-  // Of prepares that have a time limit or can be called off. `make` runs there: who derives from this ends it first.
+  // These threads work for prepares that have a time limit or can be called off. `make` runs there, so a derived class
+  // has to end them first.
   Background makers_;
 
  private:

@@ -6,8 +6,8 @@
 
 namespace flashjit {
 
-// A mutex for what takes microseconds, or is done once in a process: fork() waits for it. A thread that has one may take
-// others. What waits on a condition for longer does so with std::condition_variable_any.
+// This mutex is for work that takes microseconds, or is done once in a process, because fork() waits for it. A thread
+// that has one may take others. Code that waits on a condition for longer does so with std::condition_variable_any.
 class ForkSafeMutex {
  public:
   constexpr ForkSafeMutex() = default;

@@ -71,7 +71,7 @@ class GpuEngine : public EngineBase {
     return load(std::move(compiled), wanted);
   }
 
-  // Of what was asked for it is an error that it cannot be tried.
+  // Returns the function that tries a kernel. If the caller asked for the trial, it is an error that a kernel cannot be tried.
   decltype(CompileOptions::verify) trial(const Wanted& wanted) {
     if (!wanted.verify && untested_.empty()) return {};
     return [this, asked = wanted.verify](const Compiled& compiled) -> Result<std::optional<std::string>> {
@@ -215,7 +215,7 @@ Result<Target> gpu_target(const std::string& asked, const GpuInfo& gpu) {
                              gpu.major, gpu.minor, own ? fmt::format("; leave it empty or use {}", own->name) : ""));
 }
 
-// What is missing must be known before the first request, not at it.
+// The caller must learn of missing bundles and kernels before the first request, not at it.
 Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings,
                              const std::string_view target, const TrustedList* trusted) {
   auto opened = Bundles::open(options.bundles, trusted);

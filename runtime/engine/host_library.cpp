@@ -33,7 +33,7 @@ Error not_found(const std::string& tried) {
           "tried:\n" + tried};
 }
 
-// Of a library that was found and does not go with this one; empty: it does.
+// Returns why a library that was found does not go with this one; empty: it does.
 std::string why_foreign(const DynamicLibrary& library) {
   const auto get = reinterpret_cast<const char* (*)()>(library.symbol(kHostInterfaceSymbol));
   const std::string_view theirs = get ? get() : "an older interface, which has no name";

@@ -25,8 +25,8 @@ class KernelTable {
 
   // Null: not there.
   std::shared_ptr<Kernel> find(std::string_view spec, std::string_view schedule) const;
-  // Each kernel keeps the texts of its first add; what all others of the table keep is bounded, and beyond that they are
-  // not remembered. What is there already stays.
+  // Each kernel keeps the texts of its first add. All further texts in the table are bounded together: texts beyond the
+  // bound are not remembered, and texts that are there already stay.
   static constexpr std::size_t kMostOthers = 4096, kMostOtherBytes = std::size_t{1} << 20;
   void add(std::string_view spec, std::string_view schedule, const std::shared_ptr<Kernel>& kernel);
 

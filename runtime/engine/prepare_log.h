@@ -1,5 +1,5 @@
-// What is written down of every prepare: a line of FLASHJIT_LOG, and a line of the manifest that EngineOptions::record
-// names.
+// Every prepare is written down twice: as a line of FLASHJIT_LOG, and as a line of the manifest that
+// EngineOptions::record names.
 #pragma once
 
 #include <atomic>
@@ -24,14 +24,14 @@ class PrepareLog {
   // Before `log`. `pins` are the caller's. That a line cannot be written here or there must not fail what was asked for:
   // it is a note, for the log in the first facts only.
   void record(Facts& facts, const Schedule& pins) const;
-  // Of a kernel that was made before: in the manifest only.
+  // Records a kernel that was made before, which goes into the manifest only.
   Result<void> record_text(const std::string& spec, const Schedule& pins) const;
 
  private:
   FileHandle open_log() const;
 
   std::string log_file_;
-  // Of the log: errno of what failed, and was it said. Shared, as threads prepare at the same time.
+  // The log's trouble is the errno of what failed, and whether it was said. It is shared, as threads prepare at the same time.
   struct Trouble {
     std::atomic<int> error = 0;
     std::atomic<bool> is_said = false;

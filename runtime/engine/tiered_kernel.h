@@ -12,12 +12,12 @@ namespace flashjit {
 class TieredKernel : public RunnableKernel {
  public:
   TieredKernel(const Plan& plan, std::shared_ptr<RunnableKernel> quick);
-  // Launches from now on take `best`; once. What was captured goes on with the quick code: it stays loaded as long as
-  // this kernel lives.
+  // Makes launches from now on take `best`; called once. A captured graph goes on with the quick code, which therefore
+  // stays loaded as long as this kernel lives.
   void replace(std::shared_ptr<RunnableKernel> best);
   const Facts& facts() const override;  // of the code that the next launch takes
   using RunnableKernel::workspace_bytes;
-  Result<std::int64_t> workspace_bytes(const CallArguments& call) const override;  // likewise
+  Result<std::int64_t> workspace_bytes(const CallArguments& call) const override;  // of the next launch's code
 
  private:
   Result<void> launch(const CallArguments& call, void* stream) override;
@@ -33,7 +33,7 @@ class Promotion {
   using Made = Result<std::shared_ptr<RunnableKernel>>;
   // The best code, or why there is none. True: it has replaced quick code.
   bool deliver(Made made);
-  // What was delivered, if that is within `bounds`.
+  // Waits for the delivery and returns it; returns nothing if `bounds` are over first.
   std::optional<Made> wait(const CompileBounds& bounds);
   // Takes what was delivered meanwhile, or has `kernel` replaced when it comes. True: replaced already.
   bool answer_with(std::shared_ptr<TieredKernel> kernel);

@@ -13,7 +13,7 @@ namespace flashjit {
 // waits. Where no thread can be started it is called here, too.
 void run_with_stack(void (*work)(void*), void* of);
 
-// What `function` gives, a Result, or an error for what it throws.
+// Returns the Result of `function`, or an error if `function` throws.
 template <class Function>
 auto with_stack(const char* place, const Function& function) -> decltype(function()) {
   struct Call {

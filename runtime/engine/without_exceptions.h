@@ -10,8 +10,9 @@
 
 namespace flashjit {
 
-// What `function` gives, a Result, or an error for what it throws, which is lack of memory and the like. Floating point is
-// as by default meanwhile: the caller's rounding would be in texts, keys and constants. "out of memory" is short enough to need none itself.
+// Returns the Result of `function`, or an error if `function` throws, for lack of memory and the like. Floating point
+// is as by default meanwhile, because the caller's rounding would otherwise be in texts, keys and constants. The text
+// "out of memory" is short enough to need no memory itself.
 template <class Function>
 auto without_exceptions(const char* place, const Function& function) -> decltype(function()) {
   const DefaultFloats floats;

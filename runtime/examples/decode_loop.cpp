@@ -67,7 +67,8 @@ Tensor tensor_of(const char* dtype, int element, std::vector<std::int64_t> shape
 
 using Row = std::vector<double>;  // of one head
 
-// What the model has seen of a sequence, and nothing that a kernel has made: K as it was before it was rotated.
+// The history is all that the model has seen of a sequence, and holds nothing that a kernel made: K is as it was before
+// it was rotated.
 struct History {
   std::vector<Row> k[kKvHeads], v[kKvHeads];
 };

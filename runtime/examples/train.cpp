@@ -59,7 +59,7 @@ Tensor fp32_rows(int heads) { return {allocate(4 * kTokens * heads * kDim), "fp3
 
 using Tokens = std::vector<float>;  // [token, kWidth]
 
-// What token t says, and turns of its position at kDim / 2 speeds, of which the slowest tell all tokens apart.
+// A row holds what token t says, and turns of its position at kDim / 2 speeds, the slowest of which tell all tokens apart.
 Tokens make_tokens() {
   Tokens x;
   for (int t = 0; t < kTokens; ++t) {

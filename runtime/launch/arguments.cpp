@@ -30,7 +30,7 @@ Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBo
                              value, bound.min, bound.max));
 }
 
-// Of an operand that a tensor of one number can hold as well.
+// Returns the scalar given for an operand that a tensor of one number can hold as well.
 Result<Int64> whole_number(const ParamView& param) {
   constexpr double kLargestExact = 0x1p53;  // of those that a double has all of
   if (std::abs(param.scalar) <= kLargestExact && param.scalar == std::floor(param.scalar))
@@ -281,7 +281,7 @@ Result<void> ArgumentChecker::fill_operands(const CallArguments& call, Given& gi
   return {};
 }
 
-// That have scales, of a sequence. Of packed ones the call says how long the longest is.
+// Returns how many blocks of a sequence have scales. For packed sequences the call says how long the longest is.
 std::int64_t ArgumentChecker::blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent) const {
   const bool of_q = tokens == Dim::Queries, packed = of_q ? is_packed(spec_) : has_packed_keys(spec_);
   const std::int64_t longest = of_q ? call.max_q_len : call.max_k_len;
@@ -341,7 +341,7 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
   return {};
 }
 
-// Of the keys of a sequence: all its pages, up to the bound of the spec, which the last one may pass.
+// Returns the room for the keys of a sequence: all its pages, up to the bound of the spec, which the last page may pass.
 std::int64_t ArgumentChecker::room_in_pages(std::int64_t pages, std::int64_t of_sequence) const {
   if (pages == 0) return 0;
   const std::int64_t room = std::min(of_sequence, SizeBound::kLargest) * spec_.page_size;

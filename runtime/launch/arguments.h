@@ -40,7 +40,7 @@ class ArgumentChecker {
   std::int64_t offset_of(int buffer, const CallSizes& sizes) const {
     return flashjit::offset_of(workspace_, buffer, sizes);
   }
-  // Of a call that is right in all but its workspace.
+  // Returns the workspace that a call needs. The call has to be right in all but its workspace.
   Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
   // Where the buffers lie in the caller's workspace; after fill().
   using Buffers = std::array<void*, kMaxBuffers>;
@@ -56,7 +56,7 @@ class ArgumentChecker {
     std::int64_t shape[kMaxTensorRank], strides[kMaxTensorRank];
   };
   static constexpr auto kRepeating = static_cast<std::size_t>(std::ranges::count(kOperands, true, &Operand::repeats));
-  // What the caller gave, whether by a field or by name.
+  // This structure points to all that the caller gave, whether by a field or by name.
   struct Given {
     const TensorView* operands[kOperands.size()];
     const ParamView* values[kOperands.size()] = {};  // numbers of operands that can be given so

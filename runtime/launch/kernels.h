@@ -16,7 +16,7 @@
 
 namespace flashjit {
 
-// What both APIs call. The C++ and the C API differ in how arguments look, not in what happens to them.
+// Both APIs call this kernel. The C++ and the C API differ in how arguments look, not in what happens to them.
 class RunnableKernel : public Kernel {
  public:
   RunnableKernel(const Plan& plan, Facts facts, int ordinal)
@@ -56,12 +56,12 @@ class GpuKernel : public RunnableKernel {
   bool has_blocks(const CallSizes& sizes) const;
   Result<void> launch(const Entry& entry, CuStream stream, int blocks, KernelParams& params, TensorMaps& maps,
                       ArgumentChecker::Buffers& buffers) const;
-  // What the family's launches get in place of the call's Q or V.
+  // These functions put memory of the workspace in place of the call's Q or V, for the family's launches.
   void use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;          // in the order of their launches
   ResidentClusters resident_ = {};      // of the one of teams
-  std::vector<Entry> before_;           // before them, likewise
+  std::vector<Entry> before_;           // launched before `entries_`, in this order
   const std::vector<OperandMap> maps_;  // empty: none of them takes tensor maps
   const std::vector<InputMap> input_maps_;
   const KernelConfig config_;

@@ -37,8 +37,8 @@ bool repeat_beside(const Bytes& a, const Bytes& b, std::int64_t period) {
 
 }  // namespace
 
-// Slices of one tensor, such as q and o of [batch, tokens, 4, heads, d], share no bytes. What lies apart in other ways
-// than side by side counts as shared: finding that out can take any time.
+// Slices of one tensor, such as q and o of [batch, tokens, 4, heads, d], share no bytes. Tensors that lie apart in
+// other ways than side by side count as shared, because finding that out can take any time.
 bool Overlaps::are_columns(const Footprint& a, const Footprint& b) {
   const bool in_order = a.begin <= b.begin;
   const Footprint &first = in_order ? a : b, &second = in_order ? b : a;

@@ -28,7 +28,7 @@ Result<Int64> scalar_bits(const Param& param, double value) {
   }
 }
 
-// Of a parameter of the spec, or the gradient of one; null: it is neither.
+// Returns the place for a parameter of the spec, or for the gradient of one; null: `param` is neither.
 const ParamView** ArgumentChecker::place_of(const ParamView& param, Given& given) const {
   if (const auto own = std::ranges::find(spec_.params, param.name, &Param::name); own != spec_.params.end())
     return &given.params[own - spec_.params.begin()];

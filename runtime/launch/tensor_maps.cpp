@@ -100,7 +100,8 @@ Result<TensorMapLayout> packed_layout(const Source& source) {
                        {"head", source.heads, source.bytes(source.stride.head), 1});
 }
 
-// What the ways from token to token and from page to page (or whatever `batch` counts) have in common.
+// Returns the largest step that both the way from token to token and the way from page to page (or whatever `batch`
+// counts) are a multiple of.
 std::uint64_t common_step(const Source& source) {
   const std::uint64_t step = std::gcd(source.bytes(source.stride.token), source.bytes(source.stride.batch));
   return step == 0 ? kAlignment : step;
@@ -182,7 +183,7 @@ Source source_of(const OperandMap& mapped, const KernelParams& params, const Cal
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;
   }
-  if (of_queries && params.q_len == 0) {  // likewise, of keys that no query sees
+  if (of_queries && params.q_len == 0) {  // Q has no rows, so nothing is read: one row at K's will do
     source.data = params.k;
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;

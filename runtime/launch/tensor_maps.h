@@ -14,8 +14,8 @@
 
 namespace flashjit {
 
-// How far the maps of tensors whose sequences end reach, in tokens of packed ones. What lies behind would be read as
-// zeros, so ArgumentChecker refuses it.
+// The maps of tensors whose sequences end reach so many steps, which are tokens if sequences are packed. Memory behind
+// that would be read as zeros, so ArgumentChecker refuses such a call.
 constexpr std::int64_t kMostSteps = 0x7fff0000;
 
 // The arguments of cuTensorMapEncodeTiled that differ from map to map. Dimensions are counted from the innermost.
@@ -31,7 +31,7 @@ struct TensorMapLayout {
 // Error Invalid names the tensor and what TMA cannot address. ArgumentChecker fills `params` and `sizes`.
 Result<TensorMapLayout> operand_layout(const OperandMap& mapped, const KernelParams& params, const CallSizes& sizes);
 
-// Of an operand that has steps.
+// Returns the end steps of an operand whose map has them.
 EndSteps end_steps(const OperandMap& mapped, const KernelParams& params, const CallSizes& sizes);
 
 // Rank 0: TMA cannot address it. `param` as ArgumentChecker fills it.

@@ -15,7 +15,7 @@
 
 namespace flashjit {
 
-// What is known about a kernel without running it: "registers" -> "128".
+// Facts are known about a kernel without running it: "registers" -> "128".
 using StoreFacts = std::map<std::string, std::string, std::less<>>;
 
 struct StoreEntry {

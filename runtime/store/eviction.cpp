@@ -14,7 +14,7 @@ constexpr std::uint64_t kWriters = 16;
 // for one that is stopped: then every look costs as much, and the size is not held.
 constexpr std::chrono::milliseconds kTurnWait{1000};
 
-// What no reader would accept goes before everything else, so that its size, which may be anything, drives nothing out.
+// An entry that no reader would accept goes before all others, so that its size, which may be anything, drives nothing out.
 auto order(const StoreDirectory::Item& item) {
   return std::tuple(item.bytes <= kMaxEntryBytes, item.used_ns, std::string_view(item.digest));
 }

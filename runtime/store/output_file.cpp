@@ -106,7 +106,7 @@ bool take_over(int file, const Place& place, const OutputMode& mode) {
   return fchmod(file, place.old.st_mode & 07777 & ~mode.forbidden) == 0;
 }
 
-// What systems such as /proc say where a file is to be made in a folder that is there.
+// Systems such as /proc give this error where a file is to be made in a folder that is there.
 constexpr int kTakesNoFiles = ENOENT;
 
 // May be written, but not replaced: somebody else's file, a folder that is read-only, a file that is a mount.

@@ -17,9 +17,10 @@ struct OutputMode {
   bool lasting = false;  // on the disk when this returns, whatever happens to the machine
 };
 
-// What was there decides. Nothing, or a file: all or nothing, with the owner and the mode of the old one, and a link
-// goes on leading to it. A device, a pipe, a terminal, an open file of /proc: written to. So is a file whose owner could
-// not be kept, or in whose folder nothing can be made. Folders above it are created.
+// The way of writing depends on what is at the path. A new file, or one that replaces a file, is written all or
+// nothing, with the owner and the mode of the old one, and a link goes on leading to it. A device, a pipe, a terminal
+// or an open file of /proc is written to, and so is a file whose owner could not be kept, or in whose folder nothing
+// can be made. Folders above the file are created.
 Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> parts,
                           const OutputMode& mode = {});
 

@@ -37,7 +37,7 @@ class SingleFlight {
     return **found->second->result;
   }
 
-  // For values that one caller can use and another cannot. What is being made stays.
+  // This function is for values that one caller can use and another cannot. A value that is being made stays.
   void forget_unless(const std::string& key, const std::function<bool(const T&)>& is_enough) {
     const std::lock_guard lock(mutex_);
     const auto found = slots_.find(key);
@@ -108,7 +108,7 @@ class SingleFlight {
     std::optional<Result<std::shared_ptr<T>>> result;
   };
 
-  // What is there or was waited for; nothing: `claimed` is the caller's to finish.
+  // Returns the value that is there or was waited for. If it returns nothing, `claimed` is the caller's to finish.
   std::optional<Outcome> find_or_claim(const std::string& key, const CompileBounds& bounds,
                                        std::shared_ptr<Slot>& claimed) {
     for (std::unique_lock lock(mutex_);;) {

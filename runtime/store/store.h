@@ -21,8 +21,7 @@
 
 namespace flashjit {
 
-// What FLASHJIT_CACHE_DIR says: directories separated by ':'. The first is written, the layers after it are looked in,
-// in order.
+// FLASHJIT_CACHE_DIR names directories separated by ':'. The first is written, the layers after it are looked in, in order.
 struct StorePath {
   std::string own;
   std::vector<std::string> layers;
@@ -51,7 +50,7 @@ class KernelStore {
   };
   // Finds the entry, or makes it: once per key in this process, and once per key among the processes that share the
   // directory. `make` fills facts and payload. The only errors are those of `make`, and Timeout and Cancelled of
-  // `bounds`, which `make` has to heed itself. What `is_enough` says no to is made anew, and replaced.
+  // `bounds`, which `make` has to heed itself. An entry that `is_enough` says no to is made anew, and replaced.
   Result<Fetched> fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make,
                         const CompileBounds& bounds = {}, const IsEnough& is_enough = {});
   // The entry if it is in a directory or in memory; waits for nothing. Without an entry: only `miss`.

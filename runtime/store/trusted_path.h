@@ -1,5 +1,5 @@
-// Directories whose contents nobody else could have put there. What a store holds is code, so who can write it can run
-// anything as this user; and who can write a directory on the way to it can put another one in its place.
+// A directory is trusted if nobody else could have put its contents there. A store holds code, so who can write it can
+// run anything as this user; and who can write a directory on the way to it can put another one in its place.
 #pragma once
 
 #include <sys/types.h>

@@ -20,7 +20,7 @@ struct TunedChoice {
   std::string note;                  // for Facts::notes; empty: there is nothing to say
 };
 
-// What an engine knows of tunings.
+// This class is an engine's access to tuning records.
 class TunedSchedules {
  public:
   // `store_path`: where records are kept, besides those that came with the library; may be empty.
@@ -28,13 +28,13 @@ class TunedSchedules {
                  const EnvironmentSettings& settings)
       : machine_(std::move(machine)), store_path_(std::move(store_path)), options_(options), settings_(settings) {}
 
-  // Of a request that pins nothing. `workspace`: the caller brings one (PrepareOptions::workspace).
+  // Chooses the schedule of a request that pins nothing. `workspace`: the caller brings one (PrepareOptions::workspace).
   TunedChoice choose(const Request& request, const std::optional<Shape>& hint, bool workspace);
   // As PrepareOptions::tune says: makes a record, unless there is one of this class.
   Result<void> tune(const Request& request, const PrepareOptions& options);
 
  private:
-  // Of one spec.
+  // Returns the records of one spec.
   std::vector<TunedRecord> records(std::string_view spec);
 
   const Machine machine_;

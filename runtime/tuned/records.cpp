@@ -67,7 +67,7 @@ std::string unescape(std::string_view text) {
   return out;
 }
 
-// Of a record's line, as it is written there.
+// Returns the spec of a record's line, as it is written there.
 std::string_view spec_of(std::string_view line) {
   while (!line.empty()) {
     const std::string_view field = line.substr(0, line.find('\t'));
@@ -90,7 +90,7 @@ double apart(std::int64_t a, std::int64_t b) {
                   std::log2(static_cast<double>(std::max<std::int64_t>(b, 1))));
 }
 
-// What a newer record replaces.
+// A newer record replaces an older one with the same identity.
 auto identity(const TunedRecord& r) {
   return std::tuple(r.spec, r.machine.target, r.machine.device, r.machine.units, r.shape.q_len, r.shape.k_len,
                     r.shape.b);

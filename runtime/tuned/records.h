@@ -1,7 +1,7 @@
-// What tunings found, and which schedule it means for a spec. A record holds the schedule by value, so nothing it says
-// depends on how this version lists candidates; one that this version's kernels cannot follow is passed over.
+// Records hold what tunings found, and decide which schedule a spec gets. A record holds the schedule by value, so nothing it
+// says depends on how this version lists candidates; a record that this version's kernels cannot follow is passed over.
 //
-// In a file: one line per record, `name=value` fields separated by tabs; other lines and unknown fields are skipped.
+// A file has one line per record: `name=value` fields separated by tabs. Other lines and unknown fields are skipped.
 #pragma once
 
 #include <optional>
@@ -43,7 +43,7 @@ struct TunedRecord {
 
 std::string print(const TunedRecord& record);                          // without the end of the line
 std::optional<TunedRecord> parse_tuned_record(std::string_view line);  // nothing: a comment, damaged, or not whole
-// Of one spec alone if one is named: to look at all of them takes longer than to plan.
+// Parses the records of one spec alone if `spec` names one, because to look at all of them takes longer than to plan.
 std::vector<TunedRecord> parse_tuned_records(std::string_view text, std::string_view spec = {});
 
 // "b=4,q=4096,k=4096": b defaults to 1, k to q. The hint of PrepareOptions::shape.
@@ -52,7 +52,7 @@ Result<Shape> parse_shape_hint(std::string_view text);
 // The class of a shape: every size rounded up to a power of two. Shapes of a class share schedules. Tuning and look-up
 // both use this function, and records hold shapes, not classes, so the two cannot differ.
 Shape rounded(const Shape& shape);
-// Of all three sizes, in sum.
+// Returns how many doublings lie between the two shapes, summed over all three sizes.
 double doublings_apart(const Shape& a, const Shape& b);
 
 // Fields of the schedule in which results of `a` and `b` differ by rounding; empty: none. A spec with
@@ -73,9 +73,9 @@ const TunedRecord* find_record(std::span<const TunedRecord> records, const Atten
 // Adds `news` to `records`; of the same spec, machine and shape the newer one stays. Sorted by text.
 std::vector<TunedRecord> merge(const std::vector<TunedRecord>& records, const std::vector<TunedRecord>& news);
 
-// Those that came with the library.
+// Returns the records that came with the library.
 std::vector<TunedRecord> built_in_records();
-// Of a file that somebody named.
+// This structure holds the contents of a file that somebody named.
 struct RecordFile {
   std::vector<TunedRecord> records;
   int others = 0;  // lines that are neither a record nor a comment
@@ -84,8 +84,8 @@ struct RecordFile {
 Result<RecordFile> read_records(const std::string& file);
 // As write_output; an error names file and reason.
 Result<void> write_records(const std::string& file, const std::vector<TunedRecord>& records);
-// All that a store path (see StorePath) has, and the built-in ones: own directory over layers over built-in. What
-// cannot be read or is not to be trusted is as if it were not there.
+// Returns all records that a store path (see StorePath) has, and the built-in ones: own directory over layers over
+// built-in. A file that cannot be read or is not to be trusted counts as absent.
 std::vector<TunedRecord> stored_records(const std::string& store_path);
 // The same as text: of the same spec, machine and shape the last line holds.
 std::string stored_record_lines(const std::string& store_path);

@@ -60,7 +60,7 @@ __device__ inline uint4 piece_of(const Columns& c) {
                     pack<kElement>(c.of[4], c.of[5]), pack<kElement>(c.of[6], c.of[7]));
 }
 
-// What a cache of 8 bits holds of them.
+// The columns as a cache of 8 bits holds them.
 __device__ inline uint2 narrowed_piece(const Columns& c, float scale) {
   u32 words[2] = {};
 #pragma unroll
@@ -71,8 +71,8 @@ __device__ inline uint2 narrowed_piece(const Columns& c, float scale) {
 
 // ---- rotation ----
 
-// What is read of a row before anybody knows its position: with all the rest of it under way, that is the first thing
-// that is waited for.
+// The data of a row that are read before anybody knows the row's position: the position is the first thing that is waited
+// for, while all the rest is under way.
 struct Piece {
   uint4 own, partners;  // partners: the other columns of its pairs, of rope=half
   u64 turns[kPieceColumns];
@@ -164,7 +164,7 @@ __device__ inline void append_piece(const KernelParams& p, const Sequence& seq, 
   store_piece(const_cast<Cached*>(cache.row(position)) + column, piece);
 }
 
-// What a new row is divided by.
+// A new row is divided by this scale.
 __device__ inline float new_scale(const KernelParams& p, const float* scales, const Strides& stride,
                                   const Sequence& seq, int position) {
   if constexpr (has_key_scales(config)) return key_scale(p, scales, stride, seq, position);
@@ -193,7 +193,7 @@ __device__ inline void append_value(const KernelParams& p, const Sequence& seq, 
   else append(piece);
 }
 
-// A piece of a row: of which tensor, head and columns.
+// A piece of a row: its tensor, head and columns.
 enum class Of { queries, keys, values };
 struct Source {
   Of of;

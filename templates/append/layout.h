@@ -10,7 +10,7 @@ constexpr int kAppendThreads = 128;
 // A thread writes one piece: what 16 bytes of a row of 16-bit elements become.
 constexpr int kPieceColumns = 8;
 
-// Of a token: rows of all query heads, if they are rotated, then of K, then of V.
+// Pieces of a token: the rows of all query heads, if they are rotated, then the rows of K, then those of V.
 constexpr int rotated_pieces(const KernelConfig& c) {
   return c.rope == Rope::none ? 0 : c.heads_q * (c.head_dim_qk / kPieceColumns);
 }

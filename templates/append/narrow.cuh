@@ -1,6 +1,6 @@
-// Numbers as elements of 8 bits, as whoever fills a cache rounds them: to the nearest, of two as near to the even one, and
-// beyond the largest to that. Infinity and NaN are what the type has of them. No includes: a test compiles this for the
-// host.
+// Numbers become elements of 8 bits as whoever fills a cache rounds them: to the nearest, to the even one of two that are as
+// near, and beyond the largest to the largest. Infinity and NaN become what the type has for them. No includes: a test
+// compiles this for the host.
 #pragma once
 
 namespace flashjit::appending {
@@ -13,7 +13,7 @@ __device__ inline unsigned to_float8(float x, float largest, unsigned infinity) 
   if (magnitude >= kAllExponent) return sign | (magnitude > kAllExponent ? kNan : infinity);
   const float size = fminf(__uint_as_float(magnitude), largest);
   const int exponent = max(static_cast<int>(__float_as_uint(size) >> 23) - 127, least_exponent);
-  // Of a number whose last place is one of the element, adding leaves the last places rounded.
+  // The last place of `base` is one of the element, so that adding `base` leaves the last places rounded.
   const float base = __uint_as_float(static_cast<unsigned>(exponent - mantissa_bits + 23 + 127) << 23);
   const unsigned places = __float_as_uint(size + base) - __float_as_uint(base);
   return sign | ((static_cast<unsigned>(exponent - least_exponent) << mantissa_bits) + places);

@@ -14,7 +14,7 @@ constexpr bool kComputes = config.rope_base > 0;  // the angles
 __device__ constexpr RopeTurns kTurns = kComputes ? rope_turns(kDims, config.rope_base) : RopeTurns{};
 
 __device__ inline bool rotates(int column) { return column < kDims; }
-// Of a pair, does this column come first? And the number of the pair.
+// Does this column come first in its pair? Next, the number of the pair, and the other column of the pair for rope=half.
 __device__ inline bool is_first(int column) { return kHalf ? column < kPairs : column % 2 == 0; }
 __device__ inline int pair_of(int column) { return kHalf ? (is_first(column) ? column : column - kPairs) : column / 2; }
 __device__ inline int partner_of(int column) { return is_first(column) ? column + kPairs : column - kPairs; }

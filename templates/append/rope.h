@@ -1,4 +1,4 @@
-// What `rope` turns rows by: the angles that are computed, and how tables of them are read. Shared by host and device.
+// The angles by which `rope` turns rows: how they are computed, and how tables of them are read. Shared by host and device.
 #pragma once
 
 namespace flashjit {

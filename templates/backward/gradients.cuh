@@ -16,17 +16,17 @@ namespace flashjit {
 __device__ inline HeadSums head_sums_of(const KernelParams& params, float* data) {
   return {data, (params.k_len + kBlockRows - 1) / kBlockRows, config.sync_backward.warps};
 }
-// What comes before backward_prepare() ...
+// This comes before backward_prepare() ...
 __device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr) {
   zero_gradients<kPrepareThreads, false>(params);
   if constexpr (Variant::kHeadReads > 0) zero_head_sums<kPrepareThreads>(params, head_sums_of(params, head_sums));
 }
-// ... and a launch after all others.
+// ... and this is a launch after all others.
 __device__ inline void end_parameters(const KernelParams& params, const float* sink_rows, float* head_sums = nullptr) {
   sum_gradients(params, sink_rows, head_sums_of(params, head_sums));
 }
 
-// Of a block and a step: where the tiles are that are multiplied, in shared memory.
+// Addresses in shared memory of the tiles that a block multiplies in a step.
 struct Operands {
   u32 rows_qk, rows_v, columns_qk, columns_v;
 };

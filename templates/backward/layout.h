@@ -27,10 +27,10 @@ constexpr int gradient_parts(const KernelConfig& c, Side side) {
   const int most = kMostSums * column_groups(c);
   return side == Side::queries ? 1 : (padded_dim_qk(c) + padded_dim_v(c) + most - 1) / most;
 }
-// So many columns has each of those that share them. The last ones may have less of their own, or none.
+// Each of `shares` warps or blocks has so many columns. The last ones may have less of their own, or none.
 constexpr int share_of(int padded_dim, int shares) { return round_up((padded_dim + shares - 1) / shares, 16); }
 
-// The logarithm of a row's sum, for exp2, and what is subtracted from dP: with dropout over its factor. Of queries.
+// A query's facts: the logarithm of its row's sum, for exp2, and what is subtracted from dP, with dropout over its factor.
 struct RowFacts {
   float lse, delta;
 };
@@ -41,12 +41,13 @@ constexpr int query_tiles(const KernelConfig& c) { return block_columns(c) % 32 
 constexpr int query_groups(const KernelConfig& c) { return block_columns(c) / (16 * query_tiles(c)); }
 constexpr int dq_column_groups(const KernelConfig& c) { return c.sync_backward.warps / query_groups(c); }
 
-// Sums of dQ lie in tiles of 16 queries by 8 columns, those of the same queries one after the other. Every sequence
+// Sums of dQ lie in tiles of 16 queries by 8 columns, and tiles of the same queries one after the other. Every sequence
 // begins with a tile of its own.
 constexpr int kTileSums = 16 * 8;
 constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 * kTileSums; }
 
-// Where there are few tiles of keys, several blocks share the queries of one (parts.cuh). What each warp has of dK and dV:
+// With few tiles of keys several blocks share the queries of one (parts.cuh). key_floats(): a warp has so many sums of dK,
+// dV.
 constexpr bool shares_keys(const KernelConfig& c) { return c.sync_backward.dq == DqSums::atomics && c.gradients == 0; }
 constexpr int key_floats(const KernelConfig& c) {
   const int shares = gradient_parts(c, Side::keys) * column_groups(c);

@@ -89,7 +89,7 @@ __device__ inline void zero_gradients(const KernelParams& params, bool kept = fa
 
 // ---- in the loop ----
 
-// Sums of heads in the workspace: [read, head, sequence, tile of keys, warp], of reads that have such.
+// Sums of heads in the workspace: [read, head, sequence, tile of keys, warp], for reads that have such sums.
 struct HeadSums {
   float* data;
   int tiles, warps;
@@ -112,13 +112,13 @@ __device__ inline void zero_head_sums(const KernelParams& params, const HeadSums
     sums.data[i] = 0.0f;
 }
 
-// Of a thread that has so many keys, over the tiles of a head.
+// Sums of a thread that has so many keys, over the tiles of a head.
 template <int keys>
 struct ParameterSums {
   float sums[kReads > 0 ? kReads : 1][keys] = {};    // of each key; queries: of either query; heads: the first
   Int64 places[kReads > 0 ? kReads : 1][keys] = {};  // runs: elements that they are of
 
-  // What a score gives. Two queries follow each other with key after key. `by_logit`: the gradient of the logit.
+  // Adds what a score gives. Two queries follow each other with key after key. `by_logit` is the gradient of the logit.
   template <class Derivatives>
   __device__ void add(const KernelParams& params, const Sequence& seq, int q, int k, int key, int query, float by_logit,
                       const Derivatives& derivatives) {
@@ -236,8 +236,8 @@ __device__ inline Int64 queries_before(const KernelParams& p, const Sequence& se
   return kRows == Rows::packed ? seq.q_token : static_cast<Int64>(seq.b) * p.q_len;
 }
 
-// What each query takes from the gradient of its sink: rows are [head, query].
-// P of the sink, which has no V, times the D that is subtracted from its dP, 0.
+// The part of a query in the gradient of its sink; rows are [head, query]. It is P of the sink times its dP, which is 0 as
+// the sink has no V, less the D that is subtracted from dP.
 __device__ inline float sink_share(const KernelParams& params, const Sequence& seq, float lse, float d) {
   return lse == -kInfinity ? 0.0f : -exp2_approx((params.sink[seq.h] - lse) * kLog2e) * d;
 }
@@ -250,7 +250,7 @@ __device__ inline void sum_sink(const KernelParams& params, int head, const floa
   if (threadIdx.x == 0) params.d_sink[head] = sum;
 }
 
-// Sums of heads to their elements: those of heads first..last, one after the other, and of one element together.
+// Adds sums of heads to their elements: heads first..last go one after the other, and heads of one element together.
 template <int read>
 __device__ inline void sum_heads(const KernelParams& params, int first, int last, const HeadSums& of_heads) {
   float* element = nullptr;

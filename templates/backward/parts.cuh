@@ -1,5 +1,5 @@
-// Several blocks may share the queries of a tile of keys (KernelParams::parts): each has some of the query tiles, its
-// warps add what they have of dK and dV to sums in memory, and of those that add to the same sums the last one takes all.
+// Several blocks may share the queries of a tile of keys (KernelParams::parts): each has some of the query tiles, its warps
+// add their sums of dK and dV to sums in memory, and the last warp that adds to the same sums takes all.
 #pragma once
 
 #include "config.gen.cuh"
@@ -49,7 +49,7 @@ struct PartSums {
   float* sums;
   int* done;  // of each warp: how many items have added to its sums
 
-  // Of a warp, counted over all tiles of keys, each of which has so many.
+  // The sums of a warp, which has so many. Warps are counted over all tiles of keys.
   __device__ float* of_warp(int warp, int floats) const { return sums + static_cast<Int64>(warp) * floats; }
   static constexpr int kFour = 4 * 32;  // from four sums of each lane to the next four
 

@@ -53,9 +53,9 @@ constexpr int kRowLanes = row_lanes();
 
 // With s the logits and P = exp(s - lse), lse = log(sum of exp(s)):
 //   dP = dO V^T,  ds = P (dP - delta),  delta = sum over columns of dO O - dlse
-// since a row of P sums up to 1 with the sink, whose V is 0. Dropout leaves delta as it is, and of dP what is kept, times a
-// factor: that is left to what is stored, so that ds is over it, and so is delta. A row that sees nothing has an lse of -infinity: of
-// +infinity its P is 0.
+// since a row of P sums up to 1 with the sink, whose V is 0. Dropout leaves delta as it is, and multiplies what it keeps of
+// dP by a factor. Gradients get this factor when they are stored, so that ds is over it, and so is delta. A row that sees
+// nothing has an lse of -infinity; +infinity makes its P 0.
 __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* dq_sums = nullptr,
                                         float* sink_rows = nullptr, float* kv_sums = nullptr,
                                         int* parts_done = nullptr) {

@@ -1,4 +1,4 @@
-// What P and the gradients of the scores of a tile are multiplied with: sums of dQ, dK, dV, and their way to memory.
+// Products of P and of the gradients of the scores of a tile: sums of dQ, dK, dV, and their way to memory.
 #pragma once
 
 #include "templates/backward/scores.cuh"
@@ -22,8 +22,8 @@ struct ShareOperands {
   }
 };
 
-// sums += weights columns, of the columns of the head from `first` on. Weights are those in registers, whose layout is
-// that of an operand; or those of all column groups in shared memory.
+// sums += weights columns, for the columns of the head from `first` on. Weights are this warp's in registers, whose layout is
+// that of an operand, or the weights of all column groups in shared memory.
 template <int head_dim, int tiles>
 __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 shared, u32 columns, int first) {
   constexpr TileLayout layout = tile_layout(kBlockColumns, head_dim, config.element);
@@ -58,8 +58,8 @@ __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 sh
   }
 }
 
-// P, of which some is dropped, or ds of this warp to shared memory, [row, column]. Its first column is a multiple of how many it has, a power of two:
-// so the column's number within the warp is an XOR of a swizzled address.
+// Puts this warp's P, some of which may be dropped, or its ds into shared memory, [row, column]. The warp's first column is a
+// multiple of how many it has, a power of two: so a column's number within the warp is an XOR of a swizzled address.
 __device__ inline void share(const Scores& weights, u32 place, const DrawnWeights* drawn = nullptr) {
   constexpr TileLayout layout = kLayout.ds;
   const u32 lane = recompute(lane_id()), low = layout.group() * kChunkBytes - 1;
@@ -78,8 +78,8 @@ __device__ inline void share(const Scores& weights, u32 place, const DrawnWeight
   }
 }
 
-// What of the columns of a gradient is in the sums of this warp: `first` and those behind it. It has those from `own` on
-// for itself, and the others with the share before.
+// The columns of a gradient that are in the sums of this warp: `first` and those behind it. The warp has the columns from
+// `own` on for itself, and the ones before `own` with the share before.
 struct Share {
   int first, own;
 };
@@ -136,8 +136,8 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
   }
 }
 
-// dQ += ds K, of all keys of the block and the columns of its part: those of a warp in turns, so that few sums are beside
-// those of dK and dV.
+// dQ += ds K, for all keys of the block and the columns of its part. A warp takes its columns in turns, so that few sums are
+// beside those of dK and dV.
 __device__ inline void add_query_gradients(const KernelParams& params, const Sequence& seq, int q_lo, int part, u32 ds,
                                            u32 keys, float* dq_sums) {
   constexpr int kGroups = query_groups(config), kShares = dq_column_groups(config), kTiles = query_tiles(config);
@@ -196,7 +196,7 @@ __device__ inline void each_four(Sums<tiles>& sums, const Visit& visit) {
     for (int n = 0; n < tiles; ++n) visit(sums[m][n], m * tiles + n);
 }
 
-// Of a block that shares its keys with others. False: all is left to one of them.
+// Adds up gradients of blocks that share keys. False: another block stores them.
 template <int tiles_qk, int tiles_v>
 __device__ inline bool add_up_parts(const PartSums& all, const KernelParams& params, const BlockState& block,
                                     Sums<tiles_qk>& d_qk, Sums<tiles_v>& d_v) {

@@ -1,5 +1,5 @@
-// What a warp of backward kernels knows of its rows and columns of a tile, in registers: scores, P, and the gradients of the
-// scores. With `grads=` also what the parameters of the score get of them.
+// The scores, P, and gradients of the scores that a warp of backward kernels has in registers, for its rows and columns of a
+// tile. With `grads=` it also finds what the parameters of the score get of these gradients.
 #pragma once
 
 #include "templates/backward/prepare.cuh"
@@ -177,7 +177,7 @@ struct DrawnWeights {
   }
 };
 
-// dP -> ds. Where keys may be hidden, nothing is added where P is 0, whatever dP is: of hidden keys that is anything.
+// dP -> ds. Where keys may be hidden, nothing is added where P is 0, whatever dP is: dP of hidden keys is anything.
 template <Side side>
 __device__ inline void make_score_gradients(Scores& dp, const Scores& p, const Scores& slope, bool hidden,
                                             const Facts<side>& facts) {
@@ -202,8 +202,8 @@ struct HiddenScores {
   __device__ bool operator[](int i) const { return words[i / 32] >> i % 32 & 1; }
 };
 
-// Products of scores and dP to P and ds, and what those give for gradients of parameters: all at once, as a derivative may
-// need the score itself. Of blocks that make the same scores one `counts`.
+// Turns products of scores and dP into P and ds, and adds what these give for gradients of parameters: all at once, as a
+// derivative may need the score itself. `counts` is true in one of the blocks that make the same scores.
 using OfParameters = ParameterSums<kRowTiles * 2>;
 __device__ inline void make_all_gradients(Scores& p, Scores& ds, OfParameters& sums, const KernelParams& params,
                                           const BlockState& block, int column_lo, bool mixed,
@@ -226,7 +226,7 @@ __device__ inline void make_all_gradients(Scores& p, Scores& ds, OfParameters& s
     of_p = hidden[hidden.number(m, n, e)] ? 0.0f : exp2_approx(d.score * kLog2e - of_query.lse);
     const float by_logit = of_p == 0 ? 0.0f : of_p * (of_ds - of_query.delta);
     of_ds = by_logit == 0 ? 0.0f : by_logit * d.slope;  // a slope at what does not exist may be no number
-    // Of rows behind the last key a tile without mask code makes something as well.
+    // A tile without mask code makes something of rows behind the last key as well, which must not count.
     if (counts)
       sums.add(params, seq, at.q, at.k, m * 2 + e / 2, e % 2, at.k < seq.k_len ? by_logit * kDropoutFactor : 0.0f, d);
   });

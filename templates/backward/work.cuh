@@ -1,5 +1,4 @@
-// What a block of the backward loop works on: its rows, which tiles of columns it visits, and how they come to shared
-// memory.
+// The work of a block of the backward loop: its rows, which tiles of columns it visits, and how they come to shared memory.
 #pragma once
 
 #include "templates/backward/prepare.cuh"
@@ -15,8 +14,8 @@ constexpr int kThreads = backward_threads(config);
 constexpr int kBlockRows = block_rows(config), kBlockColumns = block_columns(config), kStages = config.stages;
 using Stored = Bits<config.element>;
 
-// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
-// this kernel is short of.
+// The values that all threads of the block agree on. They lie in shared memory and are read where they are needed: registers
+// are what this kernel is short of.
 struct BlockState {
   Sequence seq;
   const Stored* qk;  // where the columns of this sequence and head begin
@@ -135,7 +134,7 @@ __device__ inline void begin_head(const KernelParams& params, BlockState& block,
   __syncthreads();
 }
 
-// Of the thread's rows, which are queries.
+// Reads the facts of the thread's rows, which are queries.
 __device__ inline void read_facts(RowFacts (&of_rows)[kRowTiles][2], const BlockState& block) {
   const int warp = threadIdx.x / 32, first = block.row_lo + warp / column_groups(config) * kRowsOfWarp;
 #pragma unroll
@@ -207,7 +206,7 @@ struct ColumnCopies {
     __syncthreads();
     copy_ahead(0);
   }
-  // Of this head; the next one overwrites state and places.
+  // The copies of this head are done; the next head overwrites state and places.
   __device__ void end() {
     wait_copies<0>();
     __syncthreads();

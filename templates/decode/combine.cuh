@@ -58,7 +58,7 @@ __device__ inline Quad add_parts(const SplitTile& s, const float* parts, int row
   return sum;
 }
 
-// What all lanes of the same columns have.
+// The sum of the parts that all lanes of the same columns have.
 __device__ inline Quad add_lanes(Quad own) {
 #pragma unroll
   for (int lanes = kColumnLanes; lanes < 32; lanes *= 2) {
@@ -107,8 +107,7 @@ __device__ inline void store_empty(const KernelParams& params, const Sequence& s
   }
 }
 
-// With fixed parts: all that there are of four columns of a row, one after the other. Loads of many are under way
-// together.
+// With fixed parts: adds up all parts of four columns of a row, one after the other. Loads of many are under way together.
 __device__ inline Quad add_fixed_parts(const float* first, int count, int row, int column) {
   Quad sum = load_quad(first, row, column);
 #pragma unroll 1

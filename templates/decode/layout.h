@@ -7,9 +7,9 @@ namespace flashjit {
 
 constexpr int decode_threads(const KernelConfig& c) { return c.decode.warps * 32; }
 
-// Lanes read 16 bytes of a row of K or V at a time: four lanes the columns of K that two matrix instructions take, or
-// four of 8-bit elements; eight lanes those of V that make the rows of four, or of eight. What lies beyond the head dim
-// counts as zero, or is not written.
+// Lanes read 16 bytes of a row of K or V at a time: four lanes read the columns of K that two matrix instructions take, or
+// that four take with 8-bit elements; eight lanes read the columns of V that make the rows of four instructions, or of eight.
+// Columns beyond the head dim count as zero, or are not written.
 constexpr int lane_columns(const KernelConfig& c) { return 16 / cache_bytes(c); }
 constexpr int key_products(const KernelConfig& c) { return lane_columns(c) / 4; }
 constexpr int value_products(const KernelConfig& c) { return lane_columns(c) / 2; }
@@ -18,18 +18,18 @@ constexpr int value_columns(const KernelConfig& c) { return 8 * lane_columns(c);
 constexpr int key_pieces(const KernelConfig& c) { return (c.head_dim_qk + key_columns(c) - 1) / key_columns(c); }
 constexpr int value_pieces(const KernelConfig& c) { return (c.head_dim_v + value_columns(c) - 1) / value_columns(c); }
 
-// What is multiplied: halves hold every number of 8 bits, and a row of Q whose largest element has been brought near
-// their largest loses nothing that counts.
+// The elements that are multiplied: halves hold every number of 8 bits, and a row of Q whose largest element has been brought
+// near the largest half loses nothing that counts.
 constexpr Element product_element(const KernelConfig& c) { return is_scaled(c) ? Element::f16 : c.element; }
 
 // Rows of a tile: an accumulator of the second product holds eight of them.
 constexpr int kOctet = 8;
 constexpr int octets(const KernelConfig& c) { return c.tile_q / kOctet; }
-// One of the first product has two of them.
+// An accumulator of the first product holds two times eight rows.
 constexpr int row_pairs(const KernelConfig& c) { return (octets(c) + 1) / 2; }
 
-// Of these there are more than a warp has registers for beside O: Q is read from shared memory for each tile, and parts of
-// the result lie in the rings, as there is no room beside them.
+// A tile may have more rows than a warp has registers for beside O: then Q is read from shared memory for each tile, and
+// parts of the result lie in the rings, as there is no room beside them.
 constexpr int most_dim_of_pair(bool scaled) {
   return scaled ? 128 : 160;  // with more, 8 to 832 bytes spill on some target (NVRTC 13.0, 2026-11-27)
 }
@@ -59,7 +59,7 @@ constexpr int lanes_of_row(const KernelConfig& c, int head_dim) {
 // With one stage tiles go straight to registers; with more each warp has a ring of its own in shared memory.
 constexpr bool has_ring(const KernelConfig& c) { return c.stages > 1; }
 
-// What a warp, or a block, passes on of a row besides its part of O: reference, sum, largest score.
+// A warp, or a block, passes on so many floats of a row besides its part of O: reference, sum, largest score, and a zero.
 constexpr int kRowState = 4;
 
 // A part of a tile's result, in floats: O, then what belongs to its rows.
@@ -77,9 +77,9 @@ constexpr int bit_length(int n) {
   return bits + n;
 }
 
-// With fixed parts: keys of a part, of as many that are seen, as a power of two. No fewer than the warps of a block read
-// at once; an eighth, so that each block of a team has one, while that is no more than 1024; and about four times the
-// square root: long sequences are cut into more parts than short ones, and into longer ones.
+// With fixed parts: the keys of a part, as a power of two, where so many keys are seen. It is the largest of what the warps
+// of a block read at once; an eighth, so that each block of a team has one, while that is no more than 1024; and about four
+// times the square root: long sequences are cut into more parts than short ones, and into longer ones.
 constexpr int kLeastPart = 128, kFewPartsShift = 3, kLongPartShift = 10;
 constexpr int least_part_shift(const KernelConfig& c) {
   return bit_length(larger(kLeastPart, c.decode.warps * c.tile_kv) - 1);

@@ -1,4 +1,4 @@
-// What is written of a row: by a block that had all of its keys, a team, or the second launch.
+// The results that are written of a row: by a block that had all of its keys, a team, or the second launch.
 #pragma once
 
 #include "templates/decode/work.cuh"
@@ -9,13 +9,13 @@ namespace flashjit {
 
 constexpr int kPartFloats = part_floats(config), kPartRow = config.head_dim_v;
 
-// Of a row and the keys so far: what its scores are relative to, in units of the scores; the sum of their exponentials;
-// the largest, if that is an output.
+// The state of a row after the keys so far: the reference of its scores, in units of the scores; the sum of their
+// exponentials; the largest score, if that is an output.
 struct RowState {
   float reference, sum, top;
 };
 
-// What a part with `state` counts in a whole with the reference `reference`. Nothing visible: nothing.
+// The weight of a part with the reference `state` in a whole with `reference`. A part that sees no key weighs 0.
 __device__ inline float weight_of(float state, float reference) {
   return state == -kInfinity ? 0.0f : exp2_approx((state - reference) * kLog2Scale);
 }
@@ -71,7 +71,7 @@ struct Quad {
     o = make_float4(0, 0, 0, 0);
     state = {-kInfinity, 0, -kInfinity};
   }
-  // What another part of the keys has of them. Rounded as written: results are to have the same bits wherever parts are
+  // Adds another part of the keys. Operations are rounded as written: results are to have the same bits wherever parts are
   // added up.
   __device__ void add(const Quad& other) {
     const float reference = fmaxf(state.reference, other.state.reference);

@@ -1,9 +1,9 @@
 // The vocabulary of decode's blocks: what the lines of loop.gen.cuh ask and do in a word. Attention of few queries over many
 // keys, for every GPU from sm_80 on: split along the keys, bound by reading K and V.
 //
-// The query heads of a KV head and their queries are the rows of a tile. Warps of a block share the KV tiles of a
-// segment and each has all rows; what they have is put together in shared memory, and what blocks have of one tile by
-// the second launch (combine.cuh), or by a team (team.cuh). Nothing waits for anybody else before that.
+// The query heads of a KV head and their queries are the rows of a tile. Warps of a block share the KV tiles of a segment and
+// each has all rows; their sums are put together in shared memory, and the sums of several blocks for one tile by the second
+// launch (combine.cuh), or by a team (team.cuh). No warp waits for another before that.
 #pragma once
 
 #include "templates/decode/combine.cuh"
@@ -113,7 +113,7 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
   }
 }
 
-// What the warps of this block have of each place of a row tile, by threads: i, its row, its first column, the sum.
+// Threads call use(i, row, first column, sum) for each place of a row tile, with the sum over the warps of this block.
 template <class Use>
 __device__ inline void for_each_sum(const Segment& s, const WarpParts& of_warps, const Use& use) {
   constexpr int kQuads = config.head_dim_v / 4;  // of columns in a row
@@ -141,7 +141,7 @@ __device__ inline void push_sums(const KernelParams& params, const Segment& s, c
   }
 }
 
-// What a block is at: a segment of its range, or of a row tile that is its alone.
+// The place where a block is in its work: a segment of its range, or of a row tile that is its alone.
 struct Course {
   const KernelParams& params;
   Segment segment;

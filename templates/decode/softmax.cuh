@@ -15,7 +15,7 @@ constexpr Element kProduct = product_element(config);
 
 constexpr bool kManyRows = has_many_rows(config);
 
-// Of an octet, the part of a lane.
+// The words of an octet of Q that a lane has.
 using QueryWords = u32[kKeyPieces][2 * kKeyProducts];
 
 using Scores = float[kKeyOctets][4 * kRowPairs];  // of row octet r elements 2 r and 2 r + 1
@@ -24,7 +24,7 @@ using Output = float[kOctets][kOutputs][4];
 // How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
 constexpr float kRaiseThreshold = 8.0f;
 
-// Of a warp's rows; `sum` is this lane's share. With scales of keys O is in units, of which halves hold what is left.
+// The state of a warp's rows; `sum` is this lane's share. With scales of keys O is in units, and halves hold P over them.
 struct SoftmaxRows {
   float reference[kOctets], sum[kOctets], top[kOctets], unit[kOctets];
 
@@ -128,8 +128,8 @@ struct RegisterOperands {
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) load_octet(words[r], scale[r], params, s, r);
   }
-  // What has to wait for them. Words that products take as they are go through a shuffle which leaves each where it is:
-  // else ptxas moves them to their places, and so waits for them, before K and V are asked for.
+  // Does the work that has to wait for the loads. Words that products take as they are go through a shuffle which leaves each
+  // where it is: without it ptxas moves them to their places, and so waits for them, before K and V are asked for.
   template <bool shared = false>
   __device__ void finish(const KernelParams&, const Segment&) {
 #pragma unroll
@@ -196,7 +196,7 @@ struct SharedOperands {
   __device__ u32 scales() const { return operands + kOctets * kOctetBytes; }
 
   __device__ void begin(const KernelParams&, const Segment&) {}
-  // Each octet by one warp. Those of the segment before have been read.
+  // Each octet is written by one warp. The octets of the segment before have been read.
   __device__ void finish(const KernelParams& params, const Segment& s) {
 #pragma unroll 1
     for (int octet = warp_id(); octet < kOctets; octet += config.decode.warps) {
@@ -277,7 +277,7 @@ __device__ inline void compute_scores(Scores& s, const RegisterOperands& q, cons
   }
 }
 
-// Of many rows: a piece of Q is read once for all keys of the tile.
+// With many rows a piece of Q is read once for all keys of the tile.
 template <class Tiles>
 __device__ inline void compute_scores(Scores& s, const SharedOperands& q, const Tiles& tiles) {
   float sums[kKeyOctets][kRowPairs][4] = {};
@@ -364,8 +364,8 @@ __device__ inline void scale_output(Output& o, int octet, float factor) {
   }
 }
 
-// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
-// whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
+// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns whether the
+// scores have had their reference subtracted already: a large reference must be subtracted, exactly, before scores are
 // scaled.
 __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, Output& o, const float (&maximum)[kOctets]) {
   bool large = false;

@@ -23,8 +23,8 @@ struct TeamShares {
         memory(shared + kLayout.team_offset),
         barrier(shared + kLayout.scratch_offset) {}  // a team adds up no lengths
 
-  // Do the blocks push what they have to each other? Not several fixed parts of a block: the place of what others push is
-  // that of its next tiles. Those go through memory as they do to the second launch, and are added up as there.
+  // Do the blocks push their sums to each other? They do not if a block has several fixed parts: others would push to the
+  // place of its next tiles. Such parts go through memory as they do to the second launch, and are added up as there.
   __device__ bool pushes() const { return !kFixedParts || (parts > 1 && parts <= team); }
   // All blocks are there and can be pushed to, and know how many bytes come.
   __device__ void meet() const {
@@ -48,7 +48,7 @@ struct TeamShares {
   }
   __device__ u32 address(int from, int number) const { return memory + (from * of_block() + number) * kPlaceBytes; }
 
-  // As number `from` of those that are added up.
+  // Pushes a place as number `from` of those that are added up.
   __device__ void push(int from, int place, const Quad& quad) const {
     const u32 to = address(from, number_of(place));
     store_in(block_of(place), to, quad.o, barrier);
@@ -59,7 +59,7 @@ struct TeamShares {
     const float4 state = load_floats(address(from, number) + 16);
     return {load_floats(address(from, number)), {state.x, state.y, state.z}};
   }
-  // What all blocks have pushed of one of this block's places.
+  // The sum of what all blocks have pushed for one of this block's places.
   __device__ Quad sum_of(int number) const {
     Quad parts[config.decode.team], sum;
     sum.clear();
@@ -77,7 +77,7 @@ struct TeamShares {
     }
     return sum;
   }
-  // The same of fixed parts, one after the other.
+  // The same sum for fixed parts, one after the other.
   __device__ Quad sum_in_order(int number) const {
     Quad sum = pushed(0, number);
 #pragma unroll

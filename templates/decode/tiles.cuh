@@ -1,10 +1,10 @@
 // KV tiles of a warp on their way to the registers that matrix instructions read: straight, or through a ring of its own
 // in shared memory. Neither asks for anything of other warps.
 //
-// Fragments need no transposition. Of K, lane 4 g + i has key g and takes the columns 32 j + 8 i .. + 7 for two
-// instructions, that is the columns in another order, which Q has as well. Of V it takes four keys and the columns
-// 64 j + 8 g .. + 7: the instruction's rows are the columns of V in another order. Of elements of 8 bits these are
-// 64 j + 16 i .. + 15 and 128 j + 16 g .. + 15.
+// Fragments need no transposition. Lane 4 g + i has key g of K and takes the columns 32 j + 8 i .. + 7 for two instructions,
+// that is the columns in another order, which Q has as well. It has four keys of V and takes the columns 64 j + 8 g .. + 7:
+// the instruction's rows are the columns of V in another order. With elements of 8 bits these are the columns
+// 64 j + 16 i .. + 15 of K and 128 j + 16 g .. + 15 of V.
 #pragma once
 
 #include "templates/decode/work.cuh"
@@ -34,8 +34,8 @@ __device__ inline uint4 load_once(const void* address) {
   return value;
 }
 
-// The same to shared memory, by cp.async; zeros where it is not there. What no policy is asked for is kept as any other
-// line.
+// The same 16 bytes go to shared memory, by cp.async; zeros where they are not there. Lines for which no policy is asked are
+// kept as any others.
 constexpr bool kMayEvictFirst = config.decode.evict_first_mb > 0;
 __device__ inline u64 policy_of_rows(const KernelParams& p) {
   constexpr int kKeyBytes = config.heads_kv * (config.head_dim_qk + config.head_dim_v) * cache_bytes(config);
@@ -108,13 +108,13 @@ __device__ inline int next_of_warp(const KernelParams& p, const Segment& s, int 
   return visible_tile(p, s, tile + tiles_apart(s));
 }
 
-// Where the rows of a warp's tiles lie. Keys that no query sees at the end are taken for the last that one sees: what lies
-// behind the end, or there, is never looked at.
+// Where the rows of a warp's tiles lie. Keys at the end that no query sees are taken for the last key that a query sees: rows
+// behind the end, or hidden there, are never looked at.
 template <class Rows>
 struct TileRowsIn {
   const KernelParams& params;
-  // In pages: the numbers of those of the warp's next tiles, a lane each, so that copies need not wait for them; and of the
-  // first ones of what comes next.
+  // With pages: `page` is the page of one of the warp's next tiles, a lane each, so that copies need not wait for the
+  // numbers; `next_page` is the same for the first tiles of the next segment.
   int first = 0;
   u32 page = 0, next_page = 0;
 
@@ -218,8 +218,8 @@ struct RegisterTiles {
   __device__ uint4 value_piece(int pair, int j, int i) const { return values[pair][j][i]; }
 };
 
-// A ring of tiles in shared memory. What either way to fill it needs is here, in this order: in another one some kernels have
-// other instructions.
+// A ring of tiles in shared memory. The members that both ways to fill it need are here, in this order: in another order some
+// kernels have other instructions.
 struct RingTiles {
   TileRows where;
   const TensorMaps* maps;
@@ -237,7 +237,7 @@ struct RingTiles {
 
   __device__ u32 keys() const { return ring + stage * kLayout.stage_bytes; }
   __device__ u32 values() const { return keys() + kLayout.k.bytes(); }
-  // Of 16 bytes in a panel.
+  // The offset of 16 bytes in a panel.
   __device__ static u32 offset_of(int row, int chunk) { return row * kPanelWidth + ((chunk ^ (row & 7)) << 4); }
 
   __device__ void advance() {
@@ -246,7 +246,7 @@ struct RingTiles {
     parity ^= 1;
   }
 
-  // From the current place on: those copies of the segment before that there were are done.
+  // Copies begin at the current place of the ring: all copies of the segment before are done.
   template <class Ring>
   __device__ static void begin(Ring& ring, const Segment& s, int first) {
     ring.ahead = first;

@@ -1,12 +1,12 @@
-// How the work of a call is dealt out. A step is a KV tile of a row tile of a KV head. All steps of the call, one
-// sequence after the other, are cut into as many ranges of the same length as there are blocks for; each block works on
-// one, in segments: what of its range belongs to one row tile. So blocks are done at the same time, however uneven the
+// How the work of a call is dealt out. A step is a KV tile of a row tile of a KV head. All steps of the call, one sequence
+// after the other, are cut into as many ranges of the same length as there are blocks for; each block works on one range, in
+// segments: the steps of its range that belong to one row tile. So blocks are done at the same time, however uneven the
 // lengths. Which ranges a tile falls into follows from the lengths and the number of blocks alone.
 //
-// Or row tiles are those of teams: clusters of blocks, or single ones, that have all keys of a row tile.
+// Or row tiles belong to teams: clusters of blocks, or single ones, that have all keys of a row tile.
 //
-// With fixed parts a step is a part: as many KV tiles as the length of the sequence says. What is computed of each then
-// does not depend on what else there is, nor on who computes it.
+// With fixed parts a step is a part: as many KV tiles as the length of the sequence says. The result of a part then does not
+// depend on what else there is, nor on who computes it.
 #pragma once
 
 #include "templates/decode/layout.h"
@@ -33,7 +33,7 @@ struct Either<false, A, B> {
   using type = B;
 };
 
-// What the row tiles of all heads of a sequence have in common.
+// The facts that the row tiles of all heads of a sequence have in common.
 struct Tiles {
   int first, count;  // KV tiles that some query sees
   int row_tiles;     // one after the other
@@ -41,12 +41,12 @@ struct Tiles {
   __device__ int row_steps() const {
     return kFixedParts ? (count + (1 << shift) - 1) >> shift : count;
   }  // of a row tile
-  // Of the heads and row tiles that a block sees.
+  // The number of steps of the heads and row tiles that a block sees.
   __device__ int steps() const { return row_steps() * row_tiles * kHeadRounds; }
 };
 
-// KV tiles of a part, as a power of two. Of packed sequences nobody has looked whether they are as short as the call
-// promised: there is room for no more parts.
+// KV tiles of a part, as a power of two. Nobody has looked whether packed sequences are as short as the call promised: there
+// is room for no more parts.
 __device__ inline int shift_of_part(const KernelParams& p, int count) {
   constexpr int kTileShift = kTileKv == 16 ? 4 : 5;
   // All blocks ask before they ask for keys: bit_length, which the host takes, would be twenty instructions.
@@ -139,8 +139,8 @@ struct Ranges {
   }
 };
 
-// Where all sequences are as long as the first: ranges of whole row tiles, or equal pieces of one, if they are little
-// longer than `count` equal ones. What no two ranges share needs no parts, and parts of many rows take time.
+// Where all sequences are as long as the first, ranges are whole row tiles, or equal pieces of one, if they are little longer
+// than `count` equal ones. Tiles that no two ranges share need no parts, and parts of many rows take time.
 constexpr bool kPartsAreLarge = config.tile_q >= 64;
 __device__ inline int whole_pieces(int of_tile, int steps, int count) {
   if (of_tile == 0) return count;
@@ -158,19 +158,19 @@ __device__ inline Ranges ranges_of(const KernelParams& p, int steps) {
   return {count, steps / count, steps % count};
 }
 
-// The parts that a block leaves of tiles which are not its alone: of the one that its range begins with, and of another.
+// A block leaves parts of tiles which are not its alone: one of the tile that its range begins with, and one of another tile.
 __device__ inline int part_of(int range, int side, bool begins_range) {
   return (range * kSides + side) * kPartsPerBlock + (begins_range ? 0 : 1);
 }
 
-// With fixed parts each has a place of its own: that of the first one of a row tile. Asked for when there are parts: it
-// takes too long before keys are asked for.
+// The place of the first fixed part of a row tile; each fixed part has a place of its own. It is asked for when there are
+// parts: it takes too long before keys are asked for.
 __device__ inline int first_part_of(const KernelParams& p, int b, int row_tile, int hk) {
   const int row_tiles = (p.q_len * kGroup + kTileRows - 1) / kTileRows;
   return ((b * row_tiles + row_tile) * config.heads_kv + hk) * most_parts(config, p.k_len);
 }
 
-// What a block does of a row tile.
+// The steps of a row tile that a block does.
 struct Segment {
   Sequence seq;               // h: the first head of the group
   int row_lo;                 // its first row: query * group + head of the group
@@ -250,9 +250,9 @@ __device__ inline Segment segment_at(const KernelParams& p, Place at, int left, 
 __device__ inline int team_shift(const KernelParams& p) { return __ffs(p.team) - 1; }
 __device__ inline int rank_in_team(const KernelParams& p) { return static_cast<int>(blockIdx.x) & (p.team - 1); }
 
-// Row tile number `item`, of a block alone or of a team: what a block does of it, its share, which may be none. Not all
-// numbers have one. Neighbouring ones have neighbouring heads. The warps of all blocks of a team take tiles in turns; fixed
-// parts are dealt out as evenly.
+// Finds the steps that a block does of row tile number `item`, alone or as its share in a team, which may be none. Not all
+// numbers have a row tile. Neighbouring numbers have neighbouring heads. The warps of all blocks of a team take tiles in
+// turns; fixed parts are dealt out as evenly.
 template <bool of_team>
 __device__ inline bool item_at(const KernelParams& p, int item, Segment& s) {
   const int shift = of_team ? team_shift(p) : 0, rank = of_team ? rank_in_team(p) : 0;

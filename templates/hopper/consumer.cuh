@@ -1,5 +1,5 @@
 // The consumer's vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
-// word. What it does and in which order stands there.
+// word. loop.gen.cuh says what the consumer does and in which order.
 #pragma once
 
 #include "matrix.gen.cuh"
@@ -13,8 +13,9 @@ constexpr bool kReplacesQueries = output_replaces_queries(config);
 
 using OutputPiece = float[kProductColumns / 2];
 
-// So many tiles are added up before O takes them in. In the step of this tile, does P V of the one before it join what O has
-// not taken in? By the number of the tile: where the ring stands depends on what the block has done before, and bits must not.
+// In the step of this tile, is P V of the tile before it added to the sum that O has not taken in yet? O takes in the sum
+// of kTiles tiles at a time. The number of the tile decides: where the ring stands depends on what the block has done
+// before, and bits must not.
 __device__ inline bool joins_sum(int tile) {
   constexpr int kTiles = tiles_of_sum(config);
   return static_cast<u32>(tile) % kTiles != kTiles - 1;
@@ -76,7 +77,7 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
   __device__ u32 values_at(int piece = 0) const {
     return recompute(shared.v(values().stage())) + piece * kProductColumns * kPanelWidth;
   }
-  // Of V in this place, for its product.
+  // The scale of V in this place, which its product is multiplied by.
   __device__ float unit_of(Ring<kValueStages> v) const { return kHasUnits ? shared.scales(v.count).v : 1.0f; }
   // Where no scores are under way, a product has their place.
   __device__ OutputPiece& piece() { return reinterpret_cast<OutputPiece&>(s); }

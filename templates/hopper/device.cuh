@@ -34,8 +34,8 @@ __device__ inline void wait_barrier(u32 barrier, u32 parity) {
 
 // ---- clusters: blocks that reach each other's shared memory ----
 
-// Arrives at the barrier of this address in a block. What this thread has written need not be seen there: a fence of the
-// whole GPU would take longer than the wait.
+// Arrives at the barrier of this address in a block. Writes of this thread need not be visible there: a fence of the whole
+// GPU, which would make them so, would take longer than the wait.
 __device__ inline void arrive_in(u32 barrier, u32 block) {
   asm volatile(
       "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -113,11 +113,11 @@ __device__ inline void grow_registers() {
 
 // ---- bulk tensor copies ----
 
-// What the L2 cache should do with the lines (encodings of createpolicy).
+// These policies tell the L2 cache what to do with the lines (encodings of createpolicy).
 constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12F0000000000000ull,
               kEvictLast = 0x14F0000000000000ull;
 
-// What copies need to know of a tensor, before the first of them.
+// Fetches the map of a tensor, which copies need, before the first of them.
 __device__ inline void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -235,7 +235,7 @@ __device__ inline u32 max_of_halves(u32 a, u32 b) {
   return larger;
 }
 
-// Of the lower halves, and of the upper ones.
+// The product of the lower halves, and that of the upper ones.
 __device__ inline u32 product_of_bf16(u32 a, u32 b) {
   u32 product;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
@@ -254,9 +254,10 @@ __device__ inline float where_bit(u32 word, u32 bit, float x) {
 
 // ---- uniform values ----
 
-// What all lanes of a warp have read from the same place is the same in all. Told so, the compiler branches without
-// preparing for a warp that parts, and keeps what it computes beside that branch in uniform registers, as descriptors
-// of matrix products: one branch in the main step that it cannot tell about costs them all.
+// A value that all lanes of a warp have read from the same place is the same in all lanes, and these functions tell the
+// compiler so. It then branches without preparing for a warp that parts, and keeps what it computes beside that branch,
+// such as descriptors of matrix products, in uniform registers: a single branch in the main step that it knows nothing
+// about costs all of these.
 __device__ inline int uniform(int value) { return __shfl_sync(0xffffffff, value, 0); }
 __device__ inline u32 uniform(u32 value) { return __shfl_sync(0xffffffff, value, 0); }
 __device__ inline bool uniform(bool value) { return __any_sync(0xffffffff, value); }
@@ -299,12 +300,12 @@ __device__ inline void pin_fragments(u32 (&f)[n][4]) {
 // transposed ignore it. The high word is always kDescriptorHigh, and a step further in shared memory is added to the
 // low one, in 16 bytes.
 __device__ inline u32 descriptor(u32 address, int next_panel = 16) {
-  // Of an address in shared memory these are all bits: higher ones mean something else here.
+  // An address in shared memory has only these bits, and higher bits mean something else in a descriptor.
   return (address & 0x3FFFF) >> 4 | next_panel >> 4 << 16;
 }
 
-// Likewise of rows of 16 bytes, eight of which are a matrix, with no swizzle. A step
-// of a product takes 32 bytes: those behind a row's are this row once more.
+// The low word for an operand with rows of 16 bytes, eight of which are a matrix, and no swizzle. A step of a product
+// takes 32 bytes of a row: the 16 bytes behind a row are that row once more.
 __device__ inline u32 rows_descriptor(u32 address) { return (address & 0x3FFFF) >> 4; }
 
 }  // namespace flashjit

@@ -17,10 +17,10 @@ constexpr bool interpolates(const KernelConfig& c) {
 // holds it for an item, as with d=256. Else that costs 5 % (d=128, 4 x 4096; H200, 2026-11-27).
 constexpr bool has_tile_scales(const KernelConfig& c) { return has_key_scales(c) || (widens(c) && c.head_dim_v > 224); }
 
-// Products of 8 bits are added up with some 13 bits, and what is there before is one of the terms. So P V of a tile begins
-// anew, and O takes it in by additions of fp32. Beside overlap it has registers of its own. Else it is multiplied in pieces
-// that have the place of S, and its width: of narrower ones ptxas serialises all products. What the last one multiplies
-// behind V nobody looks at.
+// The hardware adds up products of 8 bits with some 13 bits, and the sum so far is one of the terms. So P V of a tile
+// begins anew, and additions of fp32 bring it into O. With overlap it has registers of its own. Otherwise it is multiplied
+// in pieces that take the registers of S, and have its width: ptxas serialises all products if pieces are narrower. Nobody
+// reads the columns behind V that the last piece has.
 constexpr bool adds_tiles(const KernelConfig& c) { return c.element == Element::f8; }
 
 // The columns of O += P V: V's, and with row_sum=matrix eight more that hold the row sum; or these are a product by itself,
@@ -70,8 +70,8 @@ constexpr int value_stages(const KernelConfig& c) {
   return transposes_values(c) && c.stages > most ? most : c.stages;
 }
 
-// What the last piece of a product reads behind V: other places, or where the last place of V is followed by what is smaller,
-// room that nobody writes. (A warpgroup product that leaves the block's shared memory ends the kernel.)
+// The last piece of a product reads behind its place of V: it reads other places or, behind the last place, which smaller
+// things follow, these bytes, which nobody writes. (A warpgroup product that leaves the block's shared memory ends the kernel.)
 constexpr int bytes_behind_values(const KernelConfig& c) {
   return reads_transposed(c) ? (product_pieces(c) * product_columns(c) - output_columns(c)) * kPanelWidth : 0;
 }
@@ -82,14 +82,14 @@ constexpr int hopper_part_floats(const KernelConfig& c) { return c.tile_q * (c.h
 constexpr int kCombiningThreads = 256, kCombinedRows = 8;
 
 constexpr int kWideningThreads = 256;
-// Of the launch that transposes: a tile as it is, and as it shall be.
+// The launch that transposes V has a tile in shared memory twice: as it is given, and transposed.
 constexpr int kTransposingThreads = 128;
 constexpr int transposing_bytes(const KernelConfig& c) {
   return round_up(panel_layout(c.tile_kv, c.head_dim_v, c.element).bytes(), 1024) +
          panel_layout(c.head_dim_v, c.tile_kv, c.element).bytes();
 }
 
-// Those of few keys lie side by side in one panel, which is wider than either.
+// Two places of transposed V with few keys lie side by side in one panel, whose rows are wide enough for both.
 constexpr bool values_side_by_side(const KernelConfig& c) {
   return transposes_values(c) && value_stages(c) == 2 && 2 * c.tile_kv <= kPanelWidth;
 }
@@ -180,7 +180,7 @@ struct TileScales {
 };
 constexpr int scale_places(const KernelConfig& c) { return has_tile_scales(c) ? 2 * c.stages : 0; }
 
-// What the producer knows of its items between one and the next, where keys lie in pages; numbers of 4 bytes.
+// Where keys lie in pages, the producer keeps so many numbers of 4 bytes from one item to the next.
 constexpr int kProgressNumbers = 4;
 
 struct HopperLayout {
@@ -233,7 +233,7 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
   return hopper_layout(c, output_has_place(c) ? output_layout(c).bytes() : 0);
 }
 
-// What a launch before the loop has made of a tile of keys: K, where it has widened that, and V.
+// A launch before the loop leaves so many bytes for a tile of keys: K, if it has widened K, and V.
 constexpr int made_keys_bytes(const KernelConfig& c) { return widens(c) ? hopper_layout(c).k.bytes() : 0; }
 constexpr int made_tile_bytes(const KernelConfig& c) { return made_keys_bytes(c) + hopper_layout(c).v.bytes(); }
 

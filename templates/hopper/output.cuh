@@ -1,4 +1,4 @@
-// What a warpgroup writes: O from registers, LSE and maximum.
+// A warpgroup's results on their way to memory: O from registers, LSE and maximum.
 #pragma once
 
 #include "templates/hopper/softmax.cuh"
@@ -74,7 +74,7 @@ struct KeyParts<false> {
   __device__ static float* part_of(int) { return nullptr; }
 };
 
-// What a block has of an item that is cut. Rows behind the last query are nobody's.
+// Stores a block's part of an item that is cut. Nobody reads the rows behind the last query.
 __device__ inline void store_part(float* part, const RowStates& rows, const Output& o, bool saw_keys) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -91,7 +91,7 @@ __device__ inline void store_part(float* part, const RowStates& rows, const Outp
   }
 }
 
-// What is written of O where an item saw no keys is 0, whatever lies in the registers: `kept` are the bits that stay.
+// O of an item that saw no keys is written as 0, whatever lies in the registers: `kept` is the mask of the bits that stay.
 __device__ inline u32 output_word(const Output& o, int i, u32 kept) {
   return pack<config.output>(o[i], o[i + 1]) & kept;
 }

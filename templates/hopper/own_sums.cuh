@@ -15,7 +15,7 @@ __device__ inline void multiply_ones(float (&sums)[4], const u32 (&p)[4], u32 on
       : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "r"(ones), "r"(accumulate), "n"(kDescriptorHigh));
 }
 
-// Of a tile: beside the last piece of P V, which commits it.
+// Multiplies P of a tile by the ones, beside the last piece of P V, which commits this product as well.
 __device__ inline void multiply_ones(float (&sums)[4], const Probabilities& p, u32 ones, bool on_top) {
 #pragma unroll
   for (int i = 0; i < kTilesOfP; ++i) multiply_ones(sums, p[i], descriptor(ones), i > 0 || on_top);
@@ -24,7 +24,7 @@ __device__ inline void take_in_sums(RowStates& rows, const float (&sums)[4]) {
   rows.sum[0] += sums[0];
   rows.sum[1] += sums[2];
 }
-// Those that are taken in fall when O does.
+// Sums that have been taken in fall when O does.
 __device__ inline void rescale_sums(RowStates& rows, const float (&factor)[2]) {
   rows.sum[0] *= factor[0];
   rows.sum[1] *= factor[1];

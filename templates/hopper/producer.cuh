@@ -1,6 +1,6 @@
-// The producer's vocabulary: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. What it does
-// and in which order stands in loop.gen.cuh. One thread does. Where keys lie in pages a warp goes along, each lane with a
-// box, and where a tile takes many boxes all four of the warpgroup; the first thread does all else.
+// The producer's vocabulary: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. loop.gen.cuh
+// says what it does and in which order. The producer is one thread. Where keys lie in pages a warp goes along, each lane
+// with a box, and where a tile takes many boxes all four warps of the warpgroup do; the first thread does all else.
 #pragma once
 
 #include "templates/hopper/work.cuh"
@@ -25,11 +25,11 @@ struct ProducerState {
   Ring<1> clearing = {};
   int again = -1;  // the item of the window to look at next; -1: not doing items again
 
-  // What was announced last; before the first item, set_up's.
+  // The state that was announced last; before the first item it is the one that set_up() has left.
   __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
 
   __device__ bool leads() const { return !kInPages || threadIdx.x == 0; }
-  // What the first thread has done before is done for all.
+  // After this, all threads of the producer see what the first one has done before.
   __device__ void join() const {
     if constexpr (kProducers > 32) sync_named(kProducerBarrier, kProducers);
     else if constexpr (kInPages) __syncwarp();
@@ -47,7 +47,7 @@ struct ProducerState {
     }
   }
 
-  // The same with maps that end where the sequence does. Of pages each thread copies one box.
+  // The same with maps that end where the sequence does. With pages each thread copies one box.
   template <class Panels>
   __device__ void copy_ending_rows(u32 to, const Panels& panels, const TensorMap& map, const EndSteps& steps,
                                    u32 barrier, const WorkState& work, int key, u32 page) {
@@ -88,9 +88,9 @@ struct ProducerState {
             scale_of(params.scale_v, params.scale_v_stride, outer, work.seq.hk, key)};
   }
 
-  // What the score function reads of a tile, each warpgroup its rows. There is one place: it is free again when the
-  // scores of the tile before have been computed. (To call it to L2 earlier costs more than it brings: bf16 1.36
-  // instead of 1.31 of a kernel without, fp32 1.78 instead of 1.51; H200, 2026-11-21.)
+  // Copies what the score function reads of a tile, for each warpgroup its rows. A warpgroup has one place, which is free
+  // again when the scores of the tile before have been computed. (To call it to L2 earlier costs more than it brings: bf16
+  // 1.36 instead of 1.31 of a kernel without, fp32 1.78 instead of 1.51; H200, 2026-11-21.)
   __device__ void copy_inputs(const WorkState& work, int tile) {
 #pragma unroll 1
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
@@ -196,8 +196,8 @@ struct ProducerState {
     return item_of_round(params, round, kInPages ? recompute(gridDim.x) : gridDim.x);
   }
 
-  // What is to be done next, an item or something else, and the item's rank. Items whose references did not hold are
-  // done again when all of the window are done: which items those are depends on the inputs alone, not on which block
+  // Chooses what is to be done next, an item or something else, and the item's rank. Items whose references did not hold
+  // are done again when all of the window are done: which items those are depends on the inputs alone, not on which block
   // took them.
   __device__ Work choose_next(int& rank) {
     if (again >= 0) {
@@ -222,15 +222,15 @@ struct ProducerState {
     return kEndsUntold && dealt < 0 ? Work::last_flush : Work::flush;
   }
 
-  // Of an item, where all keys share them. There is time to wait for them here, and consumers have no registers to. The state
-  // is read from memory again, so that it takes none: else d=256 spills.
+  // Finds the scales of an item whose keys all share them. The producer has time to wait for them, and consumers have no
+  // registers to do so. The state is read from memory again, so that it takes no registers: else d=256 spills.
   __device__ void find_common_scales(WorkState& work) const {
     if (is_item(work.kind))
       work.scales = {kHasUnits ? 1.0f : key_scale(params, work.seq), value_scale(params, work.seq)};
   }
 
-  // Writes the state of what comes next. What only this needs lies in shared memory in between, where keys lie in pages:
-  // registers are few.
+  // Writes the state of what comes next. Where keys lie in pages, numbers that only this function needs lie in shared
+  // memory between its calls, because registers are few.
   __device__ void find_next() {
     if constexpr (kInPages) {
       dealt = shared.progress(0), window = shared.progress(1), again = shared.progress(2);

@@ -58,7 +58,7 @@ __device__ inline void copy_queries(u32 to, const TensorMap& map, const EndSteps
   }
 }
 
-// Likewise of O: from shared memory.
+// Stores O from shared memory, with the same coordinates that copy_queries() has for Q.
 __device__ inline void store_queries(const TensorMap& map, const EndSteps& steps, u32 from, const Sequence& seq,
                                      int column, int q) {
   if constexpr (kGroupedHeads && kRows == Rows::packed) {

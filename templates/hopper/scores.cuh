@@ -25,7 +25,7 @@ using Probabilities = u32[kTilesOfP][4];  // words of two, or of four of 8 bits,
 constexpr bool kLogitsInPass = !kScaleFolded && config.reference == Reference::first;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
-// Of the consumers. Derived again wherever it is needed: registers are what these kernels are short of.
+// The number of a consumer warpgroup. It is derived wherever it is needed, as these kernels are short of registers.
 __device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
 
 // One vote of a warpgroup: true for all its threads if it is for any.
@@ -52,7 +52,7 @@ __device__ inline Row row_of(const WorkState& work, int row) {
   return {query_of_row(work, row), work.seq.h + row % kGroup};
 }
 
-// What the score function is told of this thread's row h. Queries behind the last are taken for the last one.
+// The score function gets these for this thread's row h. Queries behind the last are taken for the last one.
 struct Query {
   Sequence seq;
   int q;
@@ -114,7 +114,7 @@ struct Queries {
   }
 };
 
-// What a consumer knows of the inputs.
+// A consumer's view of the inputs, and its place in their ring.
 struct Inputs {
   const SharedMemory& shared;
   bool given;  // else the score function reads memory
@@ -131,13 +131,14 @@ struct Inputs {
 // Scales of queries are on their way while O is written. Not where keys have scales in blocks: d=128 spills 16 bytes.
 constexpr bool kAsksEarly = kNarrow && !kHasUnits;
 
-// What makes scores of products, for this thread's rows: elements of 8 bits have scales, which are found for an item and,
-// where keys have some in blocks, for each tile. Rows of a head share one: blocks of rows are whole warpgroups of them.
+// Factors from products to scores, for this thread's rows: elements of 8 bits have scales, which are found for an item
+// and, where keys have scales in blocks, for each tile. Rows of a head share one factor: a block of rows with one scale is
+// whole warpgroups.
 struct RowScales {
   static constexpr int kCount = kGroupedHeads ? 2 : 1;
   float of[2] = {config.scale, config.scale};
 
-  // Those of queries.
+  // Loads the scales of queries.
   __device__ void ask(const KernelParams& params, const WorkState& work) {
     const u32 thread = recompute(threadIdx.x);
 #pragma unroll
@@ -281,12 +282,12 @@ struct Columns {
   __device__ static bool any_of_group(const u32 (&words)[kColumnWords], int group) {
     return words[group / 4] >> group % 4 * 8 & 0xff;
   }
-  // Without a mask only the end of the keys cuts: nothing to gain from leaving groups out. Nor are there the registers for
-  // it where products are added up in pieces: d=256 spills 308 bytes.
+  // Without a mask only the end of the keys cuts: leaving groups out gains nothing. The registers do not
+  // suffice for it either where products are added up in pieces: d=256 spills 308 bytes.
   __device__ bool sees_group(int group) const {
     return !config.has_mask || kProductPieces > 1 || any_of_group(some, group);
   }
-  // What is of score i of this thread, or -infinity.
+  // Returns x for score i of this thread, or -infinity if its column is hidden.
   __device__ float operator()(int i, float x) const {
     const int j = i / 4, h = i / 2 % 2, c = i % 2;
     return where_bit(of_row[h][j / 16], 1u << (j % 16 * 2 + c), x);

@@ -52,7 +52,7 @@ struct RowStates {
 
   __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, false, false}; }
 
-  // What a tile adds to the sums, two parts for each row.
+  // Adds a tile's sums to those of all tiles; `tile` has two parts for each row.
   __device__ void add(const float (&tile)[4], bool reference_is_maximum) {
     if constexpr (kSumInMatrix) return;
     float of_row[2] = {tile[0] + tile[1], tile[2] + tile[3]};
@@ -95,7 +95,7 @@ __device__ inline bool arguments_were_small(float reference, float sum, int k_le
   return sum < exp2_approx((kLargestCapped - reference) * kLog2e) && missed * 0x1p12f <= sum;
 }
 
-// Of the groups that are seen.
+// The largest score of each row, among the groups that are seen.
 __device__ inline void row_maxima(const Scores& s, const Columns& columns, float (&maximum)[2]) {
   // Two chains of dependent instructions per row.
   float m[4] = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};
@@ -135,16 +135,16 @@ __device__ inline bool rose(const float (&factor)[2]) {
 constexpr float kExponentScale = kLog2Scale * kExponentUnit;
 __device__ inline float weight(float exponent) { return kLinear ? exponent : exp2_approx(exponent); }
 
-// What exponents of a row are relative to in the main loop. As one operation: of a product and a difference, which it makes
-// one of as well, ptxas takes half of a tile's exponents before the first exponential (fp16 0.98 to 0.99, bf16 with d=64
-// 0.985; H200, 2026-11-26). Of 8 bits that was not tried.
+// Exponents of a row are relative to this in the main loop. It is computed by one operation: ptxas makes one of a product
+// and a difference as well, but then takes half of a tile's exponents before the first exponential (fp16 0.98 to 0.99,
+// bf16 with d=64 0.985; H200, 2026-11-26). This was not tried for 8 bits.
 __device__ inline float offset_of(float reference) {
   if constexpr (kLinear) return reference * kExponentScale - (kRaised + kExponentOfBits) * kExponentUnit;
   return kRaised < 0 ? fmaf(reference, kLog2Scale, -kRaised) : reference * kLog2Scale - kRaised;
 }
 
-// Scores become probabilities, `power(i, s[i])`, and are added to the sums. Those of groups that no row of the warp
-// sees are 0. `halfway` is called when about half of it is done, with what that adds up to.
+// Scores become probabilities, `power(i, s[i])`, and are added to the sums. Probabilities of groups that no row of the
+// warp sees are 0. `halfway` is called with the sum of the first half, when about half of the scores are done.
 template <class Power, class Halfway>
 __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& columns, bool reference_is_maximum,
                                     const Power& power, const Halfway& halfway) {
@@ -250,7 +250,7 @@ __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, con
   quick_softmax(s, rows, tile, seen, [](float) {});
 }
 
-// Of a tile of which every row sees every key.
+// The filter of exponents for a tile in which every row sees every key: it leaves them as they are.
 struct AllKeys {
   __device__ float operator()(int, float x) const { return x; }
 };
@@ -258,17 +258,17 @@ struct AllKeys {
 // Beyond this a row stays as it is, its sum is above kLargestSum, and the item is done again.
 constexpr float kLargestToLower = kLargestSum * kLowered;
 
-// The rare step: `largest`, of what P stands for, becomes 1 (or less than 2) where it is above. What the row has summed
-// up must be multiplied by the result.
+// The rare step: the reference rises so that `largest`, in units of what P stands for, becomes 1 (or less than 2) if it is
+// above. The result is the factor for all that the row has summed up. Only the sum, if it is not apart, is multiplied here.
 __device__ inline float lower_row(RowStates& rows, int h, float largest) {
   largest = quad_max(fmaxf(largest, 1.0f));
-  // Of 8 bits sums need not show it: then O does.
+  // With 8 bits the sums need not show that the item failed, so NaN makes O show it.
   if (largest > kLargestToLower) largest = kNarrow ? __uint_as_float(0x7fc00000) : 1.0f;
   // By a power of two, which leaves P as it was rounded.
   if constexpr (kLooksBack) largest = __uint_as_float(__float_as_uint(largest) & 0xff800000);
   const float before = rows.reference[h] * kLog2Scale;
   rows.reference[h] += log2_approx(largest) / kLog2Scale;
-  // Of the references as exponents take them: both are rounded.
+  // The factor is that between the references as exponents take them: both are rounded.
   const float factor = rows.reference[h] == -kInfinity ? 1.0f : exp2_approx(before - rows.reference[h] * kLog2Scale);
   if constexpr (!kSumsApart) rows.sum[h] *= factor;
   return factor;
@@ -303,10 +303,10 @@ __device__ inline void convert(Probabilities& p, const Scores& s) {
   }
 }
 
-// Of a tile which weights are kept. Nothing of it depends on scores: it is made while products run.
+// Draws which weights of a tile are kept. The draw does not depend on scores, so it is made while products run.
 using Kept = TileNumbers[1][kTilesOfP];
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkState& work, int tile) {
-  // What follows from the lane stays in registers if it can: 20 instructions of 531 (d=128).
+  // Values that follow from the lane stay in registers if there is room: they are 20 instructions of 531 (d=128).
   const u32 thread = config.has_score ? recompute(threadIdx.x) : threadIdx.x, lane = thread % 32;
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()), static_cast<u32>(work.seq.b),
                                                    static_cast<u32>(work.seq.h), lane};
@@ -323,7 +323,7 @@ __device__ inline void lower_exponents(Probabilities& p, Scores& s, RowStates& r
     for (int i = 2 * h; i < kScores; i += 4) largest = fmaxf(largest, fmaxf(s[i], s[i + 1]));
     const float before = offset_of(rows.reference[h]);
     rows.reference[h] += (quad_max(largest) - kLargest) / kExponentScale;
-    // Of the references as exponents take them: both are rounded.
+    // The rise is that of the references as exponents take them: both are rounded.
     const float rise = offset_of(rows.reference[h]) - before;
     factor[h] = exp2_approx(rise / -kExponentUnit);
 #pragma unroll
@@ -332,8 +332,8 @@ __device__ inline void lower_exponents(Probabilities& p, Scores& s, RowStates& r
   convert_linear(p, s);
 }
 
-// Of the last tile, whose P waits as an operand and has overflowed: of all rows of the warp, so that the next one that
-// rises finds them raised.
+// Lowers P of the last tile, which waits as an operand and has overflowed. References of all rows of the warp rise, so
+// that the next step that has to raise one finds the others raised.
 __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowStates& rows, float (&factor)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -344,7 +344,7 @@ __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowState
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) s[i] *= factor[h], s[i + 1] *= factor[h];
   }
-  // What P is 0 stays 0: it has been dropped, or is too small.
+  // A weight that is 0 in P stays 0: it has been dropped, or is too small.
 #pragma unroll
   for (int i = 0; kDrops && i < kTilesOfP; ++i)
 #pragma unroll
@@ -355,7 +355,7 @@ __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowState
   convert(p, s);
 }
 
-// Of a row of this thread, kLooksBack: what O has summed up, or, where sums are added, all tiles.
+// The sum of this thread's row h, for kLooksBack: of what O has summed up or, where sums are added, of all tiles.
 __device__ inline float row_sum(const RowStates& rows, const Output& o, int h) {
   return kSumInMatrix ? o[config.head_dim_v / 2 + 2 * h] : rows.sum[h];
 }
@@ -363,7 +363,7 @@ __device__ inline bool has_large_sum(const RowStates& rows, const Output& o) {
   return row_sum(rows, o, 0) > kLargeSum || row_sum(rows, o, 1) > kLargeSum;
 }
 
-// Of all tiles so far, the last of which waits as an operand.
+// Lowers the sums of all tiles so far, and P of the last tile, which waits as an operand.
 __device__ inline void lower_sums(Probabilities& p, RowStates& rows, const Output& o, float (&factor)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {

@@ -28,7 +28,8 @@ __device__ inline void widen_rows(const KernelParams& params, const Sequence& se
                                   const Strides& stride, int first, const PanelLayout& layout, char* tile) {
   constexpr int kChunks = round_up(head_dim, kPanelWidth / 2) / kWidenedColumns, kAll = kTileKv * kChunks,
                 kChunksOfPanel = kPanelWidth / kChunkBytes;
-  // Loads under way. Of fp16 and d=24 ptxas spills beside eight (NVRTC 13.0): its conditions do not fit the predicates.
+  // Number of loads under way. With eight, ptxas spills for fp16 and d=24 (NVRTC 13.0): the conditions of the loads do not
+  // fit the predicates.
   constexpr int kAhead = head_dim % 16 == 0 ? 8 : 4;
   const auto rows = key_rows(params, stride, static_cast<const Cached*>(elements) + key_begin(stride, seq), seq);
 #pragma unroll 1

@@ -58,7 +58,7 @@ struct Tiles {
 
 constexpr bool kOwnTiles = has_own_tiles(config, config.hopper.warpgroups);
 
-// What an item is to a warpgroup, as bits that it may then change.
+// An item's properties for one warpgroup, as bits that the warpgroup may then change.
 constexpr u32 kFresh = 1;        // O holds nothing of it yet
 constexpr u32 kItem = 2;         // it is one: O is to be written
 constexpr u32 kValues = 4;       // P of the tile before has still to be multiplied with V
@@ -107,9 +107,9 @@ __device__ inline int visible_tile(const KernelParams& params, const WorkState& 
   return skip_holes<Walk::down, kTileKv>(params, work.seq, work.range_lo, work.range_hi, tile, work.tiles.first);
 }
 
-// Of kMixesLengths. All heads of a tile go together, and tiles are taken in turns from the last one down and from the first one up: single
-// tokens, which are bound by reading keys, mostly lie at one end of a batch, and prompts at the other. So blocks that
-// read and blocks that multiply run side by side.
+// The item of a rank with kMixesLengths. All heads of a tile go together, and tiles are taken in turns from the last one
+// down and from the first one up: single tokens, which are bound by reading keys, mostly lie at one end of a batch, and
+// prompts at the other. So blocks that read and blocks that multiply run side by side.
 __device__ inline WorkItem mixed_item_at(const KernelParams& params, int rank) {
   const int turn = rank / kHeads, tile = turn % 2 == 0 ? params.tiles_q - 1 - turn / 2 : turn / 2;
   const NumberedTile numbered = numbered_tile(params.offsets_q, params.batch, kQueries, tile);
@@ -186,7 +186,7 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
   return share;
 }
 
-// Of the tiles that an item sees, those of one part. There may be none.
+// Leaves only one part of the tiles that an item sees. The part may be empty.
 __device__ inline void take_part(Tiles& tiles, int part, int parts) {
   const int first = tiles.first, count = max(tiles.last - first + 1, 0);
   tiles.first = first + count * part / parts;
@@ -239,7 +239,7 @@ struct SharedMemory {
   __device__ u32 copied_v(u32 stage) const {
     return base + kLayout.copied_v_offset + stage * kLayout.copied_v_stage_bytes;
   }
-  // What the score function reads of parameter i, for a warpgroup.
+  // The address of a warpgroup's tile of parameter i, which the score function reads.
   __device__ u32 inputs(u32 warpgroup, int i) const {
     return base + kLayout.inputs_offset + warpgroup * inputs_bytes(config) + input_offset(config, i);
   }
@@ -259,16 +259,16 @@ struct SharedMemory {
     return all != ~0u;
   }
 
-  // Of the tile of keys with this number in the block.
+  // The scales of the tile of keys with this number in the block.
   __device__ TileScales& scales(u32 count) const {
     return reinterpret_cast<TileScales*>(memory + kLayout.scales_offset)[count % larger(scale_places(config), 1)];
   }
 
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
 
-  // Of keys in pages: what the producer knows of its items, between one and the next.
+  // Where keys lie in pages, the producer keeps here what it knows of its items from one item to the next.
   __device__ int& progress(int i) const { return number(i); }
-  // Of V that is transposed: not 0 once there is no more, and nothing in this place.
+  // Not 0 tells the warps that transpose V that no more V comes, and that this place holds none.
   __device__ int& values_ended(u32 stage) const { return number((kInPages ? kProgressNumbers : 0) + stage); }
   __device__ int& number(int i) const { return *reinterpret_cast<int*>(memory + kLayout.numbers_offset + i * 4); }
 
@@ -331,7 +331,7 @@ __device__ inline void fill_ones(const SharedMemory& shared) {
   fence_async_proxy();
 }
 
-// What a block begins with, beside barriers.
+// These functions set the state, beside barriers, that a block begins with.
 __device__ inline void clear_redo(const SharedMemory& shared) {
   if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
 }

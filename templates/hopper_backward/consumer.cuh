@@ -1,5 +1,5 @@
 // The consumer's vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
-// word. What it does and in which order stands there.
+// word. loop.gen.cuh says what the consumer does and in which order.
 //
 // A block takes one tile of keys after the other, 64 for each of its warpgroups, and goes over the query tiles that see them.
 // Scores are kept transposed, keys down and queries across: so P^T and dS^T are, as a thread has them, what the products for

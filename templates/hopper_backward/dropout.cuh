@@ -14,7 +14,7 @@ namespace flashjit {
 constexpr int kQueryTiles = kTileQ / 16;
 using Kept = TileNumbers[1][kQueryTiles];
 
-// Of the keys of the item from `keys` on. Nothing of it depends on scores: it is made while products run.
+// Draws for the keys of the item from `keys` on. The draw does not depend on scores, so it is made while products run.
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const BackwardItem& item, u32 keys,
                             const Steps& at) {
   const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
@@ -55,8 +55,8 @@ __device__ inline MinusD read_minus_d(u32 terms, int i) {
   return d;
 }
 
-// What the P of a step are multiplied with: dP - D, where `dp` has that already if nothing is dropped. Four at a time, of
-// two queries and two keys.
+// Multiplies the P of a step by dP - D, which `dp` has already if nothing is dropped. It takes four at a time, of two
+// queries and two keys.
 struct ByWeight {
   const float* dp;
   const Kept& kept;
@@ -67,8 +67,8 @@ struct ByWeight {
     int first;
     MinusD minus_d;
 
-    // Of weights i and i + 1, a key's and its two queries', P becomes that product. What is dropped of dP is left out, also
-    // where it is not finite.
+    // P of weights i and i + 1, which are of one key and two queries, becomes that product. Dropped elements of dP are
+    // left out, also if they are not finite.
     __device__ void multiply(int i, float& p, float& q) const {
       const int place = first + i;
       const float of_p = p, of_q = q, *dp = all.dp + place;

@@ -28,7 +28,7 @@ __device__ inline void finish_backward(const KernelParams& params, const float* 
   const auto [seq, tile] = query_tile(params, number);
   if constexpr (counts_items(config)) {
     wait_for_head(params, seq, counters);
-    // What follows this launch must not begin before the one before it has ended.
+    // The launch after this one must not begin before the launch before this one has ended.
     if (blockIdx.x == gridDim.x - 1) wait_for_launch_before();
   }
   const int warpgroup = threadIdx.x / kThreadsPerWarpgroup, thread = threadIdx.x % kThreadsPerWarpgroup;

@@ -39,7 +39,7 @@ struct GradientTiles {
     return uniform(in_one);
   }
 
-  // What a thread has of eight queries, from `row` of the tile on, by_logit[2 h + c]: of key h and query c.
+  // Writes what a thread has of eight queries, from `row` of the tile on: by_logit[2 h + c] is of key h and query c.
   template <bool in_one, class Derivatives>
   __device__ void add(const Sequence& seq, int row, const float (&by_logit)[4], const Derivatives (&derivatives)[4]) {
     each_read([&](auto number) {
@@ -73,7 +73,7 @@ struct GradientTiles {
       *reinterpret_cast<float4*>(to[read]) = make_float4(values[0], values[1], values[2], values[3]);
     else add_to_global(to[read], values[0], values[1], values[2], values[3]);
   }
-  // What this needs is found out here, and takes no registers elsewhere.
+  // This finds what it needs by itself, so that it takes no registers elsewhere.
   template <int read>
   __device__ void put_existing(const Sequence& seq, int row, const float (&values)[4]) const {
     const FourKeys at(item, keys, tile);

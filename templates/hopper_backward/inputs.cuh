@@ -1,5 +1,5 @@
-// What a score reads at every query and key of a step, on its way from shared memory to registers. The producer copies it.
-// Where TMA cannot address one of the tensors, each warp copies the part that it reads.
+// Elements that a score reads at every query and key of a step, on their way from shared memory to registers. The producer
+// copies them to shared memory. Where TMA cannot address one of the tensors, each warp copies the part that it reads.
 #pragma once
 
 #include "templates/hopper/inputs.cuh"
@@ -7,7 +7,7 @@
 
 namespace flashjit {
 
-// Of all inputs, for each pair of neighbouring queries that a thread has.
+// The words of all inputs, for each pair of neighbouring queries that a thread has.
 struct InputWords {
   u32 of[kHasInputs ? kTileQ / 4 * kPairWords : 1];
   // The parameters for score i.

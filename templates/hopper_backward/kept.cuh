@@ -2,7 +2,7 @@
 // tiles: where many batch indices or heads share an element, each of its sums is read once, of 16 bits, and not added to
 // memory by itself. A warp that computes nothing stores what the others have written for dQ.
 //
-// Of each tile of keys of each query tile of each head: first the keys of one warpgroup, then those of the other, as shared
+// Each tile of keys of each query tile of each head has first the keys of one warpgroup, then those of the other, as shared
 // memory has them: a row of 128 bytes for each query, in chunks of eight keys, chunk c of row r at c ^ r % 8.
 #pragma once
 

@@ -26,8 +26,8 @@ constexpr bool in_clusters(const KernelConfig& c) { return c.hopper_backward.clu
 constexpr bool deals_to_clusters(const KernelConfig& c) { return in_clusters(c) && adds_in_order(c); }
 constexpr int block_keys(const KernelConfig& c) { return c.tile_kv / c.hopper_backward.cluster; }
 
-// Of dK and dV of so many columns, those that a product takes, and the next one the rest: with the threads of a cluster's
-// block ptxas has 128 registers for an instruction.
+// How many of the columns of dK or dV one product takes; the next product takes the rest. With as many threads as a
+// cluster's block has, ptxas has 128 registers for an instruction.
 constexpr int columns_at_once(const KernelConfig& c, int columns) {
   return in_clusters(c) && columns > 192 ? 128 : columns;
 }
@@ -35,8 +35,8 @@ constexpr int columns_at_once(const KernelConfig& c, int columns) {
 // Is dQ added up in memory, and not a launch of its own?
 constexpr bool adds_dq(const KernelConfig& c) { return c.hopper_backward.dq != DqSums::launch; }
 
-// What a warpgroup computes of dQ in a step: 64 queries by these columns. With 64 queries in a tile warpgroups, or
-// blocks of a cluster, share the columns, with more they share the queries.
+// A warpgroup computes 64 queries by dq_columns() columns of dQ in a step. With 64 queries in a tile warpgroups, or blocks
+// of a cluster, share the columns, with more they share the queries.
 constexpr bool splits_dq_columns(const KernelConfig& c) { return c.tile_q == kRowsPerWarpgroup; }
 constexpr int dq_shares(const KernelConfig& c) {
   return in_clusters(c) ? c.hopper_backward.cluster : c.hopper_backward.warpgroups;
@@ -58,8 +58,8 @@ constexpr bool zeroes_unvisited(const KernelConfig& c) {
 
 // ---- workspace ----
 
-// Of each query tile of each head, in the order of tiles, heads, batch indices: dQ, summed in fp32 in the order in which
-// warpgroups hold it, ...
+// The workspace has for each query tile of each head, in the order of tiles, heads, batch indices: dQ, summed in fp32 in
+// the order in which warpgroups hold it, ...
 constexpr int dq_sum_floats(const KernelConfig& c) { return dq_shares(c) * kRowsPerWarpgroup * dq_columns(c); }
 // ... and what scores and dP are relative to, -LSE / scale and -D, as rows of 16 bytes: three numbers of 16 bits that
 // add up to it, and zeros. First all rows of the one, then all of the other; in clusters, where there is less room, both
@@ -99,8 +99,8 @@ constexpr int kSharedMemoryOfBlock = 227 * 1024;
 // With more, an SM has all of its memory as shared memory but 28 KB.
 constexpr int kSharedMemoryBesideL1 = 195 * 1024;
 
-// What the score reads at every query and key of a step is copied as well, if TMA can: for each warpgroup the queries of
-// the step by its 64 keys, in panels of 128 bytes a row, one panel below the other and one input below the other.
+// Elements that the score reads at every query and key of a step are copied as well, if TMA can: for each warpgroup the
+// queries of the step by its 64 keys, in panels of 128 bytes a row, panels and inputs one below the other.
 constexpr bool has_inputs(const KernelConfig& c) { return (c.inputs_16 | c.inputs_32) != 0; }
 constexpr int tile_input_bytes(const KernelConfig& c, int i) {
   return is_input(c, i) ? c.tile_q * kRowsPerWarpgroup * input_bytes_per_key(c, i) : 0;
@@ -144,8 +144,8 @@ struct HopperBackwardLayout {
 };
 
 // [ row terms | K | row terms | V | Q stages | dO stages | K of the other block, the columns of dQ that this one has | P |
-//   dS, two | dS of the other block, two | barriers | numbers of tiles, two | which item | key of dropout ]. Behind row terms lies what is written once:
-// a product names the rows that follow, see row_terms_room().
+//   dS, two | dS of the other block, two | barriers | numbers of tiles, two | which item | key of dropout ]. Behind row
+// terms lies what is written once: a product names the rows that follow, see row_terms_room().
 constexpr int kDsStages = 2;
 constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) {
   s.k_offset = row_terms_bytes(c);

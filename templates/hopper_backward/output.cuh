@@ -1,4 +1,4 @@
-// What the backward kernels write: pairs of neighbouring columns, or eight of them, and whole rows of gradients.
+// Stores of the backward kernels: pairs of neighbouring columns, or eight of them, and whole rows of gradients.
 #pragma once
 
 #include "templates/hopper_backward/layout.h"

@@ -49,18 +49,19 @@ constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 __device__ inline HeadSums head_sums_of(const KernelParams& params, float* data) {
   return {data, (params.k_len + config.tile_kv - 1) / config.tile_kv, config.hopper_backward.warpgroups * 4};
 }
-// What comes before prepare_backward() ...
+// Gradients of parameters are begun before prepare_backward() ...
 __device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr,
                                         const char* kept_ds = nullptr) {
   zero_gradients<kPrepareThreads, kLoopZeroes>(params, kept_ds != nullptr);
   if constexpr (Variant::kHeadReads > 0) zero_head_sums<kPrepareThreads>(params, head_sums_of(params, head_sums));
 }
-// ... and a launch after all others.
+// ... and ended by a launch after all others.
 __device__ inline void end_parameters(const KernelParams& params, const float* sink_rows, float* head_sums = nullptr) {
   sum_gradients(params, sink_rows, head_sums_of(params, head_sums));
 }
 
-// Of one row, to its place in `terms`, by all threads of the block; those that have no row have sum 0 and hide it.
+// Writes the terms of one row to its place in `terms`. All threads of the block call it; a thread that has no row has sum
+// 0 and hides it.
 __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool hidden, float lse, float sum) {
   sum *= kKeptShare;
   const float minus_lse = hidden ? kHidesRow : -lse * (1.0f / config.scale);
@@ -83,7 +84,7 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
   }
 }
 
-// What the loop adds to: the sums of a query tile, unless an item of the loop sets them to zero, and counters.
+// Sets to zero what the loop adds to: the sums of a query tile, unless an item of the loop does that, and counters.
 __device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters, int* added,
                              int* dealt) {
   if (adds_in_order(config) && threadIdx.x < config.hopper_backward.cluster)

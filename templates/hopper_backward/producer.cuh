@@ -1,12 +1,12 @@
-// The producer's vocabulary: one warp copies K and V of an item, and Q, dO and row terms as far ahead as the ring allows. What
-// it does and in which order stands in loop.gen.cuh.
+// The producer's vocabulary: one warp copies K and V of an item, and Q, dO and row terms as far ahead as the ring allows.
+// loop.gen.cuh says what it does and in which order.
 #pragma once
 
 #include "templates/hopper_backward/work.cuh"
 
 namespace flashjit {
 
-// A tile of K or V, and one of Q or dO: panel by panel, in the boxes of its map. Those of queries have the rows of a step.
+// A tile of K or V, and one of Q or dO: panel by panel, in the boxes of its map. Boxes of queries have the rows of a step.
 __device__ inline void copy_key_rows(u32 to, const PanelLayout& panels, const TensorMap& map, u32 barrier,
                                      const Sequence& seq, int key, u64 policy) {
 #pragma unroll
@@ -51,8 +51,8 @@ __device__ inline void prefetch_inputs(const KernelParams& params, const TensorM
   });
 }
 
-// What the score reads at every query and key of a step, for each warpgroup its keys: as soon as it has read what it needs
-// for the step before, which is after Q of the one before that is free.
+// Copies what the score reads at every query and key of a step, for each warpgroup its keys. A warpgroup's place is free
+// as soon as it has read what it needs for the step before, which is after Q of the step before that is free.
 __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps& maps, const SharedMemory& shared,
                                    const BackwardItem& item, const Steps& at, int step) {
   const Sequence seq = at.sequence(item);

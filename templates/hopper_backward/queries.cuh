@@ -1,6 +1,6 @@
 // dQ by a launch of its own: the same bits in every run, and nothing to be zeroed or added up in memory. A block has two
-// warpgroups of 64 queries each and goes over the key tiles that they see; dQ stays in registers. What the roles of a block do,
-// and in which order, stands in loop.gen.cuh: this is the vocabulary.
+// warpgroups of 64 queries each and goes over the key tiles that they see; dQ stays in registers. loop.gen.cuh says what
+// the roles of a block do, and in which order: this is the vocabulary.
 #pragma once
 
 #include "templates/hopper_backward/output.cuh"

@@ -1,7 +1,7 @@
 // The vocabulary of blocks whose warpgroups have roles, where dK and dV do not fit into the registers of one. A block has 64
 // keys. The first warpgroup computes scores and dV, the second dP and dK; P goes from the one to the other in fp32: a key may
-// have no P that fp16 can hold. dQ is made apart, or by a third warpgroup (cluster.cuh). What they do and in which order
-// stands in loop.gen.cuh.
+// have no P that fp16 can hold. dQ is made apart, or by a third warpgroup (cluster.cuh). loop.gen.cuh says what the
+// warpgroups do and in which order.
 #pragma once
 
 #include "templates/hopper_backward/order.cuh"
@@ -28,7 +28,7 @@ struct RoleSums {
     if constexpr (kRest > 0) PartSums::read(rest, of_rest);
     return true;
   }
-  // What item it is of is found out once more: kept through the loop it would cost registers.
+  // The item is found out once more: if it were kept through the loop, it would cost registers.
   template <Element output>
   __device__ void store(const KernelParams& params, const SharedMemory& shared, void* tensor, const Strides& strides,
                         float scale, const PartSums& all) {

@@ -1,4 +1,4 @@
-// What the warpgroups of the backward kernels have in common: turns, and scores kept transposed, a thread with two keys
+// The warpgroups of the backward kernels have this in common: turns, and scores kept transposed, a thread with two keys
 // (lane / 4 and lane / 4 + 8 of its warp's 16) and two neighbouring queries of every eight.
 #pragma once
 
@@ -44,7 +44,7 @@ __device__ inline void store_ds(u32 panel, const Fragments& ds) {
   for (int i = 0; i < kQuerySteps; ++i) store_matrices_transposed(to + i * 16 * kPanelWidth, ds[i]);
 }
 
-// (What the score reads behind the last query may be anything.)
+// Do some scores of the tile have to be hidden? (Elements that the score reads behind the last query may be anything.)
 __device__ inline bool is_mixed(const BackwardItem& item, int tile) {
   return tile < item.full_first || tile > item.full_last || (kHasInputs && (tile + 1) * kTileQ > item.seq.q_len);
 }
@@ -176,7 +176,7 @@ __device__ inline ExponentAndSlope exponent_and_slope(float product, const Kerne
   return {both.score * kLog2e, both.slope};
 }
 
-// What the logits of scores first..first + 3 are relative to: of their two queries, as exponents of 2.
+// The logits of scores first..first + 3 are relative to these: one for each of their two queries, as exponents of 2.
 struct MinusLse {
   float of[2];
   __device__ MinusLse(u32 terms, int first) {
@@ -195,7 +195,7 @@ struct MinusLse {
   }
 };
 
-// Of all products of a warp: are arguments of tanh so small?
+// Are the arguments of tanh, for all products of a warp, small enough for the polynomial?
 __device__ inline bool small_arguments(const Scores& s) {
   float largest[4] = {};
 #pragma unroll
@@ -335,7 +335,7 @@ __device__ inline void make_ds_and_sums(Fragments& ds, Scores& p, const ByWeight
   }
 }
 
-// What dS gives for tensors that are read in tiles.
+// Makes of dS the gradients of tensors that are read in tiles.
 template <bool in_one>
 __device__ inline void put_gradients(const Scores& ds, GradientTiles& tiles, const KernelParams& params,
                                      const ScorePlace& place) {

@@ -22,8 +22,8 @@ __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequenc
 // the next: with a causal mask the first tile has most queries, and what is left for the end is short.
 // (A causal mask, 4 x 4096: d=128 543 TFLOP/s for 524, d=192 469 for 458; packed d=128 497 for 470; but d=64 619 for 636 at
 // 1 x 16384, d=256 with dq=launch 295 for 306 at 16 x 1024; H200, 2026-11-24.)
-// What all batch indices share of a score's tensors, and of their gradients, L2 has for all of them if a head of all is
-// taken together.
+// Where batch indices share elements of a score's tensors, and of their gradients, L2 has them for all batch indices if
+// the same head of all batch indices is taken together.
 constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;
 // Sums in order want few tiles of a head at work: each comes behind the one before it.
 constexpr bool kUneven = kPacked || adds_in_order(config) ||
@@ -76,16 +76,17 @@ struct Ahead {
 __device__ inline bool zeroes_ahead(const KernelParams& params) {
   return params.work_counters && params.tiles_q > 0 && params.parts == 1;
 }
-// Of a group of heads, how many shares are zero.
+// The counter of a group of heads that says how many shares have been set to zero.
 template <class Counter>
 __device__ inline Counter* zeroed_of(const KernelParams& params, int of_group, Counter* counters) {
   return counters + heads_with_keys(params) + of_group;
 }
 
-// Of the launches before and after the loop, which begins with the first heads: what was written last is in L2 yet.
+// The launches before and after the loop take the last number first: the loop begins with the first heads, and L2 still
+// has what was written last.
 __device__ inline int last_first() { return static_cast<int>(gridDim.x - 1 - blockIdx.x); }
 
-// The tile of a number. Of packed sequences it may lie behind the end.
+// The tile of a number. With packed sequences it may lie behind the end of its sequence.
 struct QueryTile {
   Sequence seq;
   int tile;

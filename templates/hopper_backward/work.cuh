@@ -31,7 +31,7 @@ constexpr int kWrittenBarrier = kTurnBarrier + 2, kReadBarrier = kWrittenBarrier
 constexpr int kDsBarrier = kReadBarrier + 1;  // in clusters: of the warps that make dS
 
 __device__ inline u32 cluster_rank() { return kInClusters ? blockIdx.x % config.hopper_backward.cluster : 0; }
-// Of the item's keys, the first of this block.
+// The first key of this block, counted from the first key of the item.
 __device__ inline u32 first_key_of_block() { return cluster_rank() * block_keys(config); }
 
 // A tile of keys, and the query tiles of a head that see any of it: from `first` to `last`. In `full_first`..`full_last` all
@@ -74,7 +74,7 @@ __device__ inline Place place_of(const KernelParams& params, int block, int bloc
   return {first + at % those, at / those};
 }
 
-// Of dense sequences, where `heads` groups of so many are counted.
+// The sequence of a place with dense sequences, where a batch index has `heads` groups of `group` heads each.
 __device__ inline Sequence sequence_of_place(const KernelParams& params, const Place& place, int heads, int group) {
   if constexpr (kBatchesTogether)
     return sequence_of(params, place.head % params.batch, place.head / params.batch * group);
@@ -101,7 +101,7 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
   return item;
 }
 
-// What the producer has found, as all lanes of a warp have it: ptxas is told that it is the same for all. False: there
+// Reads the item that the producer has found, and tells ptxas that it is the same for all lanes of a warp. False: there
 // are no more items.
 __device__ inline bool read_item(BackwardItem& item, const KernelParams& params, const BackwardItem& found) {
   item.k_lo = uniform(found.k_lo);
@@ -114,7 +114,7 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
   return true;
 }
 
-// The steps of a block: the query tiles that it visits, head after head. Those in a hole of the mask are stepped over.
+// The steps of a block: the query tiles that it visits, head after head. Tiles in a hole of the mask are stepped over.
 struct Steps {
   int tile, head;
 
@@ -228,7 +228,7 @@ struct SharedMemory {
   __device__ u32 item_empty(u32 place) const { return item_full(kItemPlaces + place); }
   __device__ u32 item_wanted() const { return item_full(2 * kItemPlaces); }
 
-  // What the block works on, or will.
+  // An item that the block works on, or will work on.
   __device__ BackwardItem& item(u32 place) const {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
   }
@@ -237,7 +237,7 @@ struct SharedMemory {
   __device__ u32 turn(u32 i) const { return kInClusters ? ds_barrier(3, i) : exchange_full(2 * kExchanges + i); }
   __device__ u32 added(u32 i) const { return kInClusters ? ds_barrier(4, i) : exchange_empty(i); }
 
-  // What the score reads, of each warpgroup: there is one place, which is free again when all has gone to registers.
+  // Elements that the score reads, of each warpgroup: there is one place, which is free again when all are in registers.
   template <int i>
   __device__ u32 inputs(u32 warpgroup) const {
     constexpr int kBytes = tile_inputs_bytes(config), kOffset = tile_input_offset(config, i);
@@ -246,7 +246,8 @@ struct SharedMemory {
   __device__ u32 inputs_full(u32 warpgroup) const { return exchange_full((kOrdered ? 3 : 2) * kExchanges + warpgroup); }
   __device__ u32 inputs_empty(u32 warpgroup) const { return inputs_full(kWarpgroups + warpgroup); }
 
-  // In clusters, likewise: dO by itself; dS of this block, which is read in both, and of the other.
+  // Clusters alone have these places, and barriers (full, empty) for them: K of the other block; dO by itself; dS of this
+  // block, which both blocks read, and dS of the other block.
   __device__ u32 other_k() const { return base + kLayout.other_k_offset; }
   __device__ u32 ds(u32 stage) const { return base + kLayout.ds_offset + stage * kLayout.ds.bytes(); }
   __device__ u32 other_ds(u32 stage) const { return base + kLayout.other_ds_offset + stage * kLayout.ds.bytes(); }
@@ -283,9 +284,9 @@ __device__ inline void each_item(const KernelParams& params, const SharedMemory&
   }
 }
 
-// Where items come from. Those of sums in order wait for each other, and all come from a counter of the call: those of
-// smaller numbers have then begun, whichever blocks run at the same time. (Without queries none waits, and no launch has
-// been there that sets it to zero.)
+// The counter that gives out items; null: there is none. Items with sums in order wait for each other, so all of them come
+// from a counter of the call: items of smaller numbers have then begun, whichever blocks run at the same time. (Without
+// queries no item waits, and no launch has set the counter to zero.)
 __device__ inline int* item_counter(const KernelParams& params, int* dealt) {
   if constexpr (kOrdered) return params.tiles_q > 0 ? dealt : nullptr;
   return params.work_counters;

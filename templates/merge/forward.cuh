@@ -1,4 +1,4 @@
-// What attention gave for parts of the keys, put together: the outputs of a row are weighted by the exponentials of
+// Puts the results of attention for parts of the keys together: the outputs of a row are weighted by the exponentials of
 // their LSE. Bound by reading them once.
 #pragma once
 
@@ -50,8 +50,8 @@ __device__ inline void store_columns(void* o, Int64 at, const Columns& c) {
   out.store(static_cast<Bits<config.output>*>(o) + at);
 }
 
-// Of the parts of a sequence. With a shared prefix all but the last are of keys that sequences share; one that has fewer
-// before its queries shares none.
+// The first part of a sequence that counts. With a shared prefix all parts but the last are of keys that sequences share; a
+// sequence that has fewer keys before its queries shares none.
 __device__ inline int first_part(const KernelParams& p, Int64 b) {
   if constexpr (!config.shared_prefix) return 0;
   return Int64{p.k_lens[b]} - p.q_len < *p.shared_prefix ? max(p.k_len - 1, 0) : 0;

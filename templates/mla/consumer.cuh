@@ -1,5 +1,5 @@
 // The consumers' vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
-// word. What the two warpgroups do and in which order stands there.
+// word. loop.gen.cuh says what the two warpgroups do and in which order.
 //
 // O of 64 rows is 128 KB: two warpgroups share it, each with half the columns. Tiles of keys belong to them in turn: one
 // computes S of a tile and its softmax, hands P to the other through shared memory, and both add P V of their columns.
@@ -13,8 +13,8 @@
 
 namespace flashjit {
 
-// A warpgroup: `half` of O, and the place of the tiles that are its own. What follows from it is known to the compiler,
-// so that descriptors of matrix products stay in uniform registers.
+// A warpgroup: `half` of O, and the place of the tiles that are its own. The compiler knows what follows from `half`, so
+// that descriptors of matrix products stay in uniform registers.
 template <u32 half>
 struct ConsumerState {
   static constexpr u32 kOwn = half, kOther = 1 - half;
@@ -51,8 +51,8 @@ struct ConsumerState {
     }
   }
 
-  // The pieces of this warpgroup's columns. Those of the other's tile that it does not read may come again before it has
-  // seen them.
+  // Waits for the pieces of this warpgroup's columns. Pieces of the other warpgroup's tile that this one does not read may
+  // come again before it has seen them.
   __device__ void await_full_half(u32 stage, u32 parity) const {
     constexpr int kPieces = kMlaPieces / kMlaConsumers;
 #pragma unroll

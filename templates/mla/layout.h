@@ -14,7 +14,7 @@ constexpr int kMlaProducerRegisters = 56, kMlaConsumerRegisters = 224;
 
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
-// A tile arrives in pieces, two for each half of V. What lies behind V comes with the last.
+// A tile arrives in pieces, two for each half of V. The columns behind V come with the last piece.
 constexpr int kMlaPieces = 2 * kMlaConsumers;
 
 // Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
@@ -41,13 +41,14 @@ struct MlaLayout {
   int bytes = 0;
 };
 
-// Of each place of K: its pieces full, and the halves of V empty. Of Q: full, empty.
+// Each place of K has barriers for its pieces (full) and for the halves of V (empty). Q has two: full and empty.
 constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers) + 2;
-// Of each row: its reference; a factor from each warpgroup to the other, its sum and its largest score; and of each warp
-// whether factors count.
+// Each row has its reference, and from each warpgroup a factor for the other one, a sum and a largest score; each warp of
+// both has a flag whether factors count.
 constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
 
-// What the copies of K are at, and the warp that calls it to L2; of the others, the segment before, this one and the next.
+// The warp that copies K and the warp that calls it to L2 have their own progress; the other warps have the segment
+// before, this one and the next.
 constexpr int kProgressBytes = 160, kMlaCopies = 2, kMlaSegments = 3;
 
 constexpr MlaLayout mla_layout(const KernelConfig& c) {

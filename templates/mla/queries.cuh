@@ -1,5 +1,5 @@
 // The vocabulary of the warp that copies Q, and finds the segments that the consumers work on: both while these are at the
-// segment before. What it does and in which order stands in loop.gen.cuh.
+// segment before. loop.gen.cuh says what this warp does and in which order.
 #pragma once
 
 #include "templates/mla/producer.cuh"

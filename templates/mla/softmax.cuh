@@ -16,7 +16,8 @@ using Scores = float[kScores];
 using Output = float[kOutputs];
 using Probabilities = u32[kMlaKeys / 16][4];  // two to a word
 
-// What exponentials of a thread in a row of a tile may add up to before the row's reference rises: P is to fit into halves.
+// The largest sum of a thread's exponentials in a row of a tile with which the row's reference does not rise: P must fit
+// into halves.
 constexpr float kMostSum = 0x1p12f;
 
 // The row of the block that this thread's row h is.
@@ -43,7 +44,7 @@ struct SoftmaxRows {
   }
 };
 
-// What score and mask are told of a row of the tile. Rows behind the last are taken for the last.
+// Score and mask get these for a row of the tile. Rows behind the last are taken for the last.
 struct Query {
   Sequence seq;
   int q;

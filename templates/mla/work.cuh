@@ -1,5 +1,5 @@
-// What the warpgroups of a block have in common: places in shared memory, barriers, and the order of the tiles. How the
-// keys of a call are dealt out is decode/work.cuh's; a range belongs to a cluster.
+// The warpgroups of a block have this in common: places in shared memory, barriers, and the order of the tiles.
+// decode/work.cuh says how the keys of a call are dealt out; a range belongs to a cluster.
 #pragma once
 
 #include "templates/decode/rows.cuh"
@@ -99,7 +99,7 @@ struct Segments {
   }
 };
 
-// What the consumers, or the producer, are at: in shared memory, as they are short of registers.
+// How far the consumers, or the producer, have come. It lies in shared memory, as they are short of registers.
 struct Progress {
   Segments segments;
   Segment segment;

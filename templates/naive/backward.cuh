@@ -13,10 +13,10 @@ __device__ inline float naive_number(u16 bits) {
 }
 
 struct NaiveRow {
-  float lse, delta;  // for exp2; what is subtracted from dP: the sum of dO O - dlse
+  float lse, delta;  // lse is for exp2; delta, the sum of dO O - dlse, is subtracted from dP
 };
 
-// Of a query, by a warp. A row that sees nothing has an lse of -infinity: of +infinity its P is 0.
+// A warp finds the facts of a query. A row that sees nothing has an lse of -infinity; +infinity makes its P 0.
 __device__ inline NaiveRow naive_row_facts(const KernelParams& p, const Sequence& seq, int q) {
   using Stored = Bits<config.element>;
   const auto* o = static_cast<const Stored*>(p.o) + query_row(p.o_stride, seq, seq.h, q);

@@ -21,7 +21,7 @@ constexpr int naive_product_smem(const KernelConfig& c) {
          tile_layout(kNaiveTile, padded_dim_v(c), c.element).bytes();
 }
 
-// Of gradients.
+// Shared memory of the kernels of gradients.
 constexpr int naive_score_gradients_smem(const KernelConfig& c) {
   const int qk = tile_layout(kNaiveTile, padded_dim_qk(c), c.element).bytes(),
             v = tile_layout(kNaiveTile, padded_dim_v(c), c.element).bytes();

@@ -1,4 +1,4 @@
-// What the steps of the textbook versions have in common: 64 x 64 tiles, multiplied by four warps of 16 rows each.
+// Code that the steps of the textbook versions have in common: 64 x 64 tiles, multiplied by four warps of 16 rows each.
 #pragma once
 
 #include "templates/device.cuh"
@@ -20,7 +20,7 @@ __device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, in
   return (static_cast<Int64>(seq.b) * config.heads_q + seq.h) * p.q_len + q;
 }
 
-// Is the weight of a query and a key dropped? A call for each: what the fused kernels save is part of what they are.
+// Is the weight of a query and a key dropped? Each has its own call: what the fused kernels save is part of what they are.
 __device__ inline bool naive_drops(const FourWords& key, const Sequence& seq, int q, int k) {
   return is_dropped(dropout_number(dropout_words(key, seq.b, seq.h, q, k), q, k), config.dropped);
 }
@@ -44,7 +44,7 @@ __device__ inline void naive_multiply_rows(float (&s)[kNaiveTile / 8][4], u32 qu
   }
 }
 
-// sums += weights rows, of a tile of weights or, transposed, of what lies in it: 64 x 64.
+// sums += weights rows, for a tile of weights as it lies or transposed: 64 x 64.
 template <bool transposed, int columns>
 __device__ inline void naive_multiply_weights(float (&sums)[columns][4], u32 weights, u32 rows) {
   constexpr TileLayout kWeights = tile_layout(kNaiveTile, kNaiveTile, config.element),

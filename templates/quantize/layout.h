@@ -23,9 +23,9 @@ constexpr int blocks_of_heads(const KernelConfig& c) { return (c.heads_q + heads
 // Tiles that share a scale; 0: all of a head.
 constexpr int tiles_of_scale(const KernelConfig& c) { return c.scale_block / c.tile_q; }
 
-// A block takes one tile after the other, and asks for the next one while it computes. Nothing copies 2 bytes to shared memory;
-// rows that turn leave no registers for it (d=128 spills 120 bytes; 256 takes 101 us for 96), and short rows have many blocks in
-// an SM instead (d=64: 19.6 us for 18.8; H200, 2026-11-28).
+// A block takes one tile after the other, and asks for the next one while it computes. Nothing copies 2 bytes to shared
+// memory; rows that turn leave no registers for it (d=128 spills 120 bytes; 256 takes 101 us for 96), and short rows have
+// many blocks in an SM instead (d=64: 19.6 us for 18.8; H200, 2026-11-28).
 constexpr bool reads_ahead(const KernelConfig& c) {
   return c.copy_bytes > 2 && c.rope == Rope::none && c.head_dim_qk > 64;
 }

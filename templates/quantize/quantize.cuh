@@ -10,7 +10,7 @@
 namespace flashjit {
 
 constexpr float kLargestNarrow = config.results == Narrow::e4m3 ? 448.0f : 57344.0f;
-// What x is multiplied with beside that: the matrix of a rotation leaves it longer.
+// x is multiplied with this as well: the matrix of a rotation leaves a row longer.
 constexpr float kLength = config.rotate ? rotation_factor(config.head_dim_qk) : 1.0f;
 // Where nothing is larger, the scale is 1: a quotient with it would overflow.
 constexpr float kNothing = 0x1p-100f;
@@ -36,11 +36,11 @@ struct Tile {
   }
   // Numbers of packed sequences are some more than there are tiles.
   __device__ bool has_rows() const { return kRows != Rows::packed || tile * config.tile_q < seq.q_len; }
-  // Of a tensor, where its rows have these strides.
+  // The offset of a token's row in a tensor whose rows have these strides.
   __device__ Int64 row(const Strides& stride, int token) const { return query_row(stride, seq, seq.h, token); }
 };
 
-// Of two rows of a lane.
+// The tokens of the two rows of a lane, and whether there are such rows.
 struct RowPair {
   int token[2];
   bool valid[2];
@@ -53,7 +53,7 @@ struct RowPair {
   }
 };
 
-// Of a row's token in its sequence. A token before the first one turns as that.
+// The position of a row's token in its sequence. A token before the first one turns as the first one.
 __device__ inline int position_of(const KernelParams& p, const Tile& tile, int token) {
   if (p.positions == nullptr) return max(p.first_position + token, 0);
   return min(max(p.positions[tile.row(p.positions_stride, token)], 0), p.rope_positions - 1);
@@ -108,7 +108,7 @@ __device__ inline float largest_finite(Values& v) {
   return largest_of(v);
 }
 
-// Of numbers that are not negative, which are ordered as their bits are.
+// The largest of numbers that are not negative, which are ordered as their bits are.
 __device__ inline float largest_of_warp(float x) {
   u32 largest;
   asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(largest) : "r"(__float_as_uint(x)));
@@ -174,7 +174,7 @@ __device__ inline void store_scale(const KernelParams& p, const Tile& tile, int 
       size > kNothing ? __fdiv_rn(size, kLargestNarrow) : 1.0f;
 }
 
-// What a block has of a tile.
+// The numbers of a tile that a lane has, turned and rotated.
 struct Computed {
   RowPair rows;
   Values v;
@@ -224,7 +224,7 @@ __device__ inline void quantize_blocks(const KernelParams& p) {
   });
 }
 
-// Where a scale is that of more, the first launch leaves the largest number of each tile: of all of a head, by number.
+// Where several tiles share a scale, the first launch leaves the largest number of each tile: all of a head, by number.
 __device__ inline Int64 place_of_largest(const KernelParams& p, const Tile& tile, int number) {
   return static_cast<Int64>(tile.seq.h) * (kRows == Rows::packed ? p.tiles_q : p.tiles_q * p.batch) + number;
 }

@@ -24,7 +24,7 @@ __device__ inline int column_of(int piece, int lane) {
 // Head dims are multiples of 8, and the last piece may be longer.
 __device__ inline bool has_column(int column) { return config.head_dim_qk % 16 == 0 || column < config.head_dim_qk; }
 
-// What a lane has of rows lane / 4 and lane / 4 + 8 of its warp.
+// A lane's pieces of rows lane / 4 and lane / 4 + 8 of its warp.
 using Piece = Words<2 * kColumnsOfPiece, config.copy_bytes>;
 struct Raw {
   Piece of[2][kPieces];
@@ -102,8 +102,8 @@ __device__ inline Values numbers_of(const Raw& raw) {
 // With 3 or 5, four columns of a lane are mixed with others; without a rotation it is of no use.
 constexpr int kParts = config.rotate ? rotation_parts(config.head_dim_qk) : 1;
 
-// What mma.sync multiplies 16 columns of a row with: row 4 t + e of the matrix is the e-th of lane t's, and so is its
-// column. Two halves of 8 columns, each of two words.
+// The matrix that mma.sync multiplies 16 columns of a row with: its row 4 t + e belongs to element e of lane t, and so does
+// its column 4 t + e. It has two halves of 8 columns, each of two words.
 struct Mixer {
   u32 of[2][2];
 };

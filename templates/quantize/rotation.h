@@ -1,6 +1,5 @@
-// The rotation of `rotate`: what every row of d columns is multiplied with before it is rounded to 8 bits, so that a
-// large column is spread over all of them. Q and K get the same one, so Q K^T stays what it is. Shared by host and
-// device.
+// The rotation of `rotate`: every row of d columns is multiplied with a matrix before it is rounded to 8 bits, so that a
+// large column is spread over all of them. Q and K get the same one, so Q K^T stays what it is. Shared by host and device.
 //
 //   rotated = M (signs * row) / sqrt(d)
 //
@@ -20,9 +19,9 @@ constexpr int rotation_parts(int d) {
   return odd <= 5 ? odd : 0;
 }
 
-// Bits of Philox4x32-10 under the key (0, 0), of the counters (0, 0, 0, 0) and (1, 0, 0, 0). Column c is negated where
-// bit c / 2 % 16, of odd columns 16 more, of word c / 32 is set: the two columns of a register then have their bits 16
-// apart, as the register has their signs.
+// Bits of Philox4x32-10 under the key (0, 0), for the counters (0, 0, 0, 0) and (1, 0, 0, 0). Column c is negated where bit c
+// / 2 % 16 (16 more for odd columns) of word c / 32 is set: the two columns of a register then have their bits 16 apart, as
+// the register has their signs.
 constexpr unsigned kRotationSigns[8] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8,
                                         0xf8e4cca4, 0x5cb200db, 0xb1a574eb, 0x097eff67};
 constexpr unsigned rotation_sign(int column) {

@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-// Of a lane's columns of a piece.
+// Numbers of a lane's columns of a piece.
 struct Columns {
   float of[kColumnsOfPiece];
 };
@@ -36,7 +36,7 @@ __device__ inline Columns columns_of(const Piece& piece) {
   return columns;
 }
 
-// Of so many pairs that follow each other.
+// The angles of so many pairs that follow each other.
 template <int pairs>
 __device__ inline Angles angles_of(const KernelParams& p, int position, int first) {
   Angles angles;
@@ -58,7 +58,7 @@ __device__ inline Angles angles_of(const KernelParams& p, int position, int firs
   return angles;
 }
 
-// By columns. Those that do not turn have the angle 0.
+// The angles of a lane's columns. Columns that do not turn have the angle 0.
 __device__ inline Angles angles_at(const KernelParams& p, int position, int column) {
   if constexpr (kTurnTogether && rope::kHalf) {
     return angles_of<kColumnsOfPiece>(p, position, rope::pair_of(column));
@@ -82,7 +82,7 @@ __device__ inline Angles angles_at(const KernelParams& p, int position, int colu
   }
 }
 
-// The other columns of the pairs; of a row that is none, zeros.
+// The other columns of the pairs; zeros for a row that does not exist.
 __device__ inline Columns partners_at(const u16* row, bool valid, const Columns& own, int column) {
   Columns partners = {};
   if constexpr (!rope::kHalf) {
@@ -113,7 +113,7 @@ __device__ inline Piece piece_of(const Columns& c) {
   return piece;
 }
 
-// What a lane has of a piece, and of the one that has the other columns of its pairs.
+// Turns a lane's piece together with the piece that has the other columns of its pairs.
 __device__ inline void turn_pieces(const Angles& angles, Piece& first, Piece& second) {
   const Columns x = columns_of(first), y = columns_of(second);
   Columns a, b;
@@ -136,8 +136,8 @@ __device__ inline void turn_piece(const KernelParams& p, const u16* row, bool va
   piece = piece_of(columns);
 }
 
-// `rows`: where in x they begin. Those that are none have a position, too, and stay without numbers: without branches around
-// them all angles are asked for at once (half(128), H200, 2026-11-25: 41.6 us for 53.5).
+// `rows`: where in x they begin. Rows that do not exist have a position, too, and stay without numbers: without branches
+// around them all angles are asked for at once (half(128), H200, 2026-11-25: 41.6 us for 53.5).
 __device__ inline void turn(const KernelParams& p, const Int64 (&rows)[2], const bool (&valid)[2],
                             const int (&positions)[2], int lane, Raw& raw) {
 #pragma unroll

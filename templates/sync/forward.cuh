@@ -47,7 +47,7 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Se
       }
 }
 
-// What makes scores of products with a query. Where blocks of queries have scales of their own, a tile may hold several.
+// This factor makes scores of products with a query. Where blocks of queries have scales, a tile may hold several.
 __device__ inline float row_scale(const KernelParams& params, const BlockState& block, int q) {
   if constexpr (!is_scaled(config)) return config.scale;
   else if constexpr (has_scaled_queries(config) && config.scale_block > 0) return score_scale(params, block.seq, q);
@@ -105,8 +105,8 @@ __device__ inline void scale_output(float (&o)[kOTiles][4], int half, float fact
   }
 }
 
-// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns
-// whether the scores have had their reference subtracted already: of large ones it must be, exactly, before they are
+// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns whether the
+// scores have had their reference subtracted already: a large reference must be subtracted, exactly, before scores are
 // scaled.
 __device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o,
                                         const float (&maximum)[kMTiles][2]) {

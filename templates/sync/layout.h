@@ -17,9 +17,9 @@ constexpr int part_columns(const KernelConfig& c) {
 }
 constexpr int padded_part(const KernelConfig& c) { return round_up(part_columns(c), step_columns(c.element)); }
 
-// Shared memory of the sync family: [ Q | K stages | V stages | block | key of dropout ]. The output tile is staged in Q's place (each
-// warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers passes
-// through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
+// Shared memory of the sync family: [ Q | K stages | V stages | block | key of dropout ]. The output tile is staged in Q's
+// place (each warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers
+// passes through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
 // block agree on and would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
 constexpr int kBlockStateBytes = 96;
 

@@ -1,4 +1,4 @@
-// What the matrix instructions of the sync loop take, of elements of 16 bits and of 8, and which columns of O they give.
+// Operands of the sync loop's matrix instructions, with elements of 16 bits and of 8, and which columns of O they give.
 #pragma once
 
 #include "templates/sync/layout.h"
@@ -50,8 +50,8 @@ __device__ inline void convert_weights(u32 (&a)[4], const float (*p)[4]) {
   }
 }
 
-// V of a step, for kStepTiles tiles of O. Transposed, 16 bits are two columns of a key of 8 bits: those of even number
-// are for a tile of O, those of odd number for the next.
+// V of a step, for kStepTiles tiles of O. Transposed, 16 bits are two columns of a key of 8 bits: columns of even number are
+// for a tile of O, and columns of odd number for the next.
 __device__ inline void load_values(u32 (&v)[kStepTiles][2], u32 address) {
   if constexpr (kNarrow) {
     constexpr u32 kEven = 0x6420, kOdd = 0x7531;
@@ -81,7 +81,7 @@ __device__ inline int first_column(int j) {
   const int lane = threadIdx.x % 4;
   return kNarrow ? j / 2 * 16 + lane * 4 + j % 2 * 2 : j * 8 + lane * 2;
 }
-// Of 8 bits a tile has every other column: a thread's four are in two of them.
+// With elements of 8 bits a tile has every other column: a thread's four columns are in two tiles, and are sorted here.
 template <int tiles>
 __device__ inline void sort_columns(float (&o)[tiles][4]) {
   if constexpr (kNarrow) {

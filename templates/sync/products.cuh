@@ -20,7 +20,7 @@ using HeldQueries = QueryFragments[kHeldSteps];
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 
-// Of three tiles: see tile_operands.cuh.
+// A lane's addresses in the tiles of Q, K and V: see tile_operands.cuh.
 __device__ inline u32 query_lane(u32 queries) {
   return queries + kLayout.q.offset(warp_id() * rows_per_warp(config) + lane_id() % 16, lane_id() / 16);
 }

@@ -1,4 +1,4 @@
-// What a block of the sync family works on: its query tile, which KV tiles it visits, and how they come to shared memory.
+// The work of a block of the sync family: its query tile, which KV tiles it visits, and how they come to shared memory.
 #pragma once
 
 #include "templates/dropout.cuh"
@@ -14,8 +14,8 @@ constexpr int kThreads = threads_of(config);
 constexpr int kParts = value_parts(config), kColumns = part_columns(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
 
-// What all threads of the block agree on. It lies in shared memory and is read where it is needed: registers are what
-// this kernel is short of.
+// The values that all threads of the block agree on. They lie in shared memory and are read where they are needed: registers
+// are what this kernel is short of.
 struct BlockState {
   Sequence seq;
   const Cached* k;  // where the rows of this sequence and KV head begin: key_begin()
@@ -25,7 +25,7 @@ struct BlockState {
   int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
   int full_begin, full_end;   // keys in between are visible to every query: no mask code
   int end;                    // keys from here on are visible to none: their values are not looked at, NaN or not
-  float score_scale;          // where that is known at run time only; of the first query
+  float score_scale;          // that of the first query, where it is known at run time only
 };
 static_assert(sizeof(BlockState) <= kBlockStateBytes);
 

@@ -212,6 +212,36 @@ def test_pages_are_narrow():
             for number, line in enumerate(text.splitlines(), 1) if wide(line)])
 
 
+# Sentences of comments that begin with a word which leaves them without a subject: at most so many a folder. The numbers only fall.
+ODD_BEGINNINGS = re.compile(r"(?:^|[.:;)] )(?:Of|Those|What|Likewise)\b(?![^.;]*\?)")
+MOST_ODD = {"templates": 0, "compiler": 0, "codegen": 0, "runtime": 0, "autotune": 0, "tools": 0}
+
+
+def comments(text):
+    """The blocks of // comments, each as one text."""
+    block = []
+    for line in text.splitlines() + [""]:
+        comment = re.match(r"^\s*// (.*)$", line)
+        if comment:
+            block.append(comment.group(1))
+            continue
+        if block:
+            yield " ".join(block)
+            block = []
+        behind = re.match(r'^[^"]*[^\s"/][^"]*?\s// (.*)$', line)
+        if behind:
+            yield behind.group(1)
+
+
+def test_comments_have_subjects():
+    found = {folder: [] for folder in MOST_ODD}
+    for path, folder, text in files(".h", ".cpp", ".cuh"):
+        if folder in found:
+            found[folder] += [f"{path}: {comment[match.start():][:80]}" for comment in comments(text) for match in ODD_BEGINNINGS.finditer(comment)]
+    report([f"{len(all)} in {folder}, at most {MOST_ODD[folder]} are allowed:\n" + "\n".join(all) for folder, all in found.items()
+            if len(all) > MOST_ODD[folder]])
+
+
 def test_python_syntax():
     for path, _, text in files(".py"):
         ast.parse(text, path)

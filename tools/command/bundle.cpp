@@ -73,7 +73,8 @@ Result<void> verify(const std::string& path, Output& output) {
   return {};
 }
 
-// What several have is taken from the first that has it. Code is checked, but neither made anew nor compressed again.
+// A kernel that several bundles have is taken from the first that has it. Code is checked, but neither made anew nor
+// compressed again.
 Result<void> merge(const BundleArgs& args, Output& output) {
   BundleIndex merged;
   std::vector<PackedCode> codes;

@@ -1,4 +1,4 @@
-// What the parts of `flashjit cache` share.
+// The parts of `flashjit cache` share these functions.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ Result<StorePath> store_path(const std::string& directory, const EnvironmentSett
 inline constexpr const char* kDirHelp =
     "The store: a directory, then shared ones after ':' (default: FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then ~/.cache/flashjit)";
 
-// What an entry says of its kernel; "" where it does not.
+// Returns a fact that an entry says of its kernel; "" where the entry does not say it.
 std::string fact(const StoreListing& entry, const char* name);
 
 void add_cache_explain(CLI::App& cache, int& exit_code);

@@ -29,7 +29,7 @@ namespace {
 
 const std::vector<std::string> kKinds = {"spec", "ir", "cuda", "ptx", "cubin", "facts", "llvm"};
 
-// What --out writes where --emit names nothing: of these, what the target has.
+// --out writes these where --emit names nothing, as far as the target has them.
 const std::vector<std::string> kWritten = {"spec", "cuda", "cubin", "llvm", "facts"};
 
 struct CompileArgs {
@@ -63,8 +63,8 @@ bool wants(const CompileArgs& args, std::string_view kind) {
   return is_among(args.emit.empty() && !args.out.empty() ? kWritten : args.emit, kind);
 }
 
-// What the compiler reports is the launch: the same number for all threads of a block. Warpgroups that compute have more if others give
-// theirs back, which shows in that as many for all would not fit.
+// The compiler reports the registers of the launch: the same number for all threads of a block. Warpgroups that compute
+// have more if others give theirs back, which shows in that as many for all would not fit.
 std::string redistributed_registers(const Plan& plan, const Facts& facts) {
   const Family family = plan.schedule.family;
   if (!family->registers) return {};

@@ -47,8 +47,8 @@ Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
   return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
 }
 
-// What the cost model takes where `prepare` is told these sizes, by a caller who brings a workspace as `run` and `bench`
-// do; none: the same as without.
+// Returns the schedule that the cost model takes where `prepare` is told these sizes, by a caller who brings a
+// workspace as `run` and `bench` do; none: the same as without.
 Result<std::optional<Schedule>> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
   if (args.shape.empty() || !args.schedule.empty()) return std::optional<Schedule>();
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, plan.spec));
@@ -199,7 +199,7 @@ std::string predicted_text(const Plan& plan, const Roofline& r) {
   return text;
 }
 
-// Of what does not attend: memory is all that it takes.
+// Explains a kernel that does not attend: memory is all that it takes.
 std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r) {
   const bool merge = merges(plan.spec);
   return fmt::format("what it costs at b={},q={}{}\n", shape.b, shape.q_len,
@@ -350,7 +350,7 @@ Result<void> explain_kernel(const ExplainArgs& args, const DeviceFigures& device
   return {};
 }
 
-// What none of the kernels shows that round Q, K and V, and attend to them.
+// Explains what none of the kernels shows alone that round Q, K and V, and attend to them.
 Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, Output& output) {
   const AttentionSpec& spec = request.spec;
   FLASHJIT_ASSIGN(shape, shape_of(args, spec));
@@ -369,9 +369,10 @@ Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, 
   return {};
 }
 
-// One kernel, or each of those that compute it together, at the sizes that the cost model takes for their own.
-// The sizes of one of several kernels, in the order of kernels_of. Of shared prefixes they follow from the pieces, and of
-// packed tokens that share a scale from all sequences together: those are shown at the default.
+// A spec is explained as one kernel, or as each of those that compute it together, at the sizes that the cost model
+// takes for their own. This function returns the sizes of one of several kernels, in the order of kernels_of. The sizes
+// follow from the pieces for shared prefixes, and from all sequences together for packed tokens that share a scale:
+// such kernels are shown at the default.
 Result<std::string> shape_of_part(const ExplainArgs& args, const Request& request, std::size_t part) {
   constexpr std::size_t kQueries = 0, kAttention = 3;
   if (args.shape.empty() || !narrows(request.spec)) return std::string();

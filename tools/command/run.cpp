@@ -33,13 +33,13 @@ struct RunArgs {
   bool check = false, json = false;
 };
 
-// What is no operand is the gradient of a parameter.
+// A name that is no operand is the gradient of a parameter.
 bool is_written(std::string_view name, const AttentionSpec& spec) {
   const std::size_t operand = find_operand(name);
   return operand == kOperands.size() || kOperands[operand].is_output_of(spec);
 }
 
-// Of --grad: files of gradients of parameters go to `results`, by the names of these tensors.
+// Reads --grad: files of gradients of parameters go to `results`, by the names of these tensors.
 Result<void> take_gradients(const AttentionSpec& spec, RunArgs& args) {
   for (const std::string& grad : args.grads) {
     const std::size_t equals = grad.find('=');

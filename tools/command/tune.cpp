@@ -46,7 +46,7 @@ struct TuneArgs {
   bool exhaustive = false, check = false, unverified = false, json = false;
 };
 
-// What is being measured; threads that compile say it too.
+// This class shows what is being measured; threads that compile say it too.
 class TuneProgress {
  public:
   void set(std::string prefix) {

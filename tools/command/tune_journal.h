@@ -1,5 +1,5 @@
-// What a run of `tune` has done so far, so that one that was ended goes on where it was: a file of lines, one per
-// finished spec. A line is written whole; what a killed process left of its last one is skipped.
+// The journal says what a run of `tune` has done so far, so that one that was ended goes on where it was: a file of
+// lines, one per finished spec. A line is written whole; a last line that a killed process left incomplete is skipped.
 #pragma once
 
 #include <map>

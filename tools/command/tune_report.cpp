@@ -58,7 +58,8 @@ double number(const Json& spec, const char* name) {
 
 Json if_known(double value) { return value > 0 ? Json(value) : Json(); }
 
-// Of the specs of a report, whose machine is `machine`: what it takes to measure is spent once for a type of products.
+// This class adds peaks to the specs of a report, whose machine is `machine`: the time to measure is spent once for a
+// type of products.
 class Peaks {
  public:
   explicit Peaks(const Machine& machine) : machine_(machine) {}
@@ -204,7 +205,7 @@ std::string tuned_text(const Json& spec) {
     text += fmt::format("            {:>5} cut: {}\n", cut.value("count", 0), cut.value("why", ""));
   }
   const double us = number(spec, "best_us");
-  // What prepare takes depends on what it is told: both are somebody's default.
+  // The schedule that prepare takes depends on what prepare is told: both lines show somebody's default.
   text += fmt::format(
       "  default   {:.1f} us  {}  (what prepare takes that is told no sizes)\n"
       "  model     {:.1f} us  {}  (what the cost model puts first for this shape)\n"

@@ -1,4 +1,4 @@
-// What a tuning found, as JSON (one object per spec; the report page and the journal hold it too) and as text.
+// The report is what a tuning found, as JSON (one object per spec; the report page and the journal hold it too) and as text.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the figures of a plan are for: a target of the table, a card by its name, or this machine.
+// The figures of a plan are for a device: a target of the table, a card by its name, or this machine.
 #pragma once
 
 #include <string>

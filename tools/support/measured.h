@@ -1,4 +1,4 @@
-// What a tuning measured of a spec, beside what is predicted.
+// These functions show what a tuning measured of a spec, beside what is predicted.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-// What was measured, where a tuning left a record: the time of each beside the predicted one of the same schedule.
+// A tuning left this record: its measured time stands beside the predicted one of the same schedule.
 struct Measured {
   TunedRecord record;
   double predicted_us = 0;  // 0: no schedule of this version

@@ -1,4 +1,4 @@
-// What 8 bits cost, as `explain` says it.
+// These functions say what 8 bits cost, in the form in which `explain` shows it.
 #pragma once
 
 #include <string>
@@ -12,8 +12,8 @@ namespace flashjit {
 Json error_json(const NarrowError& error);
 std::string error_text(const NarrowError& error);
 
-// Of a kernel that reads Q, K and V of 8 bits: of their rounding, which was done before, and of its own weights. Empty: of
-// another.
+// Describes the errors of a kernel that reads Q, K and V of 8 bits: that of their rounding, which was done before, and
+// that of its own weights. The text is empty for another kernel.
 std::string narrow_errors(const Plan& plan, Json& line);
 
 }  // namespace flashjit

@@ -1,5 +1,5 @@
-// What the command prints. Results go to stdout: one JSON object per line with --json, otherwise text. Errors go to
-// stderr. Whatever the text is, a terminal shows it and does not obey it.
+// This class prints for the command. Results go to stdout: one JSON object per line with --json, otherwise text. Errors
+// go to stderr. Whatever the text is, a terminal shows it and does not obey it.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 // The fields that every line has; ok until set_error.
 Json result_line(std::string_view spec, std::string_view target, std::string_view schedule);
 void set_error(Json& line, const Error& error);
-// What is known of a compiled kernel: the fields of `compile`.
+// Adds what is known of a compiled kernel: the fields of `compile`.
 void add_facts(Json& line, const Facts& facts);
 
 enum class Exit { Done = 0, Failed = 1, Usage = 2 };

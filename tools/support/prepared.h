@@ -23,7 +23,7 @@ class Prepared {
                                                   ProblemData& data);
   // The textbook version: S and P go through memory between three steps.
   static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const Request& request, ProblemData& data);
-  // What PrepareOptions::budget answers with at first. GPU only.
+  // Makes the quick kernel that PrepareOptions::budget answers with at first. GPU only.
   static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const Request& request, ProblemData& data);
 
   const Facts& facts() const { return facts_; }

@@ -36,7 +36,7 @@ class Tile {
             scale(offsetof(TileCall, scale_k), "scale_k"),
             scales(offsetof(TileCall, scales_k), "scales_k")};
   }
-  // Of the KV tile from k_lo on.
+  // Describes the dropout of the KV tile from k_lo on.
   KeptTile kept(Value* k_lo, Value* columns) const {
     return {scratch(ir_.config.kept_at()),
             ir_.byte_offset(call_, std::int64_t{offsetof(TileCall, key)}),
@@ -257,7 +257,7 @@ void TileEmitter::set_places(ExprEmitter& expressions, const RowPlace& place, Va
   expressions.set_int(Variable::QHi, q_hi);
 }
 
-// What the queries q_lo..q_hi can see, clipped to the keys there are.
+// Returns the keys that the queries q_lo..q_hi can see, clipped to the keys there are.
 TileEmitter::Range TileEmitter::emit_range(const RowPlace& place, Value* q_lo, Value* q_hi) {
   ExprEmitter range(ir_, place.params, plan_.spec.params, true, nullptr);
   set_places(range, place, q_lo, q_hi);
@@ -268,7 +268,7 @@ TileEmitter::Range TileEmitter::emit_range(const RowPlace& place, Value* q_lo, V
           bound(tiles.full_end, place.k_len)};
 }
 
-// Of all queries of a call together.
+// Emits the function that finds the keys which all queries of a call see together.
 void TileEmitter::emit_seen_keys() {
   llvm::Function* function = ir_.function(kSeenKeysName, {ir_.ptr, ir_.ptr}, true);
   call_ = function->getArg(0);

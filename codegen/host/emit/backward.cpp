@@ -84,7 +84,7 @@ class BackwardEmitter {
     e.set_int(Variable::KLen, here.k_len);
     return e;
   }
-  // What one analysis leaves of its axis, for the positions lo..last of the other: inside of 0..length.
+  // Returns the range that one analysis leaves of its axis, for the positions lo..last of the other: inside of 0..length.
   Range emit_range(const TileAnalysis& tiles, Value* lo, Value* last, Value* length, bool full) {
     ExprEmitter e = expressions();
     const AxisVariables of = variables_of(other(tiles.along));
@@ -342,8 +342,8 @@ void BackwardEmitter::emit_parameter_gradients(const LogitsAndSlopes& s, Value* 
   }
 }
 
-// One after the other, as neighbouring keys may have the same element. Of keys that do not exist nobody knows where that
-// is: they have one that is not used.
+// Lanes are added one after the other, as neighbouring keys may have the same element. Nobody knows the element of a
+// key that does not exist, so such a key gets one that is not used.
 void BackwardEmitter::add_to_elements(Value* base, Value* offsets, Value* exists, Value* values) {
   Value* addresses = b_.CreateGEP(ir_.f32, base, offsets);
   if (exists) addresses = b_.CreateSelect(exists, addresses, ir_.splat(scratch(c_.unused_row_at())));

@@ -21,9 +21,9 @@ void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients, co
 void emit_store_keys(Ir& ir, const Plan& plan);
 void emit_store_queries(Ir& ir, const Plan& plan);
 
-// Of a unit of the LSE that is given, in natural ones.
+// Returns a unit of the LSE that is given, in natural units.
 double natural_lse(const Plan& plan);
-// What is subtracted from the logits of a row, in their units: infinity where it sees nothing.
+// Returns the number that is subtracted from the logits of a row, in their units: infinity where the row sees nothing.
 Value* emit_lse_fact(Ir& ir, const Plan& plan, Value* lse);
 
 }  // namespace flashjit::host

@@ -1,4 +1,4 @@
-// What gradients need of each query, and how they leave.
+// This file emits the facts that gradients need of each query, and the code by which gradients leave.
 #include <limits>
 #include <numbers>
 

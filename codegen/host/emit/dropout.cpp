@@ -77,7 +77,8 @@ void KeptBits::emit_calls(const KeptTile& tile, Value* number, Value* column) {
     return b_.CreateShuffleVector(b_.CreateTrunc(b_.CreateLShr(half, 7), bytes), b_.CreateTrunc(exchanged, bytes),
                                   in_order);
   };
-  // Of words of the first 16 of each block of keys, then of the others, in the order of the keys.
+  // `order` picks the keys in their order from two vectors: numbers for the first 16 of each block of keys, then for
+  // the others.
   std::vector<int> order;
   for (unsigned i = 0; i < 8 * static_cast<unsigned>(lanes); ++i) {
     const unsigned call = i / kKeys * (kKeys / 8) + dropout_column(i % kKeys);
@@ -86,7 +87,7 @@ void KeptBits::emit_calls(const KeptTile& tile, Value* number, Value* column) {
   }
   Value* limit =
       llvm::ConstantInt::get(ir_.vector_of(ir_.i8, 8 * lanes), static_cast<std::uint64_t>(ir_.config.dropped));
-  // Of the first query of a call, and of the other one.
+  // `first` is the first query of a call, and the loop's `q` leads to it and to the other query.
   Value* block = b_.CreateMul(b_.CreateSDiv(number, ir_.integer(kRows / 2)), ir_.integer(kRows));
   Value* first = b_.CreateAdd(block, b_.CreateSRem(number, ir_.integer(kRows / 2)));
   for (const unsigned q : {0u, 8u}) {

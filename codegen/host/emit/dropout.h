@@ -19,7 +19,8 @@ class KeptBits {
   KeptBits(Ir& ir, std::int64_t row_bytes);
 
   void write(const KeptTile& tile);
-  // Of `lanes` neighbouring keys, vectors of i1: of query q_lo + row and keys k_lo + column on, of a tile that is written.
+  // Says which of `lanes` neighbouring keys are kept, as a vector of i1: for query q_lo + row and keys k_lo + column
+  // on, of a tile that is written.
   Value* load(const KeptTile& tile, Value* row, Value* column);
   // Both, for a query alone: bits are only those that are asked for, at tile.bits.
   Value* find(KeptTile tile, Value* key);

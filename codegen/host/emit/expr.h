@@ -1,4 +1,5 @@
-// Expr -> LLVM IR. What depends on k or s is a vector over neighbouring keys, everything else is a scalar.
+// This code turns Expr into LLVM IR. A value that depends on k or s is a vector over neighbouring keys, and any other
+// is a scalar.
 #pragma once
 
 #include <array>

@@ -42,7 +42,7 @@ class Ir {
   // A member of a call block. Such memory does not change while a kernel runs.
   Value* member(Value* block, std::size_t offset, llvm::Type* type, const char* name);
   Value* invariant_load(llvm::Type* type, Value* address, const char* name = "");
-  // Of an array of addresses that does not change either.
+  // Loads an element of an array of addresses that does not change while a kernel runs.
   Value* row(Value* rows, Value* number) { return invariant_load(ptr, b.CreateGEP(ptr, rows, number), "row"); }
   Value* load(llvm::Type* type, Value* address, int align = 4) {
     return b.CreateAlignedLoad(type, address, llvm::Align(align));

@@ -102,7 +102,7 @@ class NaiveEmitter {
       ir_.loop(ir_.integer(0), ir_.integer(c_.d_v), 1, "d", [&](Value* d) {
         Value* address = ir_.word(sums, d);
         Value* before = ir_.load(ir_.f32, address);
-        // Of a hidden key anything may be the value, and 0 times infinity or NaN is NaN.
+        // The value of a hidden key may be anything, and 0 times infinity or NaN is NaN.
         Value* hidden = b_.CreateFCmpOEQ(weight, Ir::real(ir_.f32, 0));
         ir_.store(b_.CreateSelect(hidden, before, add_product(weight, element_at(row, d), before)), address);
       });

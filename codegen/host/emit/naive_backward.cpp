@@ -96,7 +96,7 @@ class NaiveGradientsEmitter {
              [&](Value* i) { ir_.store(Ir::real(ir_.f32, 0), ir_.word(sums, i)); });
     return sums;
   }
-  // Of a hidden key anything may be the value, and 0 times infinity or NaN is NaN.
+  // The value of a hidden key may be anything, and 0 times infinity or NaN is NaN.
   void add(Value* sums, Value* weight, Value* row, int d) {
     ir_.if_then(b_.CreateFCmpUNE(weight, Ir::real(ir_.f32, 0)), "seen", [&] {
       ir_.loop(ir_.integer(0), ir_.integer(d), 1, "d", [&](Value* i) {

@@ -85,7 +85,7 @@ void emit_pack_k(Ir& ir, const char* name, int d, int words_of_row) {
   ir.finish();
 }
 
-// Of each element: is it an infinity or NaN?
+// Says of each element whether it is an infinity or NaN.
 static Value* not_finite(Ir& ir, Value* raw) {
   const Dtype dtype = ir.config.dtype;
   const std::int64_t exponent = dtype == Dtype::F32 ? 0x7f800000 : dtype == Dtype::BF16 ? 0x7f80 : 0x7c00;

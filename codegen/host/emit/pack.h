@@ -23,7 +23,7 @@ Value* load_pairs(Ir& ir, const std::vector<Value*>& rows, int column, int d, st
 
 // void name(const PackCall*): rows of `d` elements, as columns of `words` words in panels of keys.
 void emit_pack_k(Ir& ir, const char* name, int d, int words);
-// Likewise as rows of panels of columns. `flags`: writes PackCall::not_finite.
+// void name(const PackCall*): rows of `d` elements, as rows of panels of columns. `flags`: it writes PackCall::not_finite.
 void emit_pack_v(Ir& ir, const char* name, int d, bool flags);
 
 inline constexpr char kPackKName[] = "flashjit_pack_k";

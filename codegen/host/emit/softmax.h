@@ -13,19 +13,20 @@ struct RowPlace {
   Value* scales_k = nullptr;  // by key, on top of it; null: there are none
 };
 
-// What logits are in natural units multiplied with, and what their differences are then to be multiplied with for exp2.
-// Products are scaled anyway, so log2(e) goes with the scale. What a score function gives may be as large as floats are
-// (frameworks add -3.4e38 to hide a key), and log2(e) times that is infinite: it goes to the differences.
+// Returns the factor that logits in natural units are multiplied with; emit_power multiplies their differences with the
+// rest that exp2 needs. Products are scaled anyway, so log2(e) goes with the scale. The result of a score function may
+// be as large as floats are (frameworks add -3.4e38 to hide a key), and log2(e) times that is infinite: then log2(e)
+// goes to the differences.
 double logit_unit(const Plan& plan);
-// What makes natural units of products, times `unit`.
+// Returns the factor that makes natural units of products, times `unit`.
 Value* emit_product_unit(Ir& ir, const Plan& plan, const RowPlace& row, double unit);
 Value* emit_power(Ir& ir, const Plan& plan, Value* difference);
 
 // Logits of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask hides, get
 // -inf; with a null `end_key` every key exists and is visible.
 Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key);
-// Likewise, with the derivatives of the logits, in natural units, by the scaled products (null: they are 1), and by what
-// is read of parameters whose gradients are wanted.
+// These are logits as of emit_logits, with their derivatives, in natural units, by the scaled products (null: they are
+// 1), and by the elements that are read of parameters whose gradients are wanted.
 struct LogitsAndSlopes {
   struct Read {
     Value* derivative;            // a vector

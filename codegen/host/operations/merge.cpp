@@ -34,7 +34,7 @@ class MergeKernel final : public HostKernel {
   static std::int64_t at(const PartStrides& strides, std::int64_t b, std::int64_t h, std::int64_t q) {
     return b * strides.batch + h * strides.head + q * strides.token;
   }
-  // What a logarithm in the units of the spec is the logarithm of.
+  // Returns the number whose logarithm, in the units of the spec, is x.
   float power(float x) const { return spec_.lse == Lse::log2 ? std::exp2(x) : std::exp(x); }
 
   // With a shared prefix all parts but the last are of keys that sequences share; one that has fewer before its queries

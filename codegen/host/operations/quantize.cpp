@@ -159,7 +159,7 @@ class QuantizeKernel final : public HostKernel {
   static std::int64_t at(const Strides& stride, const Item& item, std::int64_t token) {
     return item.b * stride.batch + item.h * stride.head + token * stride.token;
   }
-  // Of a token of its sequence.
+  // Returns the position of a token of its sequence.
   static std::int64_t position(const KernelParams& p, const Item& item, std::int64_t token) {
     const Strides& stride = p.positions_stride;
     const std::int64_t given = p.positions

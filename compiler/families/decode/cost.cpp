@@ -19,11 +19,12 @@ constexpr double kMergeUs = 2.0;       // of the warps, then of the blocks
 constexpr double kTeamLaunchUs = 3.0;  // of the one launch that teams need
 constexpr double kTeamMergeUs = 1.8;
 constexpr double kPartUs = 0.02;  // of each part of a row
-// Of each step of a team whose rings have two places: rows take 18.8 and 44.7 us at 1 x 8192 and 8 x 4096 keys, with three
-// places 16.8 and 41.2 (H200, 2026-11-25). Blocks that have no team lose nothing.
+// The cost of each step of a team whose rings have two places: rows take 18.8 and 44.7 us at 1 x 8192 and 8 x 4096 keys,
+// with three places 16.8 and 41.2 (H200, 2026-11-25). Blocks that have no team lose nothing.
 constexpr double kTwoPlacesUs = 0.27;
-// Of each step of an SM where elements are widened: tiles of 16 keys and four stages take 17.3, 81.6, 273 and 160 us at 1,
-// 16 and 64 x 8192 and 128 x 2048 keys in pages, tiles of 32 and two stages 15.7, 81.0, 266 and 146 (H200, 2026-11-24).
+// The cost of each step of an SM where elements are widened: tiles of 16 keys and four stages take 17.3, 81.6, 273 and 160
+// us at 1, 16 and 64 x 8192 and 128 x 2048 keys in pages, tiles of 32 and two stages 15.7, 81.0, 266 and 146 (H200,
+// 2026-11-24).
 constexpr double kWideningUs = 0.003;
 // Where the warps of an SM are no multiple of its four parts, some of these widen more: 3 blocks of 2 warps 280 and 155 us.
 constexpr int kSmParts = 4;
@@ -32,14 +33,14 @@ constexpr double kRegisterRate = 0.94, kBoxRate = 0.965,
                  kRowRate = 1.0;            // of the target's, with any number of bytes ...
 constexpr double kHalfRateBytes = 5 << 10;  // ... in flight in an SM; with as many as these half of it
 constexpr double kSmBytesPerClock = 48;     // no SM takes in more
-// What the row tiles of a KV head read again, where all of them are computed at once, of the memory's rate: 8 and 16 queries
-// of 8 heads take 7 and 28 us more than 4 at 4 x 8192 keys (H100, 2026-11-27).
+// The row tiles of a KV head read again, where all of them are computed at once, at this share of the memory's rate: 8 and
+// 16 queries of 8 heads take 7 and 28 us more than 4 at 4 x 8192 keys (H100, 2026-11-27).
 constexpr double kAgainRate = 3;
 constexpr double kStepClocks = 800, kKeyClocks = 50;  // from one tile of a warp to the next
 constexpr double kKeyInPiecesClocks = 100;            // where each row of a tile is found by itself
 constexpr double kManyNarrowRows = 1.35;  // of 128 rows, 8 bits: 1305 us at 64 x 8192, 35 at 1 (H200, 2026-11-27)
 
-// What a launch will do, on a device whose SMs are in groups like those of the usual product.
+// The work of a launch, on a device whose SMs are in groups like those of the usual product.
 Teams teams_at(const KernelConfig& c, const Target& target, const Shape& shape) {
   const int blocks = target.sm_count * c.decode.blocks_per_sm;
   return teams_of(decode_grid(c, target), {.batch = shape.b, .q_len = shape.q_len, .k_len = shape.k_len},
@@ -86,12 +87,12 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
                              (is_scaled(c) && (has_many_rows(c) || row_tiles > 1) ? kManyNarrowRows : 1);
   p.compute = std::max(p.issue, of_warp * step_clocks / (target.clock_ghz * 1e3));
   const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv * row_tiles) + 1);
-  // What is loaded at once arrives together, and waits for the last of it at the end.
+  // Tiles that are loaded at once arrive together, and the end waits for the last of them.
   const double wait = 0.5 * std::min(in_flight, of_sm) * busy / (target.memory_tbs * 1e6);
   p.latency = kFirstTileUs + wait + (has_teams ? kTeamLaunchUs + kTeamMergeUs : kLaunchUs + kMergeUs + kPartUs * parts);
   if (*s.stages > 1) p.latency += kRingUs;
-  // Without a ring nothing is on its way while a tile is computed. Of the last one that shows, but for its scores, which
-  // are made while V comes.
+  // Without a ring nothing is on its way while a tile is computed. That shows for the last one, but for its scores,
+  // which are made while V comes.
   else p.latency += 0.5 * step_clocks / (target.clock_ghz * 1e3);
   if (*s.stages == 2 && teams.blocks > 1 && !is_scaled(c)) p.latency += kTwoPlacesUs * of_warp;
   if (is_scaled(c)) p.latency += kWideningUs * of_sm / step_bytes;

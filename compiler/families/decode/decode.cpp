@@ -53,7 +53,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
-// What blocks leave of row tiles which are not theirs alone; with fixed parts, every part.
+// The results that blocks leave of row tiles which are not theirs alone; with fixed parts, every part.
 WorkspaceBuffer parts_buffer(const Plan& plan) {
   const KernelConfig c = plan.config;
   const std::int64_t bytes = std::int64_t{4} * part_floats(c);
@@ -67,7 +67,7 @@ WorkspaceBuffer parts_buffer(const Plan& plan) {
           {{&CallSizes::batch}, {&CallSizes::q_len, 1, false, row_tiles}, {&CallSizes::k_len, 1, false, parts}}};
 }
 
-// Of the second launch: its threads have columns of rows, four at a time; with fixed parts each has one such place.
+// The grid of the second launch: its threads have columns of rows, four at a time; with fixed parts each has one such place.
 GridRule combine_grid(const KernelConfig& c) {
   constexpr int kBlocksPerSm = 8;
   const int quads = c.heads_q * (c.head_dim_v / 4);
@@ -75,8 +75,8 @@ GridRule combine_grid(const KernelConfig& c) {
   return {.queries = 1, .heads = (quads + kCombineThreads - 1) / kCombineThreads, .blocks_per_sm = kBlocksPerSm};
 }
 
-// Teams do without the second launch. Limits of keys: H200, 2026-11-23, 1 x 1024 to 1 x 131072, 32/8 heads, d=128. Of many:
-// 64 of 132 SMs in teams and all in ranges read 537 MB in 135.5 and 137.4 us, 2.1 GB in 552 and 495 (2026-11-25).
+// Teams do without the second launch. Limits of keys: H200, 2026-11-23, 1 x 1024 to 1 x 131072, 32/8 heads, d=128. Many
+// keys: 64 of 132 SMs in teams and all in ranges read 537 MB in 135.5 and 137.4 us, 2.1 GB in 552 and 495 (2026-11-25).
 constexpr int kManyKeys = 16384;
 TeamRule team_rule(const KernelConfig& c, const Target& target) {
   const double in_flight =
@@ -174,7 +174,7 @@ constexpr std::array<std::string_view, 16> kOptions = {
 
 }  // namespace
 
-// What tiles there are at most: one may hold queries in part.
+// The most tiles that there are: one may hold queries in part.
 GridRule decode_grid(const KernelConfig& c, const Target& target) {
   const int group = group_size(c);
   return {.queries = std::max(1, c.tile_q / group),

@@ -13,7 +13,7 @@ namespace flashjit {
 
 extern const FamilyRow kDecode;
 
-// What has to be on its way for memory to be busy is what it reads until a load is there.
+// Memory is busy while as many bytes are on their way as it reads until a load is there.
 constexpr double kLoadUs = 1.3;
 
 // decode.cpp

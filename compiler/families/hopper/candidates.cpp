@@ -244,7 +244,7 @@ struct Enumeration {
     return !spec.mask || !uses(problem.tiles.end, Variable::QHi);
   }
 
-  // What does not depend on anything else.
+  // Fields that depend on no other field.
   void run() {
     Schedule s = pins;
     s.family = &kHopper;
@@ -337,8 +337,8 @@ struct Enumeration {
     s.overlap = Overlap::qk_pv;
     if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
     // Products of 8 bits are over too soon for a loop that waits for each, but where heads in groups leave no other room for
-    // 128 keys (packed queries of pages, d=128, 4 x 4096: 819 TFLOP/s for 716 of 96 keys, causal with scales of blocks 682 for
-    // 497 of 64; softcap, which takes 96, has 661 for 668; H200, 2026-11-25). Three warpgroups would spill.
+    // 128 keys (packed queries of pages, d=128, 4 x 4096: 819 TFLOP/s for 716 of 96 keys, causal with scales of blocks 682
+    // for 497 of 64; softcap, which takes 96, has 661 for 668; H200, 2026-11-25). Three warpgroups would spill.
     const bool in_groups = *s.head_tiles == HeadTiles::grouped && *s.warpgroups == 2;
     if (narrow && spec.d_v <= 128 && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !in_groups &&
         !pins.overlap && !pins.tile_kv)
@@ -358,9 +358,10 @@ struct Enumeration {
            problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
-  // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which tensors of the score function, and masks, leave
-  // no registers: 16 bytes spill, beside 192 dims of Q 32. Then 96 keys with turns are faster than 128 without (causal 1 x 16384
-  // 1053 TFLOP/s for 1012; H200, 2026-11-28). Windows, and keys whose scales are those of blocks, take none anyway.
+  // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which tensors of the score function, and masks,
+  // leave no registers: 16 bytes spill, beside 192 dims of Q 32. Then 96 keys with turns are faster than 128 without (causal
+  // 1 x 16384 1053 TFLOP/s for 1012; H200, 2026-11-28). Windows, and keys whose scales are those of blocks, take none
+  // anyway.
   bool leaves_no_turns(const Schedule& s) const {
     const bool tight = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
     const bool turns_under_mask = spec.mask && spec.scale_block == 0 && !begins_late(problem);

@@ -36,8 +36,8 @@ bool overlaps(const KernelConfig& c) { return c.hopper.overlap == Overlap::qk_pv
 bool takes_turns(const KernelConfig& c) { return c.hopper.warpgroups > 1 && c.hopper.exclusive == Exclusive::issue; }
 bool sums_in_matrix(const KernelConfig& c) { return c.hopper.row_sum == RowSum::matrix; }
 
-// Beside P V of a tile in registers of its own, what a score reads of tensors is read when O has taken that in, and has these
-// registers. So 128 keys leave room for it (bias, d=128: 0.75 of the time of 64 keys; H200, 2026-11-25).
+// Beside P V of a tile in registers of its own, what a score reads of tensors is read when O has taken that in, and has
+// these registers. So 128 keys leave room for it (bias, d=128: 0.75 of the time of 64 keys; H200, 2026-11-25).
 bool reads_inputs_late(const KernelConfig& c) {
   return adds_tiles(c) && overlaps(c) && inputs_bytes(c) > 0 && computes_logits_in_pass(c);
 }
@@ -97,8 +97,8 @@ Body look_between(const Maker& maker, const PassContext& context) {
   const Statement step = maker.call("main_step"),
                   first = maker.let(masks_in_step(context) ? "first_of_all" : "first_full");
   const auto lower_when = [&](std::string_view large) { return maker.when(large, {maker.call("lower")}); };
-  // Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs nothing, and
-  // one loop less around all registers of a tile compiles in 0.965 of the time (d=128; NVRTC 13.0, 2026-11-25).
+  // Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs nothing,
+  // and one loop less around all registers of a tile compiles in 0.965 of the time (d=128; NVRTC 13.0, 2026-11-25).
   if (looks_back(c) && sums_in_matrix(c) && !takes_turns(c))
     return {first, maker.loop("looks_inside", {step, lower_when("large_sum_now")})};
   if (!rises(c)) return {first, maker.loop("all", {step})};
@@ -216,7 +216,7 @@ struct TileSums {
     return body;
   }
 
-  // In place of keep O, fence, mma, mark and commit. Of several pieces all but the last are done at once.
+  // In place of keep O, fence, mma, mark and commit. All pieces but the last are done at once.
   void multiply(Body& body, bool always, std::string_view on_top) {
     const Place product = steps.in(body, Kind::Mma, "output");
     const Statement output = product.statement();
@@ -319,9 +319,9 @@ Result<Program> add_up_tiles(Program p, const PassContext& context) {
 // P is an operand until the product of the tile before is done, which is waited for behind the exponentials. Not where they
 // need its pipes or its registers: then before. Where O takes in the product later it is waited for when half of the scores
 // are exponentiated, so that the others are converted as they come; but beside products with ones not (d=64 1.07; H200,
-// 2026-11-28): there ptxas puts exponentials behind the wait wherever that stands, and where it stands between them and their
-// conversion, merges no halves of a word as they are converted (d=64, 128: 255, 387 instructions a step for 243, 371; NVRTC
-// 13.0).
+// 2026-11-28): there ptxas puts exponentials behind the wait wherever that stands, and where it stands between them and
+// their conversion, merges no halves of a word as they are converted (d=64, 128: 255, 387 instructions a step for 243, 371;
+// NVRTC 13.0).
 Result<Program> place_waits(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const bool halfway = takes_in_later(c) && !sums_in_matrix(c),

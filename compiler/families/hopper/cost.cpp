@@ -29,8 +29,8 @@ struct HopperCalibration {
   double no_turns = 0.044;    // of the smaller of both: warpgroups fall into step and do the same at the same time; not
                               // seen beside matrix_sum
   double matrix_sum = -0.04;  // of the exponentials: additions that are gone
-  // Of everything, of 8 bits with ones beside V: two warpgroups without turns hide less (exact weights, d=64, causal: 128x128
-  // takes 1.086 and 1.075 of the time of 192x96 at 4 x 4096, 16 x 1024; H200, 2026-11-28).
+  // A factor of everything, for 8 bits with ones beside V: two warpgroups without turns hide less (exact weights, d=64,
+  // causal: 128x128 takes 1.086 and 1.075 of the time of 192x96 at 4 x 4096, 16 x 1024; H200, 2026-11-28).
   double two_warpgroups = 1.08;
   double careful_clocks_per_key = 12.7;  // of a tile that the mask cuts
   double item_clocks = 1380;             // of a query tile: first scores, output
@@ -44,10 +44,11 @@ struct HopperCalibration {
   double odd_sectors = 1.5;        // of L2's time, for rows that do not begin with a sector of 32 bytes
   double single_heads = 1.3;  // of everything, in batches with single tokens, whose tiles one head alone leaves empty
   double launch_us = 5;
-  // Of a launch that transposes V, or widens K and V: itself, and its bytes at so much of the memory's rate. What
-  // warps of the loop take for it shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
+  // The cost of a launch that transposes V, or widens K and V: itself, and its bytes at so much of the memory's rate. The
+  // time that warps of the loop take for it shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
   double transpose_us = 2, transpose_rate = 0.8;
-  // Of putting parts together: 32/8 heads, d=128, 16 queries on 8k keys take 39 us, 37 by decode (H100, 2026-11-27).
+  // The cost of putting parts together: 32/8 heads, d=128, 16 queries on 8k keys take 39 us, 37 by decode (H100,
+  // 2026-11-27).
   double combine_us = 8;
 };
 constexpr HopperCalibration kCalibration;
@@ -78,7 +79,7 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   return t;
 }
 
-// Of a tile that lies in several pages: copied box by box, while there are places in the ring for it.
+// The clocks of a tile that lies in several pages: it is copied box by box, while there are places in the ring for it.
 double box_time(const KernelConfig& c) {
   const HopperLayout layout = hopper_layout(c);
   const int boxes = c.tile_kv / box_rows(c) * (layout.k.panels() + layout.v.panels());
@@ -102,7 +103,7 @@ double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) 
          (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
 }
 
-// Of the launch before the loop, that reads V, or K and V, of 8 bits, and writes tiles.
+// The time of the launch before the loop, which reads V, or K and V, of 8 bits, and writes tiles.
 double making_us(const AttentionSpec& spec, const Target& target, const Shape& shape, const KernelConfig& c) {
   if (!reads_transposed(c) && !widens(c)) return 0;
   const double tiles = static_cast<double>(shape.b) * std::ceil(static_cast<double>(shape.k_len) / c.tile_kv);

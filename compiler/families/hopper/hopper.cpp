@@ -66,7 +66,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   c.mask_is_range = problem.tiles.line_is_range;
   c.score_has_tanh = problem.score.has_tanh;
   c.score_loads = problem.score.loads;
-  // Of a scale that is known when the kernel runs no constants are made.
+  // A scale that is known only when the kernel runs makes no constants.
   c.score_cap = is_scaled(c) ? 0 : problem.score.cap;
   c.score_factor = is_scaled(c) ? 0 : problem.score.factor;
   if (copies_inputs(problem.spec, c)) set_inputs(problem.spec, score_inputs(problem.spec.score), c);
@@ -89,7 +89,7 @@ void add_tiles_launch(Plan& plan, KernelLaunch launch, const char* made) {
   plan.before.push_back(std::move(launch));
 }
 
-// What blocks have of items that are cut, and the launch that puts it together.
+// The buffer for the results that blocks have of items that are cut, and the launch that puts these together.
 void add_parts_launch(Plan& plan) {
   const KernelConfig& c = plan.config;
   KernelLaunch& loop = plan.launches.front();

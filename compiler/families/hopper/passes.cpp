@@ -36,7 +36,7 @@ void add_tiles(Program& p, const PassContext& context) {
         shared_tile("Vc", spec.kv_dtype, l.copied_v, l.copied_v_offset, c.stages, l.copied_v_stage_bytes));
   }
   if (inputs_bytes(c) == 0) return;
-  // What the score reads at every key, bytes of all its tensors together.
+  // The tensors that the score reads at every key, as bytes of all of them together.
   const std::string row = fmt::format("{}", copied_input_bytes(c) / kRowsPerWarpgroup);
   p.buffers.push_back({"inputs", Space::Global, Dtype::U8, "q_len", "k_len"});
   p.buffers.push_back({"Is", Space::Shared, Dtype::U8, fmt::format("{}", c.tile_q), row});

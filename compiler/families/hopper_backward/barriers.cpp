@@ -1,4 +1,4 @@
-// What blocks of both launches begin with: the barriers of all rings.
+// Blocks of both launches begin with this: the barriers of all rings.
 #include <utility>
 
 #include "compiler/families/hopper_backward/roles.h"

@@ -94,8 +94,8 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
           backward_consumer_registers(c)};
 }
 
-// Tiles of packed sequences are not counted; with gradients of parameters all warps have something to do. Whose turn it is at a query tile follows from the tile of keys before, where those that see it
-// follow each other.
+// Tiles of packed sequences are not counted; with gradients of parameters all warps have something to do. Whose turn it is
+// at a query tile follows from the tile of keys before, where those that see it follow each other.
 std::string why_not_in_order(const Problem& problem) {
   const AttentionSpec& spec = problem.spec;
   if (spec.mask && !(problem.tiles.line_is_range && problem.query_tiles->line_is_range))
@@ -133,8 +133,8 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   return false;
 }
 
-// What the producer copies of what the score reads: a thread has two registers for it where there is a pair of scores.
-// Gradients of parameters want scores to be made once for all, before dP is there.
+// The tensors that the producer copies, of those that the score reads: a thread has two registers for it where there is a
+// pair of scores. Gradients of parameters want scores to be made once for all, before dP is there.
 std::vector<Expr> inputs_of(const Problem& problem) {
   constexpr int kMostBytes = 4;
   const AttentionSpec& spec = problem.spec;
@@ -208,8 +208,8 @@ GridRule tiles_of_keys(const KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
-// Whole kernels on an H200: d=128 and 64 with sums in memory, and both with a launch for dQ (2026-11-24). That keeps products
-// busier, with d=128 it takes 1.11 to 1.16 of the time of atomics; sums in order take 0.99 to 1.10 (2026-11-25).
+// Whole kernels on an H200: d=128 and 64 with sums in memory, and both with a launch for dQ (2026-11-24). That keeps
+// products busier, with d=128 it takes 1.11 to 1.16 of the time of atomics; sums in order take 0.99 to 1.10 (2026-11-25).
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250;

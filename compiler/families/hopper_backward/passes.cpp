@@ -181,7 +181,7 @@ constexpr int kPanelColumns = 64;  // of 16 bits
 
 constexpr std::array kPasses = {Pass{"place_buffers", place_buffers}, Pass{"pipeline_copies", pipeline_copies}};
 
-// Of a warpgroup, which has 64 rows.
+// A product of a warpgroup, which has 64 rows.
 Product product(const KernelConfig& c, std::string_view name, std::string_view target, std::string_view a,
                 std::string_view b, int columns, int depth) {
   return {.name = name,
@@ -212,7 +212,7 @@ Product from_registers(Product p) {
   p.a_in_registers = true;
   return p;
 }
-// What scores or dP are relative to.
+// The product that subtracts what scores or dP are relative to.
 Product terms(const KernelConfig& c, std::string_view target) {
   Product p = from_registers(anew(product(c, "terms", target, "Ones", "Terms", c.tile_q, step_columns(c.element))));
   p.b_in_rows = true;

@@ -24,7 +24,7 @@ struct BackwardChoices {
 };
 Result<BackwardChoices> backward_choices(const PassContext& context);
 
-// What blocks begin with: of the launch over tiles of keys, and of the one that makes dQ.
+// Blocks begin with these: those of the launch over tiles of keys, and those of the one that makes dQ.
 Result<Statement> set_up_keys(Program& program, const KernelConfig& config, const BackwardChoices& choices);
 Result<Statement> set_up_queries(Program& program, const KernelConfig& config);
 

@@ -63,7 +63,7 @@ Prediction predict_host(const Problem& problem, const Schedule& s, const Shape& 
   constexpr double kTileNanoseconds = 300;  // per tile pair, loop heads and row state
   const double query_tiles = std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   const double query_items = static_cast<double>(shape.b) * spec.heads_q * query_tiles;
-  // Of backward, an item is a chunk of keys with all queries.
+  // An item of backward is a chunk of keys with all queries.
   const double key_tiles = std::ceil(static_cast<double>(shape.k_len) / *s.tile_kv);
   const double items =
       is_backward(spec) ? static_cast<double>(shape.b) * spec.heads_kv * std::min(kHostChunks, key_tiles) : query_items;

@@ -31,7 +31,7 @@ void finish(Plan& plan) {
   plan.launches = {{.entry = "flashjit_mla",
                     .threads = kMlaThreads,
                     .smem_bytes = mla_layout(c).bytes,
-                    // What tiles there are at most: one may hold queries in part.
+                    // The most tiles that there are: one may hold queries in part.
                     .grid = {.queries = std::max(1, c.tile_q / group),
                              .keys = kMlaKeys,
                              .heads = c.decode.cluster * ((group + c.tile_q - 1) / c.tile_q),

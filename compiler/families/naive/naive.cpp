@@ -75,7 +75,7 @@ Prediction predict_backward(const Problem& problem, const Schedule&, const Shape
 
 constexpr std::string_view kBounds = "flashjit::kNaiveThreads";
 
-// Of all queries and keys, in rows of naive_probability_stride().
+// The weights of all queries and keys, in rows of naive_probability_stride().
 WorkspaceBuffer matrix(std::string name, const KernelConfig& c) {
   return {std::move(name),
           "flashjit::u16",

@@ -16,7 +16,7 @@ constexpr int kMaxBlocksPerSm = 32;
 
 // Registers besides tiles: addresses, loop state, temporaries of the softmax and the mask. From compiling schedules of
 // d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): with S and O of up to 192 registers
-// together spills are rare and a few bytes, with 208 they are common. What spills is found in the compile log and
+// together spills are rare and a few bytes, with 208 they are common. A kernel that spills is found in the compile log and
 // passed over.
 constexpr int kBaseRegisters = 35;
 
@@ -30,7 +30,7 @@ int default_unroll(int steps) {
   return std::min(steps, 4);
 }
 
-// Of a matrix instruction: elements of 16 bits, or of 8.
+// The depth of a matrix instruction: it takes elements of 16 bits, or of 8.
 int depth_of(Family family) { return step_columns(family == &kSyncNarrow ? Element::f8 : Element::f16); }
 int steps_of(const AttentionSpec& spec, Family family) {
   const int depth = depth_of(family);

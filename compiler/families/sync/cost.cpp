@@ -8,8 +8,8 @@ namespace flashjit {
 
 namespace {
 
-// What the rates of the target table do not say. One row per target that was measured; the others take the first.
-// A new figure comes with a comment: GPU, date, command.
+// Costs that the rates of the target table do not have. There is one row per target that was measured; the others take the
+// first. A new figure comes with a comment: GPU, date, command.
 struct Calibration {
   std::string_view target;
   double overlap;  // how fast co-resident warps hide what is not the binding unit: excess / warps_per_scheduler^overlap

@@ -54,7 +54,7 @@ void finish(Plan& plan) {
                     .call = "sync_forward(params)"}};
 }
 
-// Those that spill get somewhat slower; the one that spills least is taken.
+// Kernels that spill get somewhat slower; the one that spills least is taken.
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig&) { return {}; }

@@ -206,7 +206,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   return p;
 }
 
-// What adds up to dQ: the launch before, or one of its own.
+// The launch that finishes dQ: it converts the sums of the launch before, or makes dQ itself.
 KernelLaunch last_launch(const KernelConfig& c) {
   if (c.sync_backward.dq == DqSums::atomics) {
     return {.entry = "flashjit_backward_finish",
@@ -260,7 +260,7 @@ void finish(Plan& plan) {
                   4, 4);
 }
 
-// Those that spill get somewhat slower; the one that spills least is taken.
+// Kernels that spill get somewhat slower; the one that spills least is taken.
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig& c) {

@@ -1,4 +1,4 @@
-// What a spec may ask for that a loop could pass over in silence, by name: the flags, and fields that are more than a
+// The options of a spec that a loop could pass over in silence, by name: the flags, and fields that are more than a
 // bool. Who computes specs lists the names that it honours, and all others are refused: the families (FamilyRow) and the
 // reference (autotune/reference).
 #pragma once

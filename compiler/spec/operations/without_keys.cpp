@@ -19,7 +19,7 @@ Result<void> check_known(const AttentionSpec& spec, const AttentionSpec& known, 
       fmt::format("{}: {}", std::string_view(given).substr(word, given.find_first_of(" =<", word) - word), why));
 }
 
-// What specs have that are not about keys.
+// The fields of specs that are not about keys.
 AttentionSpec without_keys(const AttentionSpec& spec, int d) {
   AttentionSpec plain;
   plain.operation = spec.operation;

@@ -1,4 +1,4 @@
-// What operations that are no attention have of a spec: all else is about keys, of which they know nothing.
+// The fields that operations other than attention have of a spec: all else is about keys, of which they know nothing.
 #pragma once
 
 #include "compiler/spec/spec.h"

@@ -38,7 +38,7 @@ class Child {
     // A host that reaps all children may have taken this one: then its number may be somebody else's by now.
     if (is_there() && kill(pid_, SIGKILL) == 0) reap(0);
   }
-  // What became of it, after at most kEnding.
+  // Says what became of the process, after waiting for kEnding at most.
   std::string ending() {
     const auto until = CompileBounds::Clock::now() + kEnding;
     while (is_there() && CompileBounds::Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -32,7 +32,7 @@ Result<CompilerResult> run_compiler_process(const std::string& program, const Co
 // The path of flashjit-compiler: beside this library or program, or where it is installed relative to them.
 Result<std::string> find_compiler_program();
 
-// What goes through the socket. Decoding gives nothing if a bit is not as it was encoded.
+// These functions encode and decode what goes through the socket. Decoding gives nothing if a bit is not as it was encoded.
 std::vector<std::uint8_t> encode(const CompilerRequest& request);
 std::vector<std::uint8_t> encode(const Result<CompilerResult>& answer);
 std::optional<CompilerRequest> decode_request(std::span<const std::uint8_t> bytes);

@@ -324,7 +324,7 @@ std::vector<std::string> Nvrtc::options(const Target& target, CompileMode mode) 
   // From 12.9 on NVRTC uses the driver's compute cache: it would call cuInit inside a compile, and a hit has no ptxas
   // log.
   if (since_12(9)) list.emplace_back("--no-cache");
-  // Of the levels, min takes longer than none, and max makes calls of what has to be inlined.
+  // The level is mid, because min takes longer than no level, and max makes calls of what has to be inlined.
   if (mode.effort == Effort::Quick) list.emplace_back("--Ofast-compile=mid");
   if (mode.line_info) list.emplace_back("-lineinfo");
   return list;

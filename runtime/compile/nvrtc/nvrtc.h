@@ -26,7 +26,7 @@ struct Cubin {
 enum class CompilerOutput { Cubin, Ptx, Identity };
 enum class Effort { Best, Quick };  // quick: a fraction of the time, much slower code
 
-// What one run of the compiler gives.
+// The mode says what code one run of the compiler makes.
 struct CompileMode {
   Effort effort = Effort::Best;
   bool line_info = false;  // for profilers: which line of the source an instruction is of
@@ -46,7 +46,7 @@ class Nvrtc {
   static Result<std::shared_ptr<const Nvrtc>> open(const std::string& where, const std::string& program = {},
                                                    const CompileBounds& bounds = {});
   ~Nvrtc();
-  // What flashjit-compiler answers to a request for CompilerOutput::Identity.
+  // Makes the answer of flashjit-compiler to a request for CompilerOutput::Identity.
   static CompilerResult identify(const std::string& file);
 
   // Programs are independent: any number of threads may compile at once. Error Compile holds the log as detail.
@@ -57,7 +57,7 @@ class Nvrtc {
   Result<CompilerResult> run(const KernelSource& source, const std::vector<std::string>& options, CompilerOutput output,
                              const CompileBounds& bounds) const;
 
-  // What every compile for `target` passes; part of the store's key.
+  // Returns the options that every compile for `target` passes; they are part of the store's key.
   std::vector<std::string> options(const Target& target, CompileMode mode = {}) const;
 
   int major() const { return major_; }

@@ -1,4 +1,4 @@
-// What NVRTC's log says about a kernel (--ptxas-options=-v).
+// These functions read what NVRTC's log says about a kernel (--ptxas-options=-v).
 #pragma once
 
 #include <string>
@@ -26,8 +26,8 @@ struct CompileLog {
 
 CompileLog parse_compile_log(std::string_view log);
 
-// What ptxas says when it refuses an instruction whose operands alone are more registers than a thread has; empty:
-// nothing.
+// Returns what ptxas says when it refuses an instruction whose operands alone are more registers than a thread has;
+// empty: it says nothing of the kind.
 std::string refused_for_registers(std::string_view log);
 
 }  // namespace flashjit

@@ -15,9 +15,9 @@ namespace names = cascade_params;
 
 }  // namespace
 
-// The calls of the parts. What the attentions leave lies at the beginning of the workspace: of each piece, and last of
-// what is each sequence's own; O, then LSE, then maxima. Behind that is the workspace of one attention at a time, or of
-// both, where one leaves rotated queries there for the other.
+// This structure holds the calls of the parts. The attentions leave their results at the beginning of the workspace: O,
+// then LSE, then maxima, each for every piece, and last for the keys that are each sequence's own. Behind that is the
+// workspace of one attention at a time, or of both, where one leaves rotated queries there for the other.
 struct CascadeKernel::Call {
   Call(const CascadeKernel& cascade, const CallArguments& call, const KernelParams& params, const CallSizes& sizes)
       : spec(cascade.spec_),

@@ -52,7 +52,8 @@ struct NarrowingKernel::Call {
     replace(name, rows);
     put(attention, scale, scales);
   }
-  // Keys begin at position 0, and queries where they line up with them. What attention reads has turned.
+  // Keys begin at position 0, and queries where they line up with them. Attention gets no cos and sin, because the rows
+  // that it reads have turned.
   void add_positions(const CallSizes& sizes) {
     if (spec.alignment == Alignment::BottomRight) rounding[0].first_position = sizes.k_len - sizes.q_len;
     for (const char* name : {"cos", "sin"}) {

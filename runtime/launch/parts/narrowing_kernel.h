@@ -24,7 +24,7 @@ class NarrowingKernel : public RunnableKernel {
  private:
   struct Call;
   NarrowingKernel(const Plan& plan, Facts facts, int ordinal, NarrowingKernels kernels);
-  // Of the workspace; behind Q, K and V in 8 bits is room for one launch after the other.
+  // Returns the bytes of the workspace. Behind Q, K and V in 8 bits there is room for one launch after the other.
   std::int64_t bytes_of(const CallSizes& sizes) const;
   Result<void> launch(const CallArguments& call, void* stream) override;
   Result<void> launch_in(const CallArguments& call, const CallSizes& sizes, void* stream) const;

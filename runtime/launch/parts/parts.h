@@ -1,4 +1,4 @@
-// What kernels that are made of others share: the calls of their parts, and what there is to say of them all.
+// Kernels that are made of others share this code: it makes the calls of their parts, and the facts of them all.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ constexpr std::int64_t aligned_bytes(std::int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-// Those of the kernel that does most, with what the others add. `others`: and what each of them is for.
+// Returns the facts of the kernel that does most, with what the others add. `others` also says what each of them is for.
 using NamedPart = std::pair<std::string_view, const RunnableKernel*>;
 Facts facts_of_parts(const AttentionSpec& spec, const RunnableKernel& most, std::initializer_list<NamedPart> others);
 
