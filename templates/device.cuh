@@ -156,7 +156,7 @@ __device__ inline u32 pack(float low, float high) {
   return packed;
 }
 
-// The same as pack(), but negative numbers become 0.
+// Packs two floats like pack(), and turns negative numbers into 0.
 template <Element element>
 __device__ inline u32 pack_positive(float low, float high) {
   u32 packed;

@@ -59,7 +59,8 @@ struct StridedRows {
   };
 };
 
-// The same as copy_tile(), for elements of 8 bits, which pass through registers: loads are under way a few at a time.
+// widen_tile() is the form of copy_tile() for elements of 8 bits: they pass through registers, and a few loads are under way
+// at a time.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, Narrow narrow, class Rows>
 __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int count) {
   constexpr int kStepColumns = step_columns(config.element);
@@ -92,7 +93,7 @@ __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int c
   }
 }
 
-// The same as copy_tile(), for elements as they are. A thread stays in its column and walks down the rows. Neighbouring
+// start_tile() is the form of copy_tile() for elements that are copied as they are. A thread stays in its column and walks down the rows. Neighbouring
 // threads take a whole row where that divides them evenly (H200, 2026-11-21: 5 % faster at d=128 and 256 than in pieces),
 // otherwise one swizzle group of it, and the other groups lie at immediate offsets.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>

@@ -77,7 +77,7 @@ struct TeamShares {
     }
     return sum;
   }
-  // The same sum for fixed parts, one after the other.
+  // With fixed parts blocks are added one after the other, in the order of their numbers.
   __device__ Quad sum_in_order(int number) const {
     Quad sum = pushed(0, number);
 #pragma unroll

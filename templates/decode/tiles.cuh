@@ -34,14 +34,15 @@ __device__ inline uint4 load_once(const void* address) {
   return value;
 }
 
-// The same 16 bytes go to shared memory, by cp.async; zeros where they are not there. Lines for which no policy is asked are
-// kept as any others.
+// The policy by which L2 keeps lines of K and V: they leave it before other lines if all that a call has room for is no larger
+// than evict_first_mb, and are kept like any others otherwise.
 constexpr bool kMayEvictFirst = config.decode.evict_first_mb > 0;
 __device__ inline u64 policy_of_rows(const KernelParams& p) {
   constexpr int kKeyBytes = config.heads_kv * (config.head_dim_qk + config.head_dim_v) * cache_bytes(config);
   const Int64 bytes = Int64{p.batch} * p.k_len * kKeyBytes;
   return kMayEvictFirst && bytes <= Int64{config.decode.evict_first_mb} << 20 ? kEvictFirst : kEvictNormal;
 }
+// Copies 16 bytes that are read once to shared memory, by cp.async; zeros where they are not there.
 __device__ inline void copy_once(u32 shared, const void* global, u64 policy, bool there) {
   if constexpr (kMayEvictFirst) {
     asm volatile(

@@ -47,7 +47,7 @@ struct ProducerState {
     }
   }
 
-  // The same with maps that end where the sequence does. With pages each thread copies one box.
+  // Copies a tile of K or V by maps that end where the sequence does. With pages each thread copies one box.
   template <class Panels>
   __device__ void copy_ending_rows(u32 to, const Panels& panels, const TensorMap& map, const EndSteps& steps,
                                    u32 barrier, const WorkState& work, int key, u32 page) {

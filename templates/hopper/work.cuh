@@ -15,10 +15,8 @@ constexpr HopperLayout kLayout = hopper_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kQStages = config.hopper.q_stages;
 constexpr bool kTransposesValues = transposes_values(config), kReadsTransposed = reads_transposed(config);
-constexpr bool kWidens = widens(config);  // a launch before the loop does
 constexpr int kValueStages = value_stages(config);
 constexpr int kWarpgroups = config.hopper.warpgroups;
-constexpr int kConsumerWarps = kWarpgroups * 4;
 constexpr int kGroup = kGroupedHeads ? group_size(config) : 1;  // query heads in a tile
 constexpr int kQueries = queries_per_tile(config);              // queries in a tile
 constexpr int kHeads = config.heads_q / kGroup;
@@ -29,7 +27,7 @@ constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
 constexpr bool kHasUnits = has_tile_scales(config);      // scales of blocks of keys
 constexpr bool kPersistent = config.hopper.grid == GridKind::persistent;
 constexpr bool kKeyParts = config.hopper.keys == Keys::parts;
-constexpr bool kEndsKeys = ends_keys(config), kMixesLengths = mixes_lengths(config);
+constexpr bool kMixesLengths = mixes_lengths(config);
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
 constexpr bool kInPages = finds_pages(config);
 constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;  // of a tile of keys

@@ -13,7 +13,7 @@ namespace flashjit {
 constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.hopper_backward.warpgroups;
-constexpr bool kHasRoles = has_roles(config), kInClusters = in_clusters(config), kTakesItems = takes_items(config);
+constexpr bool kInClusters = in_clusters(config), kTakesItems = takes_items(config);
 constexpr int kPlaces = kLayout.k_places;                          // of K
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr bool kCounts = counts_items(config);

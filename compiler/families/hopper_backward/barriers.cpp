@@ -28,8 +28,8 @@ struct SetUps : Maker {
   }
   // dO has barriers of its own, and dS goes to both blocks.
   Body of_cluster(const BackwardChoices& has, int d_o_stages) {
-    constexpr int kBlocks = 2;
-    Body slot = {init("dSs", "full", 1), init("dSs", "empty", kBlocks * kWarps), init("other dSs", "full", 1)};
+    Body slot = {init("dSs", "full", 1), init("dSs", "empty", c.hopper_backward.cluster * kWarps),
+                 init("other dSs", "full", 1)};
     if (has.ordered) append(slot, {call("init_turn"), call("init_added")});
     return {init("other Ks", "full", 1, "alone"),
             for_slots(d_o_stages, {init("dOs", "full", 1), init("dOs", "empty", computing)}),

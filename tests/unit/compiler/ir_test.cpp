@@ -258,6 +258,29 @@ TEST(VerifyRoles, NothingIsLoaded) {
   expect_broken(unexpected, "deadlock");
 }
 
+TEST(VerifyRoles, BarriersAreSetUpForWhoArrives) {
+  const auto first_of = [](Program& p, std::string_view what) {
+    return find_place(p, find_body(p, "set_up")->body, Kind::Init, what);
+  };
+  Program forgotten = sound(kOverlapped);
+  first_of(forgotten, "Ks").take(1);
+  expect_broken(forgotten, "barrier full of Ks: nobody sets it up");
+  Program another = sound(kOverlapped);
+  Statement& queries = first_of(another, "Qs").statement();
+  Attributes changed;
+  for (const Attribute& a : queries.attributes.all())
+    ASSERT_TRUE(changed.set(a.key, a.key == std::string_view("arrivals") ? AttributeValue(std::int64_t{2}) : a.value,
+                            a.writer));
+  queries.attributes = changed;
+  expect_broken(another, "barrier full of Qs: set up for 2 arrivals, and 1 arrive");
+  Program untold = sound(kOverlapped);
+  find_place(untold, find_body(untold, "set_up")->body, Kind::Publish).take(1);
+  expect_broken(untold, "body set_up: barriers are not published");
+  Program unseen = sound(kOverlapped);
+  find_place(unseen, find_body(unseen, "set_up")->body, Kind::Barrier).take(1);
+  expect_broken(unseen, "body set_up: no barrier behind what is set up");
+}
+
 TEST(VerifyRoles, ReleasedTwice) {
   Program p = sound(kOneByOne);
   const Place release = find_place(p, consumed(p), Kind::Release);
