@@ -6,7 +6,8 @@
 
 namespace flashjit {
 
-constexpr int kShares = combine_shares(config);
+// Tiles of many rows have more columns than the threads of one block can add up in time.
+constexpr int kLeastBlocksOfRange = config.tile_q >= 64 ? 8 : 1;
 
 // A row tile, and the ranges that it falls into.
 struct SplitTile {
@@ -71,13 +72,19 @@ __device__ inline Quad add_lanes(Quad own) {
   return own;
 }
 
-// A block of range `range` does its share of the tile.
+// Blocks of the second launch for each range: all that there are, so that a short call with few ranges has them too. A
+// block may then come by one pass over its columns; passes follow one another, each as long as memory takes to answer.
+__device__ inline int blocks_of_range(const Ranges& ranges) {
+  return max(kLeastBlocksOfRange, static_cast<int>(gridDim.x) / (ranges.count * kSides));
+}
+
+// A block of range `range`, number `block` of `blocks`, does its share of the tile.
 __device__ inline void combine_tile(const KernelParams& params, const float* parts, const SplitTile& s, int range,
-                                    int share_of_range) {
+                                    int block, int blocks) {
   constexpr int kQuads = config.head_dim_v / 4;
   if (s.ranges == 1) return;  // one block had it all, and has stored it
-  const int all = s.rows * kQuads, shares = s.ranges * kShares, share = (all + shares - 1) / shares;
-  const int begin = ((range - s.first_range) * kShares + share_of_range) * share, end = min(begin + share, all);
+  const int all = s.rows * kQuads, shares = s.ranges * blocks, share = (all + shares - 1) / shares;
+  const int begin = ((range - s.first_range) * blocks + block) * share, end = min(begin + share, all);
   if (s.ranges <= kAtATime) {  // a thread adds them all up: there are more columns than threads for them
     for (int quad = begin + static_cast<int>(threadIdx.x); quad < end; quad += kCombineThreads) {
       const int row = quad / kQuads, column = quad % kQuads * 4;
@@ -162,15 +169,15 @@ __device__ inline void decode_combine(const KernelParams& params, const float* p
     }
   }
   const Ranges ranges = ranges_of(params, steps);
-  const int count = steps == 0 ? 0 : ranges.count * kSides * kShares;
+  const int blocks = blocks_of_range(ranges), count = steps == 0 ? 0 : ranges.count * kSides * blocks;
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
-    const int of_range = i / kShares, range = of_range / kSides, side = of_range % kSides;
+    const int of_range = i / blocks, range = of_range / kSides, side = of_range % kSides;
     const SplitTile first = split_tile_at(params, ranges, ranges.begin(range), side, scratch);
     const SplitTile last = split_tile_at(params, ranges, ranges.begin(range + 1) - 1, side, scratch);
     wait_for_launch_before();
 #pragma unroll 1  // what runs for the first time comes from memory
     for (SplitTile tile = first;; tile = last) {
-      combine_tile(params, parts, tile, range, i % kShares);
+      combine_tile(params, parts, tile, range, i % blocks, blocks);
       if (tile.begin == last.begin) break;
     }
   }

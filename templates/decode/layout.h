@@ -155,10 +155,11 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
 
 // ---- the second launch: threads are columns, four at a time, by parts of a row ----
 
-// Blocks for each range: tiles of many rows have more columns than the threads of one can add up in time.
-constexpr int combine_shares(const KernelConfig& c) { return c.tile_q >= 64 ? 8 : 1; }
 // So small that it waits in SMs beside the first launch, which leaves little of anything.
 constexpr int kColumnLanes = 4, kCombineThreads = 128;
+// Blocks of it for each SM: so many are there before the first launch ends, and there are enough of them to read the parts
+// of a short call in one pass.
+constexpr int kCombineBlocks = 4;
 constexpr int kCombineBytes = kScratchInts * 4;
 
 }  // namespace flashjit

@@ -12,11 +12,16 @@ namespace {
 // With teams: straight to registers 8.9, 19.2, 42.7, 140 and 525 us; through rings of three places filled with boxes 9.2,
 // 17.2, 42.5, 138 and 503 us, with rows 8.4, 16.6, 41.5, 131 and 480 us (2026-11-26). With ranges one to two us more up to
 // 16 x 8192. 1 x 3008 in pages of 16: rows through a ring 10.8, 32 keys straight to registers 13.0 us (2026-11-28).
-constexpr double kLaunchUs = 3.7;      // of both launches, one after the other
-constexpr double kFirstTileUs = 2.0;   // until a load is there
-constexpr double kRingUs = 0.3;        // more, where tiles pass through a ring
-constexpr double kMergeUs = 2.0;       // of the warps, then of the blocks
-constexpr double kTeamLaunchUs = 3.0;  // of the one launch that teams need
+// The second launch waits for the last block of the first. Caches of 296 and 1500 keys in pages of 64, 2 and 16 sequences, 1
+// to 4 queries of 4 heads for each KV head: 11.7 to 14.8 us at d=64, 13.9 to 20.5 at d=128, 14.3 to 25.6 at d=256 (H200,
+// 2026-11-29).
+constexpr double kLaunchUs = 5.7;        // of both launches, one after the other
+constexpr double kSecondTileUs = 1.5;    // for a block whose range ends in another row tile than it begins in
+constexpr double kPartFloatUs = 1.3e-3;  // of each element of O in a part: warps add theirs up, then blocks
+constexpr double kFirstTileUs = 2.0;     // until a load is there
+constexpr double kRingUs = 0.3;          // more, where tiles pass through a ring
+constexpr double kMergeUs = 2.0;         // of the warps, then of the blocks
+constexpr double kTeamLaunchUs = 3.0;    // of the one launch that teams need
 constexpr double kTeamMergeUs = 1.8;
 constexpr double kPartUs = 0.02;  // of each part of a row
 // The cost of each step of a team whose rings have two places: rows take 18.8 and 44.7 us at 1 x 8192 and 8 x 4096 keys,
@@ -90,6 +95,9 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   // Tiles that are loaded at once arrive together, and the end waits for the last of them.
   const double wait = 0.5 * std::min(in_flight, of_sm) * busy / (target.memory_tbs * 1e6);
   p.latency = kFirstTileUs + wait + (has_teams ? kTeamLaunchUs + kTeamMergeUs : kLaunchUs + kMergeUs + kPartUs * parts);
+  const bool crosses = !c.decode.fixed_parts && std::fmod(std::ceil(work.kv_tiles), std::ceil(steps / ranges)) != 0;
+  if (!has_teams && crosses) p.latency += kSecondTileUs;
+  if (!has_teams && !has_many_rows(c)) p.latency += kPartFloatUs * std::min<double>(rows, *s.tile_q) * spec.d_v;
   if (*s.stages > 1) p.latency += kRingUs;
   // Without a ring nothing is on its way while a tile is computed. That shows for the last one, but for its scores,
   // which are made while V comes.

@@ -71,7 +71,8 @@ WorkspaceBuffer parts_buffer(const Plan& plan) {
 GridRule combine_grid(const KernelConfig& c) {
   constexpr int kBlocksPerSm = 8;
   const int quads = c.heads_q * (c.head_dim_v / 4);
-  if (!c.decode.fixed_parts) return {.queries = 1, .heads = quads, .blocks_per_sm = c.decode.blocks_per_sm};
+  if (!c.decode.fixed_parts)
+    return {.queries = 1, .heads = quads, .blocks_per_sm = std::max(c.decode.blocks_per_sm, kCombineBlocks)};
   return {.queries = 1, .heads = (quads + kCombineThreads - 1) / kCombineThreads, .blocks_per_sm = kBlocksPerSm};
 }
 

@@ -12,8 +12,6 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kCombineBlocks = 4;  // of the second launch, in an SM
-
 void configure(const Problem& problem, const Schedule&, KernelConfig& c) {
   c.reference = Reference::lazy;
   c.tile_kv = kMlaKeys;
