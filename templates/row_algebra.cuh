@@ -29,12 +29,29 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
+// ---- a step of softmax: the reference of a row rises to the maximum of a tile ----
+
+// Returns the factor for O; the sum has it already. A row that has seen nothing keeps -infinity, and (-inf) - (-inf) must not
+// become NaN.
+__device__ inline float raise_reference(float& reference, float& sum, float maximum) {
+  const float raised = fmaxf(reference, maximum);
+  const float factor = raised == -kInfinity ? 1.0f : exp2_approx((reference - raised) * kLog2Scale);
+  reference = raised;
+  sum *= factor;
+  return factor;
+}
+
+// A large reference must be subtracted, exactly, before scores are scaled.
+__device__ inline bool is_large(float reference) { return fabsf(reference) > kLargeScore && reference != -kInfinity; }
+
 // ---- at the end of a row; references are in natural units: in powers of two the largest floats, which some use as a
 // mask, would be infinite ----
 
-// The sink is one more score, which has no value: the reference and the sum take it in. Returns the factor that O must be
-// multiplied by because of the new reference.
-__device__ inline float take_in_sink(float& reference, float& sum, float sink) {
+// The sink of a query head, if there are any, is one more score, which has no value: the reference and the sum take it in.
+// Returns the factor that O must be multiplied by because of the new reference.
+__device__ inline float take_in_sink(const KernelParams& params, int h, float& reference, float& sum) {
+  if constexpr (!config.sink) return 1.0f;
+  const float sink = params.sink[h];
   const float raised = fmaxf(reference, sink);
   const float scale = reference == -kInfinity ? 0.0f : exp2_approx((reference - raised) * kLog2e);
   sum = sum * scale + (raised == -kInfinity ? 0.0f : exp2_approx((sink - raised) * kLog2e));
@@ -44,6 +61,7 @@ __device__ inline float take_in_sink(float& reference, float& sum, float sink) {
 
 // Nothing visible leaves a sum of zero.
 __device__ inline void store_lse(const KernelParams& params, Int64 row, float reference, float sum) {
+  if constexpr (config.lse == Lse::none) return;
   const float in_log2 = log2_approx(sum);
   const float lse = config.lse == Lse::log2 ? reference * kLog2e + in_log2 : reference + in_log2 * kLn2;
   params.lse[row] = sum == 0.0f ? -kInfinity : lse;
@@ -51,7 +69,14 @@ __device__ inline void store_lse(const KernelParams& params, Int64 row, float re
 
 // `top`: the row's largest score. fmaxf drops NaN; the sum does not.
 __device__ inline void store_max_logit(const KernelParams& params, Int64 row, float top, float sum) {
+  if constexpr (!config.max_logit) return;
   params.max_logit[row] = sum != sum ? sum : kScaleFolded ? top * config.scale : top;
+}
+
+// What the spec asks for beside O.
+__device__ inline void store_row_results(const KernelParams& params, Int64 row, float reference, float sum, float top) {
+  store_lse(params, row, reference, sum);
+  store_max_logit(params, row, top, sum);
 }
 
 }  // namespace flashjit

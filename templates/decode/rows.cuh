@@ -30,12 +30,11 @@ __device__ inline Row row_at(const Sequence& seq, int row) { return {row / kGrou
 __device__ inline float finish_row(const KernelParams& params, Sequence seq, const Row& row, RowState state,
                                    bool writes) {
   seq.h = row.h;
-  float reference = state.reference * kNaturalScale, sum = state.sum, scale = 1.0f;
-  if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[row.h]);
+  float reference = state.reference * kNaturalScale, sum = state.sum;
+  const float scale = take_in_sink(params, row.h, reference, sum);
   if (writes) {
     const Int64 at = result_row(params, seq, row.q);
-    if constexpr (config.lse != Lse::none) store_lse(params, at, reference, sum);
-    if constexpr (config.max_logit) store_max_logit(params, at, state.top, sum);
+    store_row_results(params, at, reference, sum, state.top);
   }
   return sum == 0.0f ? 0.0f : scale / sum * value_scale_if_any(params, seq);
 }

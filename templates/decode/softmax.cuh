@@ -4,6 +4,7 @@
 
 #include "templates/decode/rows.cuh"
 #include "templates/decode/tiles.cuh"
+#include "templates/score_and_mask.cuh"
 
 namespace flashjit {
 
@@ -323,10 +324,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, 
         for (int e = 2 * r; e < 2 * r + 2; ++e) {
           s[n][e] *= is_scaled(config) ? queries.scale[r] : config.scale;
           if constexpr (has_key_scales(config)) s[n][e] *= scales.of_k[n][e % 2];
-          if constexpr (config.has_score) {
-            const int k = min(first[e % 2] + n * 8, query.seq.k_len - 1);
-            s[n][e] = Variant::score(FullRange(), params, query.seq, s[n][e], query.q, k);
-          }
+          s[n][e] = logit(params, query.seq, s[n][e], query.q, first[e % 2] + n * 8);
         }
     }
   }
@@ -334,19 +332,15 @@ __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, 
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
     const Query query = query_of(segment, r);
-    const auto is_hidden = [&](int key) {
-      const int k = first[key % 2] + key / 2 * 8;
-      return k >= query.seq.k_len || (config.has_mask && !Variant::visible(params, query.seq, query.q, k));
-    };
+    const auto hides = [&](int key) { return is_hidden(params, query.seq, query.q, first[key % 2] + key / 2 * 8); };
     u32 hidden = 0;  // a bit for each key, where the mask is evaluated in a loop
     if constexpr (config.mask_is_long) {
 #pragma unroll 1
-      for (int key = 0; key < 2 * kKeyOctets; ++key) hidden |= static_cast<u32>(is_hidden(key)) << key;
+      for (int key = 0; key < 2 * kKeyOctets; ++key) hidden |= static_cast<u32>(hides(key)) << key;
     }
 #pragma unroll
     for (int key = 0; key < 2 * kKeyOctets; ++key) {
-      const bool hides = config.mask_is_long ? hidden >> key & 1 : is_hidden(key);
-      if (hides) s[key / 2][2 * r + key % 2] = -kInfinity;
+      if (config.mask_is_long ? hidden >> key & 1 : hides(key)) s[key / 2][2 * r + key % 2] = -kInfinity;
     }
   }
 }
@@ -371,12 +365,8 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, Output& o,
   bool large = false;
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
-    const float reference = fmaxf(rows.reference[r], maximum[r]);
-    // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
-    const float factor = reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[r] - reference) * kLog2Scale);
-    rows.reference[r] = reference;
-    rows.sum[r] *= factor;
-    large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
+    const float factor = raise_reference(rows.reference[r], rows.sum[r], maximum[r]);
+    large |= is_large(rows.reference[r]);
     if constexpr (has_key_scales(config)) rows.unit[r] *= factor;
     else scale_output(o, r, factor);
   }

@@ -42,14 +42,14 @@ __device__ inline void combine_four(const KernelParams& params, const WorkItem& 
     sum += weight;
   }
   float scale = 1.0f;
-  if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[recompute(static_cast<u32>(seq.h))]);
+  if constexpr (config.sink)  // the head is derived again: kept, it takes a register of the loops
+    scale = take_in_sink(params, static_cast<int>(recompute(static_cast<u32>(seq.h))), reference, sum);
   scale = sum == 0.0f ? 0.0f : scale / sum;
   store_four(params, query_row(params.o_stride, seq, seq.h, q) + column,
              make_float4(o.x * scale, o.y * scale, o.z * scale, o.w * scale));
   if (column != 0) return;
   const Int64 at = result_row(params, seq, q);
-  if constexpr (config.lse != Lse::none) store_lse(params, at, reference, sum);
-  if constexpr (config.max_logit) store_max_logit(params, at, top, sum);
+  store_row_results(params, at, reference, sum, top);
 }
 
 // A block for some rows of each query tile.

@@ -13,7 +13,7 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
     rows.sum[h] *= kLowered;
     float scale = is_scaled(config) ? kLowered * work.scales.v : kLowered;
     if (config.sink && !(kKeyParts && params.parts > 1))  // else when parts are put together
-      scale *= take_in_sink(rows.reference[h], rows.sum[h], params.sink[row_of(work, tile_row(threadIdx.x, h)).h]);
+      scale *= take_in_sink(params, row_of(work, tile_row(threadIdx.x, h)).h, rows.reference[h], rows.sum[h]);
     // Nothing visible leaves a sum of zero.
     const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * kDropoutFactor * reciprocal_approx(rows.sum[h]);
 #pragma unroll
@@ -55,8 +55,7 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
     Sequence seq = work.seq;
     seq.h = row.h;
     const Int64 at = result_row(params, seq, row.q);
-    if constexpr (config.lse != Lse::none) store_lse(params, at, rows.reference[h], rows.sum[h]);
-    if constexpr (config.max_logit) store_max_logit(params, at, rows.top[h], rows.sum[h]);
+    store_row_results(params, at, rows.reference[h], rows.sum[h], rows.top[h]);
   }
 }
 

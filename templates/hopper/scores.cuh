@@ -5,7 +5,7 @@
 
 #include "templates/hopper/inputs.cuh"
 #include "templates/hopper/work.cuh"
-#include "templates/mask_bits.cuh"
+#include "templates/score_and_mask.cuh"
 #include "templates/row_algebra.cuh"
 #include "templates/scalar_math.cuh"
 #include "templates/scales.cuh"

@@ -6,7 +6,7 @@
 // both. Who raises it tells the other one, which scales its part of O before it adds that tile.
 #pragma once
 
-#include "templates/mask_bits.cuh"
+#include "templates/score_and_mask.cuh"
 #include "templates/mla/work.cuh"
 
 namespace flashjit {
@@ -76,11 +76,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& param
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& x = s[4 * j + 2 * h + c];
-          x *= config.scale;
-          if constexpr (config.has_score) {
-            const int k = min(first + 8 * j + c, query.seq.k_len - 1);
-            x = Variant::score(FullRange(), params, query.seq, x, query.q, k);
-          }
+          x = logit(params, query.seq, x * config.scale, query.q, first + 8 * j + c);
         }
     }
     if (!mixed) continue;
@@ -114,12 +110,8 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, const floa
   bool large = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float reference = fmaxf(rows.reference[h], maximum[h]);
-    // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
-    factor[h] = reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[h] - reference) * kLog2Scale);
-    rows.reference[h] = reference;
-    rows.sum[h] *= factor[h];
-    large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
+    factor[h] = raise_reference(rows.reference[h], rows.sum[h], maximum[h]);
+    large |= is_large(rows.reference[h]);
   }
   if (!__any_sync(0xffffffff, large)) return false;
 #pragma unroll

@@ -5,7 +5,7 @@
 
 #include "templates/naive/tiles.cuh"
 #include "templates/row_algebra.cuh"
-#include "variant.gen.cuh"
+#include "templates/score_and_mask.cuh"
 
 namespace flashjit {
 
@@ -46,10 +46,8 @@ __device__ inline void naive_scores(const KernelParams& params, float* scores) {
       for (int e = 0; e < 2; ++e) {
         const int key = k_lo + j * 8 + lane % 4 * 2 + e;
         if (key >= seq.k_len) continue;
-        float x = (h ? s[j][2 + e] : s[j][e]) * scale;
-        if (config.has_score) x = Variant::score(FullRange(), params, seq, x, row, key);
-        if (config.has_mask && !Variant::visible(params, seq, row, key)) x = -kInfinity;
-        out[key] = x;
+        const float x = logit<false>(params, seq, (h ? s[j][2 + e] : s[j][e]) * scale, row, key);
+        out[key] = is_hidden(params, seq, row, key) ? -kInfinity : x;
       }
   }
 }
@@ -97,7 +95,7 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
   }
   if (threadIdx.x != 0) return;
   const Int64 row = result_row(params, seq, q);
-  if (config.lse != Lse::none) store_lse(params, row, reference, sum);
+  store_lse(params, row, reference, sum);
   if (config.max_logit) params.max_logit[row] = sum != sum ? sum : visible_top;
 }
 

@@ -7,7 +7,7 @@
 
 #include "templates/device.cuh"
 #include "templates/dropout.cuh"
-#include "templates/mask_bits.cuh"
+#include "templates/score_and_mask.cuh"
 #include "templates/sync/products.cuh"
 #include "templates/sync/softmax.cuh"
 
@@ -115,13 +115,8 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, O
   for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float reference = fmaxf(rows.reference[i][h], maximum[i][h]);
-      // A row that has seen nothing keeps -infinity; (-inf) - (-inf) must not become NaN.
-      const float factor =
-          reference == -kInfinity ? 1.0f : exp2_approx((rows.reference[i][h] - reference) * kLog2Scale);
-      rows.reference[i][h] = reference;
-      rows.sum[i][h] *= factor;
-      large |= fabsf(reference) > kLargeScore && reference != -kInfinity;
+      const float factor = raise_reference(rows.reference[i][h], rows.sum[i][h], maximum[i][h]);
+      large |= is_large(rows.reference[i][h]);
       if constexpr (kHasUnits) rows.unit[i][h] *= factor;
       else scale_output(o[i], h, factor);
     }
@@ -251,8 +246,7 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       float sum = quad_sum(rows.sum[i][h]) * kLowered;
       // Nothing visible leaves -infinity and a sum of zero.
       float reference = rows.reference[i][h] * kNaturalScale;
-      float scale = 1.0f;
-      if constexpr (config.sink) scale = take_in_sink(reference, sum, params.sink[seq.h]);
+      const float scale = take_in_sink(params, seq.h, reference, sum);
       const float unit = kHasUnits ? rows.unit[i][h] : value_scale_if_any(params, seq);
       const float inverse = sum == 0.0f ? 0.0f : scale * kDropoutFactor * kLowered / sum * unit;
       scale_output(o[i], h, inverse);
@@ -260,8 +254,7 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       const int q = q_row + i * 16 + h * 8;
       if (lane_id() % 4 != 0 || q >= seq.q_len) continue;
       const Int64 row = result_row(params, seq, q);
-      if constexpr (config.lse != Lse::none) store_lse(params, row, reference, sum);
-      if constexpr (config.max_logit) store_max_logit(params, row, top[i][h], sum);
+      store_row_results(params, row, reference, sum, top[i][h]);
     }
 }
 
