@@ -73,7 +73,7 @@ __device__ inline void store_max_logit(const KernelParams& params, Int64 row, fl
   params.max_logit[row] = sum != sum ? sum : kScaleFolded ? top * config.scale : top;
 }
 
-// What the spec asks for beside O.
+// Stores the results that the spec asks for beside O.
 __device__ inline void store_row_results(const KernelParams& params, Int64 row, float reference, float sum, float top) {
   store_lse(params, row, reference, sum);
   store_max_logit(params, row, top, sum);

@@ -1,4 +1,4 @@
-// What score functions and masks say of a query and a key: what lies behind the last key, and masks that are too long to be
+// Score functions and masks of a query and a key: how keys behind the last are taken, and masks that are too long to be
 // evaluated for all scores of a thread at once. Loops of warpgroups and of sync write logit() or is_hidden() out where ptxas
 // makes another kernel of the call: a condition that a function returns is a value first, and not a branch.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace flashjit {
 
-// What the score function makes of a scaled product. `clamps`: a key behind the last is taken for the last, as a tensor
+// Returns the score of a scaled product. `clamps`: a key behind the last is taken for the last, as a tensor
 // that the score function reads may end there.
 template <bool clamps = true, class Key>
 __device__ inline float logit(const KernelParams& params, const Sequence& seq, float x, int q, const Key& k) {

@@ -13,6 +13,7 @@
 #include "codegen/host/cpu.h"
 #include "codegen/host/emit/backward.h"
 #include "codegen/host/emit/pack.h"
+#include "codegen/host/tile_map/emit.h"
 #include "codegen/host/parameter_gradients.h"
 #include "codegen/host/problem.h"
 #include "codegen/host/workspace.h"
@@ -40,13 +41,14 @@ struct Functions {
 class BackwardKernel final : public HostKernel {
  public:
   BackwardKernel(const AttentionSpec& spec, const ItemsApart& apart, const BackwardConfig& config,
-                 std::unique_ptr<Code> code, const Functions& functions)
+                 std::unique_ptr<Code> code, const Functions& functions, std::optional<TileMaps> maps)
       : spec_(spec),
         apart_(apart),
         gradients_(static_cast<int>(params_with_gradients(spec).size())),
         c_(config),
         code_(std::move(code)),
-        call_(functions) {}
+        call_(functions),
+        maps_(std::move(maps)) {}
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
@@ -59,7 +61,7 @@ class BackwardKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, heads = 0, bytes = 0;
+    std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, maps_at = 0, heads = 0, bytes = 0;
     HeadPlace head{};
     std::int64_t first_pack = 0, first_query_tile = 0;  // items before this pair's
     std::int64_t first_chunk = 0;                       // of all rounds
@@ -119,6 +121,7 @@ class BackwardKernel final : public HostKernel {
   BackwardConfig c_;
   std::unique_ptr<Code> code_;
   Functions call_;
+  std::optional<TileMaps> maps_;
   mutable WorkspacePool workspaces_;
 };
 
@@ -133,6 +136,7 @@ void BackwardKernel::place(Pair& pair, std::int64_t at) const {
   pair.k_columns = take(c_.k_bytes(keys));
   pair.v_columns = take(c_.v_columns_bytes(keys));
   pair.k_rows = take(c_.k_rows_bytes(keys));
+  pair.maps_at = take(maps_ ? maps_->bytes(pair.sequence) : 0);
   pair.heads = next;
   next = 0;
   pair.head.q_rows = take(c_.q_bytes(queries));
@@ -235,6 +239,7 @@ void BackwardKernel::run_round(const Round& round, std::span<Pair> pairs) const 
     const auto [head, tile] = head_and_tile(pair, item - packs);
     pack_queries(problem, params, pair, head, tile, memory, scratch + worker * worker_bytes());
   });
+  if (maps_) maps_->fill<Pair>(params, parallel, pairs, memory);
   compute_keys(round, pairs);
   if (params.d_sink) sum_sinks(round, pairs);
   parallel.each(tiles, [&](std::int64_t item, int) {
@@ -393,6 +398,7 @@ void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t 
           .k_len = s.k_len,
           .k_lo = k_lo,
           .keys = keys,
+          .tiles = maps_ ? maps_->row(s, h - first_head, 0, memory + pair.maps_at) + k_lo / c_.tile_kv : nullptr,
           .key = dropout_key(round.params),
       };
       call_.tile(&call);
@@ -438,7 +444,9 @@ Result<void> emit_gradients(Ir& ir, const Plan& plan) {
   emit_pack_k(ir, kPackKColumnsName, c.d_qk, c.words_qk);
   emit_pack_k(ir, kPackVColumnsName, c.d_v, c.words_v);
   emit_pack_v(ir, kPackKRowsName, c.d_qk, false);
-  emit_backward(ir, plan, gradients, reads);
+  const std::optional<PairAnalysis> pairs = pairs_of(plan, c);
+  if (pairs) emit_tile_map(ir, plan, *pairs);
+  emit_backward(ir, plan, gradients, reads, pairs.has_value());
   emit_store_keys(ir, plan);
   emit_store_queries(ir, plan);
   return {};
@@ -456,8 +464,9 @@ Result<std::unique_ptr<HostKernel>> gradients_kernel(const Plan& plan, const Hos
   FLASHJIT_ASSIGN(store_queries, code->find<QueryStoreFunction>(kStoreQueriesName));
   functions = {pack_queries, pack_k_columns, pack_v_columns, pack_k_rows, tile, store_keys, store_queries};
   FLASHJIT_ASSIGN(reads, gradient_reads(plan.spec));
+  FLASHJIT_ASSIGN(maps, tile_maps(plan, config, *code));
   return std::unique_ptr<HostKernel>(std::make_unique<BackwardKernel>(
-      plan.spec, items_apart(reads), BackwardConfig(config), std::move(code), functions));
+      plan.spec, items_apart(reads), BackwardConfig(config), std::move(code), functions, std::move(maps)));
 }
 
 }  // namespace flashjit::host

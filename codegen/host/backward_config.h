@@ -92,6 +92,8 @@ struct BackwardCall {
   std::int64_t k_panel_words;
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t k_lo, keys;
+  // The states of these keys for each tile of queries, a row of a map apart, where one is made (tile_map/tile_map.h).
+  const std::uint8_t* tiles;
   FourWords key;  // of dropout
 };
 

@@ -123,6 +123,8 @@ struct TileCall {
   const void* const* v_rows;       // by key: V as it is, or widened
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t q_lo, rows;
+  const std::uint8_t*
+      tiles;  // states of the tiles of keys for these queries, where a map is made (tile_map/tile_map.h)
   float sink;
   float scale_k, scale_v;            // of elements of 8 bits; scale_k is times that of Q
   const float *scales_k, *scales_v;  // ... by key, where there are several: 1 in place of those then

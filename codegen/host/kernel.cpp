@@ -16,6 +16,7 @@
 #include "codegen/host/operations/merge.h"
 #include "codegen/host/naive_backward.h"
 #include "codegen/host/emit/pack.h"
+#include "codegen/host/tile_map/emit.h"
 #include "codegen/host/problem.h"
 #include "codegen/host/operations/quantize.h"
 #include "codegen/host/widen.h"
@@ -51,7 +52,9 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   } else {
     emit_pack_k(ir, kPackKName, config.d_qk, config.words_qk);
     emit_pack_v(ir, kPackVName, config.d_v, true);
-    emit_tile(ir, plan);
+    const std::optional<PairAnalysis> pairs = pairs_of(plan, config);
+    if (pairs) emit_tile_map(ir, plan, *pairs);
+    emit_tile(ir, plan, pairs.has_value());
   }
   std::string problem;
   llvm::raw_string_ostream stream(problem);
@@ -65,14 +68,15 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
 class BlockedKernel final : public HostKernel {
  public:
   BlockedKernel(const Plan& plan, const HostConfig& config, std::unique_ptr<Code> code, TileFunction tile,
-                SeenKeysFunction seen_keys, PackFunction pack_k, PackFunction pack_v)
+                SeenKeysFunction seen_keys, PackFunction pack_k, PackFunction pack_v, std::optional<TileMaps> maps)
       : spec_(plan.spec),
         config_(config),
         code_(std::move(code)),
         tile_(tile),
         seen_keys_(seen_keys),
         pack_k_(pack_k),
-        pack_v_(pack_v) {
+        pack_v_(pack_v),
+        maps_(std::move(maps)) {
     if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, config_.dtype);
     if (has_scaled_queries(spec_)) query_widener_.emplace(spec_.dtype, config_.dtype);
   }
@@ -87,12 +91,14 @@ class BlockedKernel final : public HostKernel {
     SeenKeys seen;  // by any of its queries; only these are packed
     std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0,
                  scales_at = 0;                   // bytes from the start of the packed area
+    std::int64_t maps_at = 0;                     // in the same area, behind all of these
     std::int64_t first_pack = 0, first_tile = 0;  // work items before this pair's
   };
   std::int64_t rows_bytes(std::int64_t keys) const { return config_.padded_keys(keys) * std::int64_t{sizeof(void*)}; }
-  std::int64_t packed_bytes(std::int64_t keys) const {
+  std::int64_t packed_bytes(const Sequence& sequence) const {
+    const std::int64_t keys = sequence.k_len;
     return round_up(config_.k_bytes(keys), 64) + round_up(config_.v_bytes(keys), 64) + rows_bytes(keys) +
-           flags_bytes(keys) + wide_bytes(keys) + 2 * scales_bytes(keys);
+           flags_bytes(keys) + wide_bytes(keys) + 2 * scales_bytes(keys) + (maps_ ? maps_->bytes(sequence) : 0);
   }
   // Returns the bytes of the scales of K or of V, where the keys of a sequence have several.
   std::int64_t scales_bytes(std::int64_t keys) const {
@@ -133,6 +139,7 @@ class BlockedKernel final : public HostKernel {
   TileFunction tile_;
   SeenKeysFunction seen_keys_;
   PackFunction pack_k_, pack_v_;
+  std::optional<TileMaps> maps_;
   std::optional<Widener> widener_, query_widener_;  // of K and V, and of Q, of 8 bits
   mutable WorkspacePool workspaces_;
 };
@@ -163,7 +170,7 @@ std::int64_t BlockedKernel::largest_round(const Problem& problem, const KernelPa
   for (std::int64_t b = 0; b < params.batch; ++b) {
     const Sequence sequence = problem.sequence(b);
     if (sequence.q_len == 0) continue;
-    const std::int64_t bytes = packed_bytes(sequence.k_len);
+    const std::int64_t bytes = packed_bytes(sequence);
     all = std::min(all + spec_.heads_kv * bytes, kLargestPacked);
     largest = std::max(largest, bytes);
   }
@@ -178,6 +185,7 @@ void BlockedKernel::place(Pair& pair, std::int64_t at) const {
   pair.flags_at = pair.rows_at + rows_bytes(keys);
   pair.wide_at = pair.flags_at + flags_bytes(keys);
   pair.scales_at = pair.wide_at + wide_bytes(keys);
+  pair.maps_at = pair.scales_at + 2 * scales_bytes(keys);
 }
 
 Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
@@ -198,7 +206,7 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
   for (std::int64_t b = 0; b < params.batch; ++b) {
     const Sequence sequence = problem.sequence(b);
     if (sequence.q_len == 0) continue;
-    const std::int64_t more = packed_bytes(sequence.k_len);
+    const std::int64_t more = packed_bytes(sequence);
     for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
       if (bytes > 0 && bytes + more > kLargestPacked) run_those();
       Pair& pair = pairs[count++] = {b, hk, sequence, seen_keys(params, b, hk, sequence)};
@@ -226,6 +234,7 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
     pack(problem, pair, pair.seen.begin / kPackKeys + item - pair.first_pack, packed,
          scratch + worker * worker_bytes());
   });
+  if (maps_) maps_->fill<Pair>(params, parallel, pairs, packed);
   parallel.each(tiles, [&](std::int64_t item, int worker) {
     const Pair& pair = owner(pairs, item, &Pair::first_tile);
     const std::int64_t index = item - pair.first_tile;
@@ -325,6 +334,8 @@ void BlockedKernel::compute_rows(const Problem& problem, const KernelParams& par
   call.k_len = s.k_len;
   call.q_lo = q_lo;
   call.rows = rows;
+  const std::int64_t head_of_group = head - pair.hk * (spec_.heads_q / spec_.heads_kv);
+  if (maps_) call.tiles = maps_->row(s, head_of_group, q_lo / config_.tile_q, packed + pair.maps_at);
   if (query_widener_) {
     call.q = wide_queries(problem, pair.b, head, token, rows, scratch + config_.scratch_bytes());
     call.q_token = spec_.d_qk;
@@ -457,8 +468,9 @@ Result<std::unique_ptr<HostKernel>> link_attention(const Plan& plan, bool naive,
   FLASHJIT_ASSIGN(seen_keys, code->find<SeenKeysFunction>(kSeenKeysName));
   FLASHJIT_ASSIGN(pack_k, code->find<PackFunction>(kPackKName));
   FLASHJIT_ASSIGN(pack_v, code->find<PackFunction>(kPackVName));
+  FLASHJIT_ASSIGN(maps, tile_maps(plan, config, *code));
   return std::unique_ptr<HostKernel>(
-      std::make_unique<BlockedKernel>(plan, config, std::move(code), tile, seen_keys, pack_k, pack_v));
+      std::make_unique<BlockedKernel>(plan, config, std::move(code), tile, seen_keys, pack_k, pack_v, std::move(maps)));
 }
 
 }  // namespace

@@ -41,6 +41,9 @@ Expr TileBounds::extreme(const Node& node, bool upper) {
 
 Expr TileBounds::of(const Expr& e, bool upper) {
   if (!varies(e)) return e;
+  if (found_) {
+    if (const Expr bound = found_(e, upper)) return bound;
+  }
   Known& known = known_[e.get()];
   known.expr = e;
   std::optional<Expr>& bound = known.bound[upper];
@@ -51,7 +54,10 @@ Expr TileBounds::of(const Expr& e, bool upper) {
 Expr TileBounds::compute(const Expr& e, bool upper) {
   const Node& node = *e;
   switch (node.op) {
-    case Op::Variable: return Expr::variable(upper ? tile_.hi : tile_.lo);
+    case Op::Variable: {
+      const auto tile = std::ranges::find(tiles_, node.variable, &AxisVariables::position);
+      return Expr::variable(upper ? tile->hi : tile->lo);
+    }
     case Op::Add:
     case Op::Sub:
     case Op::Neg: {

@@ -1,8 +1,12 @@
-// The values that an expression takes over the positions of a tile, as an expression over its ends.
+// The values that an expression takes over the positions of a tile, or of a tile of each axis, as an expression over the ends.
 #pragma once
 
+#include <algorithm>
+#include <functional>
 #include <optional>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "compiler/language/expr_rules.h"
 #include "compiler/analysis/interval.h"
@@ -11,10 +15,17 @@ namespace flashjit {
 
 class TileBounds {
  public:
+  // Over a tile of this axis, of expressions without positions of the other axis.
   TileBounds(Axis tile, Simplifier& simplifier, RangeAnalysis& facts)
-      : tile_(variables_of(tile)), simplifier_(simplifier), facts_(facts) {}
-  // The largest (upper) or smallest value that `e`, without positions of the other axis, takes in the tile; empty when
-  // unknown.
+      : tiles_{variables_of(tile)}, simplifier_(simplifier), facts_(facts) {}
+  // Over a tile of each axis. Who has found a bound for an expression, such as one that is read, returns it from `found`.
+  using Found = std::function<Expr(const Expr& e, bool upper)>;
+  TileBounds(Found found, Simplifier& simplifier, RangeAnalysis& facts)
+      : tiles_{variables_of(Axis::Queries), variables_of(Axis::Keys)},
+        found_(std::move(found)),
+        simplifier_(simplifier),
+        facts_(facts) {}
+  // The largest (upper) or smallest value that `e` takes; empty when unknown.
   Expr of(const Expr& e, bool upper);
 
  private:
@@ -23,9 +34,12 @@ class TileBounds {
   Expr product(const Expr& x, const Expr& y, bool upper);
   Expr extreme(const Node& node, bool upper);
   Expr tidy(const Expr& e) { return e ? simplifier_.simplify(e) : e; }
-  bool varies(const Expr& e) const { return uses(e, tile_.position); }
+  bool varies(const Expr& e) const {
+    return std::ranges::any_of(tiles_, [&](const AxisVariables& tile) { return uses(e, tile.position); });
+  }
 
-  const AxisVariables tile_;
+  const std::vector<AxisVariables> tiles_;
+  const Found found_;
   Simplifier& simplifier_;
   RangeAnalysis& facts_;
   // Some operations need both bounds of each of their arguments.

@@ -17,6 +17,7 @@
 #include "codegen/host/kernel.h"
 #include "compiler/plan.h"
 #include "tests/host_check/amx_emulator.h"
+#include "tests/host_check/map_check.h"
 
 namespace flashjit {
 namespace {
@@ -332,5 +333,5 @@ int main(int argc, char** argv) {
   }
   if (!flashjit::host::cpu().amx_bf16) flashjit::testing::install_amx_emulator();
   flashjit::Threads pool(2);
-  return flashjit::check_all(pool);
+  return flashjit::check_all(pool) + flashjit::check_maps();
 }

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "compiler/analysis/tile_pairs.h"
+
 namespace flashjit {
 namespace {
 
@@ -15,12 +17,14 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 }  // namespace
 
 Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
-  if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
-    return unsupported(fmt::format("the mask depends on {}, whose values are only known when it runs", params[0].name));
-  }
   // A tile is what all queries of a block visit together.
   const KernelConfig& sizes = plan.config;
-  const std::int64_t tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
+  const int tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
+  if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
+    const bool finds = !plan.target.gpu && analyse_pairs(plan.spec.mask, tile_q, tile_kv);
+    return unsupported(fmt::format("the mask depends on {}, whose values are only known when it runs{}", params[0].name,
+                                   finds ? ": each call finds what it hides first, a tile at a time" : ""));
+  }
   Environment environment;
   environment.variables[static_cast<int>(Variable::QLen)] = q_len;
   environment.variables[static_cast<int>(Variable::KLen)] = k_len;

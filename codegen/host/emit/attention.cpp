@@ -10,6 +10,7 @@
 #include "codegen/host/emit/math.h"
 #include "codegen/host/emit/pack.h"
 #include "codegen/host/emit/softmax.h"
+#include "codegen/host/tile_map/tile_map.h"
 
 namespace flashjit::host {
 namespace {
@@ -69,7 +70,7 @@ Value* row_of(Ir& ir, Value* matrix, Value* row, int stride) {
 
 class TileEmitter {
  public:
-  TileEmitter(Ir& ir, const Plan& plan) : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan) {}
+  TileEmitter(Ir& ir, const Plan& plan, bool mapped) : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan), mapped_(mapped) {}
 
   void emit() {
     const int qk_unroll = c_.words_qk % 4 == 0 ? 4 : c_.words_qk % 2 == 0 ? 2 : 1;
@@ -107,6 +108,8 @@ class TileEmitter {
   Range emit_range(const RowPlace& place, Value* q_lo, Value* q_hi);
   void emit_seen_keys();
   void emit_kv_loop(const Tile& tile);
+  Value* first_of_tile(Value* key);
+  void emit_mapped_tiles(const Tile& tile, const Range& whole);
   llvm::Function* emit_kv_tile(const char* name, bool masked, llvm::Function* softmax);
   void emit_values_that_are_not_finite(const Tile& tile, Value* k_lo, Value* columns,
                                        const std::function<Value*(Value* row)>& seen);
@@ -127,6 +130,7 @@ class TileEmitter {
   llvm::IRBuilder<>& b_;
   const HostConfig& c_;
   const Plan& plan_;
+  const bool mapped_;
   Value* call_ = nullptr;
   std::optional<KeptBits> kept_;  // with dropout
   llvm::Function *scores_ = nullptr, *outputs_ = nullptr, *full_tile_ = nullptr, *mixed_tile_ = nullptr;
@@ -276,9 +280,29 @@ void TileEmitter::emit_seen_keys() {
   const RowPlace place = tile.place(ir_.integer(0));
   const Range range = emit_range(place, place.q, b_.CreateSub(b_.CreateAdd(place.q, tile.rows()), ir_.integer(1)));
   Value* keys = function->getArg(1);
-  ir_.store(range.begin, ir_.byte_offset(keys, std::int64_t{offsetof(SeenKeys, begin)}), 8);
+  ir_.store(mapped_ ? first_of_tile(range.begin) : range.begin,
+            ir_.byte_offset(keys, std::int64_t{offsetof(SeenKeys, begin)}), 8);
   ir_.store(range.end, ir_.byte_offset(keys, std::int64_t{offsetof(SeenKeys, end)}), 8);
   ir_.finish();
+}
+
+// The first key of the tile that a key lies in.
+Value* TileEmitter::first_of_tile(Value* key) {
+  return b_.CreateMul(b_.CreateSDiv(key, ir_.integer(c_.tile_kv)), ir_.integer(c_.tile_kv));
+}
+
+// The tiles that a map says. A tile in which everything is seen may still end where there is no whole panel.
+void TileEmitter::emit_mapped_tiles(const Tile& tile, const Range& whole) {
+  Value* states = tile.pointer(offsetof(TileCall, tiles), "tiles");
+  ir_.loop(first_of_tile(whole.begin), whole.end, c_.tile_kv, "tile", [&](Value* k_lo) {
+    Value* columns = smaller(b_.CreateSub(whole.end, k_lo), ir_.integer(c_.tile_kv));
+    Value* state = ir_.load(ir_.i8, ir_.byte_offset(states, b_.CreateSDiv(k_lo, ir_.integer(c_.tile_kv))), 1);
+    Value* in_panels = b_.CreateICmpEQ(b_.CreateAnd(columns, ir_.integer(c_.panel - 1)), ir_.integer(0));
+    Value* full = b_.CreateAnd(b_.CreateICmpEQ(state, b_.getInt8(kFullTile)), in_panels);
+    ir_.if_then(full, "full", [&] { b_.CreateCall(full_tile_, {call_, k_lo, columns}); });
+    Value* mixed = b_.CreateAnd(b_.CreateICmpNE(state, b_.getInt8(kEmptyTile)), b_.CreateNot(full));
+    ir_.if_then(mixed, "mixed", [&] { b_.CreateCall(mixed_tile_, {call_, k_lo, columns}); });
+  });
 }
 
 // KV tiles in three runs: mixed, full, mixed. Packed keys can only be entered at a panel, so each starts at one.
@@ -295,6 +319,7 @@ void TileEmitter::emit_kv_loop(const Tile& tile) {
     ir_.store(range.begin, address, 8);
     ir_.store(range.end, ir_.byte_offset(address, std::int64_t{8}), 8);
   });
+  if (mapped_) return emit_mapped_tiles(tile, whole);
   Value* begin = b_.CreateAnd(whole.begin, ir_.integer(-c_.panel));
   Value* full_begin = padded(larger(whole.full_begin, begin));
   Value* full_end = b_.CreateAnd(smaller(whole.full_end, whole.end), ir_.integer(-c_.panel));
@@ -435,6 +460,6 @@ void TileEmitter::emit_end(const Tile& tile) {
 
 }  // namespace
 
-void emit_tile(Ir& ir, const Plan& plan) { TileEmitter(ir, plan).emit(); }
+void emit_tile(Ir& ir, const Plan& plan, bool mapped) { TileEmitter(ir, plan, mapped).emit(); }
 
 }  // namespace flashjit::host

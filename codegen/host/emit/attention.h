@@ -8,7 +8,8 @@ namespace flashjit::host {
 inline constexpr char kTileName[] = "flashjit_tile";
 inline constexpr char kSeenKeysName[] = "flashjit_seen_keys";
 // void flashjit_tile(const TileCall*), and void flashjit_seen_keys(const TileCall*, SeenKeys*): what it will read.
-void emit_tile(Ir& ir, const Plan& plan);
+// `mapped`: the tiles that are visited are those of a map (codegen/host/tile_map).
+void emit_tile(Ir& ir, const Plan& plan, bool mapped);
 
 // The textbook version: void step(const NaiveCall*), for one row.
 inline constexpr char kNaiveScoresName[] = "flashjit_naive_scores";

@@ -8,14 +8,16 @@
 #include "codegen/host/emit/gemm.h"
 #include "codegen/host/emit/math.h"
 #include "codegen/host/emit/softmax.h"
+#include "codegen/host/tile_map/tile_map.h"
 
 namespace flashjit::host {
 namespace {
 
 class BackwardEmitter {
  public:
-  BackwardEmitter(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads)
-      : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan), gradients_(gradients), reads_(reads) {}
+  BackwardEmitter(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads,
+                  bool mapped)
+      : ir_(ir), b_(ir.b), c_(ir.config), plan_(plan), gradients_(gradients), reads_(reads), mapped_(mapped) {}
 
   void emit() {
     const auto unroll = [](int words) { return words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1; };
@@ -96,6 +98,7 @@ class BackwardEmitter {
   }
 
   void emit_query_loop(llvm::Function* full, llvm::Function* mixed);
+  Value* state_at(Value* q_lo);
   llvm::Function* emit_tile(const char* name, bool masked);
   Tile tile_at(Value* q_lo);
   Range rows_of_panel(const Tile& tile, Value* column, bool masked);
@@ -116,10 +119,20 @@ class BackwardEmitter {
   const Plan& plan_;
   const ScoreGradients& gradients_;
   const std::vector<GradientRead>& reads_;  // as gradients_.by_params
+  const bool mapped_;
   Value* call_ = nullptr;
   std::optional<KeptBits> kept_;  // with dropout
   llvm::Function *scores_ = nullptr, *dp_ = nullptr, *of_keys_ = nullptr, *of_queries_ = nullptr;
 };
+
+// Returns the state that the map has for the tile of queries that begins at q_lo.
+Value* BackwardEmitter::state_at(Value* q_lo) {
+  Value* keys = integer(offsetof(BackwardCall, k_len), "k_len");
+  Value* in_row = b_.CreateSDiv(plus(keys, ir_.integer(c_.tile_kv - 1)), ir_.integer(c_.tile_kv));
+  Value* tile = b_.CreateSDiv(q_lo, ir_.integer(c_.tile_q));
+  return ir_.load(ir_.i8, ir_.byte_offset(pointer(offsetof(BackwardCall, tiles), "tiles"), b_.CreateMul(tile, in_row)),
+                  1);
+}
 
 // Tiles of queries that see the keys, from the first one on; those that are inside of the full range have no mask code.
 void BackwardEmitter::emit_query_loop(llvm::Function* full, llvm::Function* mixed) {
@@ -133,10 +146,14 @@ void BackwardEmitter::emit_query_loop(llvm::Function* full, llvm::Function* mixe
   whole.end = b_.CreateSelect(panels, whole.end, ir_.integer(0));
   ir_.loop(down(seen.begin, c_.tile_q), seen.end, c_.tile_q, "q_lo", [&](Value* q_lo) {
     Value* q_end = smaller(plus(q_lo, ir_.integer(c_.tile_q)), q_len);
-    Value* is_full = b_.CreateAnd(b_.CreateICmpSGE(q_lo, whole.begin), b_.CreateICmpSLE(q_end, whole.end));
+    Value* state = mapped_ ? state_at(q_lo) : nullptr;
+    Value* is_full = mapped_ ? b_.CreateAnd(panels, b_.CreateICmpEQ(state, b_.getInt8(kFullTile)))
+                             : b_.CreateAnd(b_.CreateICmpSGE(q_lo, whole.begin), b_.CreateICmpSLE(q_end, whole.end));
     ir_.if_then(is_full, "full", [&] { b_.CreateCall(full, {call_, q_lo}); });
     Value* visits = b_.CreateNot(is_full);
-    if (plan_.query_tiles.may_see) {
+    if (mapped_) {
+      visits = b_.CreateAnd(visits, b_.CreateICmpNE(state, b_.getInt8(kEmptyTile)));
+    } else if (plan_.query_tiles.may_see) {
       ExprEmitter e = expressions();
       e.set_int(Variable::QLo, q_lo);
       e.set_int(Variable::QHi, minus(q_end, ir_.integer(1)));
@@ -368,8 +385,9 @@ void BackwardEmitter::emit_blank(Value* column, Value* from, Value* to) {
 
 }  // namespace
 
-void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads) {
-  BackwardEmitter(ir, plan, gradients, reads).emit();
+void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads,
+                   bool mapped) {
+  BackwardEmitter(ir, plan, gradients, reads, mapped).emit();
 }
 
 }  // namespace flashjit::host

@@ -17,7 +17,9 @@ inline constexpr char kStoreKeysName[] = "flashjit_store_keys";
 inline constexpr char kStoreQueriesName[] = "flashjit_store_queries";
 
 void emit_pack_queries(Ir& ir, const Plan& plan);
-void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads);
+// `mapped`: the tiles that are visited are those of a map (codegen/host/tile_map).
+void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads,
+                   bool mapped);
 void emit_store_keys(Ir& ir, const Plan& plan);
 void emit_store_queries(Ir& ir, const Plan& plan);
 

@@ -22,6 +22,10 @@ ExprEmitter::ExprEmitter(Ir& ir, Value* params, const std::vector<Param>& order,
 
 void ExprEmitter::set_int(Variable variable, Value* i64_value) { set(variable, ir_.b.CreateTrunc(i64_value, int_)); }
 
+void ExprEmitter::set_scalar(const Param& param, Value* i64_value) {
+  scalars_[param.name] = ir_.b.CreateTrunc(i64_value, int_);
+}
+
 void ExprEmitter::set_keys(Value* first_key) {
   set(Variable::K, ir_.b.CreateAdd(ir_.splat(ir_.b.CreateTrunc(first_key, int_)), ir_.lane_numbers(int_)));
 }
@@ -177,6 +181,7 @@ bool ExprEmitter::steps_with_keys(const Expr& expr) {
 
 Value* ExprEmitter::read_param(const Node& node) {
   auto& b = ir_.b;
+  if (const auto known = scalars_.find(node.param.name); known != scalars_.end()) return known->second;
   const auto place = std::find(order_.begin(), order_.end(), node.param) - order_.begin();
   const std::size_t at = offsetof(KernelParams, extra) + static_cast<std::size_t>(place) * sizeof(ExtraParam);
   llvm::Type* raw = raw_type(node.param.dtype);

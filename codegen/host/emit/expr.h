@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <unordered_map>
 
 #include "codegen/host/emit/ir.h"
@@ -19,6 +20,8 @@ class ExprEmitter {
   void set(Variable variable, Value* value) { variables_[static_cast<std::size_t>(variable)] = value; }
   // A scalar int as the width of this emitter's ints.
   void set_int(Variable variable, Value* i64_value);
+  // A scalar parameter that is not one of the call's.
+  void set_scalar(const Param& param, Value* i64_value);
   void set_keys(Value* first_key);  // k = first_key + <0, 1, 2, ...>
 
   Value* scalar(const Expr& expr);  // of an expression that uses neither k nor s
@@ -44,6 +47,7 @@ class ExprEmitter {
   llvm::Type* int_;
   Value* lanes_valid_;
   std::array<Value*, 12> variables_{};
+  std::unordered_map<std::string, Value*> scalars_;
   std::unordered_map<const Node*, Value*> done_;
 };
 

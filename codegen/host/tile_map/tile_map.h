@@ -1,0 +1,70 @@
+// Which tiles of keys each tile of queries has to visit, where a mask reads tensors: a byte for each pair of tiles, found when a
+// call begins (compiler/analysis/tile_pairs.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "codegen/host/config.h"
+#include "codegen/host/kernel.h"
+#include "codegen/host/problem.h"
+#include "compiler/analysis/tile_pairs.h"
+
+namespace flashjit::host {
+
+enum TileState : std::uint8_t { kEmptyTile, kMixedTile, kFullTile };
+
+// One call of flashjit_tile_map: all pairs of tiles of a head. Read by generated code through offsetof.
+struct TileMapCall {
+  const void* params;  // KernelParams
+  std::int64_t b, h, hk, q_len, k_len;
+  std::int64_t* values;  // for each value that is read, for each tile of its axis: its least and its most
+  std::uint8_t* tiles;   // for each tile of queries, for each tile of keys: its state
+};
+using TileMapFunction = void (*)(const TileMapCall*);
+inline constexpr char kTileMapName[] = "flashjit_tile_map";
+
+inline std::optional<PairAnalysis> pairs_of(const Plan& plan, const HostConfig& config) {
+  return analyse_pairs(plan.spec.mask, config.tile_q, config.tile_kv);
+}
+
+// The maps of the query heads that share a KV head.
+class TileMaps {
+ public:
+  TileMaps(const PairAnalysis& pairs, const AttentionSpec& spec, const HostConfig& config, TileMapFunction fill);
+
+  std::int64_t bytes(const Sequence& s) const { return maps_ * (values_bytes(s) + tiles_bytes(s)); }
+  // Finds the maps of all pairs of a sequence and a KV head, each in memory from its `maps_at` on.
+  template <class Pair>
+  void fill(const KernelParams& params, const ParallelFor& parallel, std::span<const Pair> pairs, char* memory) const {
+    parallel.each(static_cast<std::int64_t>(pairs.size()) * maps_, [&](std::int64_t item, int) {
+      const Pair& pair = pairs[static_cast<std::size_t>(item / maps_)];
+      fill(params, pair.b, pair.hk, pair.sequence, item % maps_, memory + pair.maps_at);
+    });
+  }
+  // The states of all tiles of keys, for a tile of queries of a head of the group.
+  const std::uint8_t* row(const Sequence& s, std::int64_t head_of_group, std::int64_t tile_q, const char* memory) const;
+
+ private:
+  void fill(const KernelParams& params, std::int64_t b, std::int64_t hk, const Sequence& s, std::int64_t map,
+            char* memory) const;
+  std::int64_t tiles_of(Axis axis, const Sequence& s) const {
+    return axis == Axis::Keys ? (s.k_len + tile_kv_ - 1) / tile_kv_ : (s.q_len + tile_q_ - 1) / tile_q_;
+  }
+  std::int64_t values_bytes(const Sequence& s) const;
+  std::int64_t tiles_bytes(const Sequence& s) const {
+    return round_up(tiles_of(Axis::Queries, s) * tiles_of(Axis::Keys, s), 64);
+  }
+
+  std::vector<Axis> axes_;  // of the values
+  std::int64_t maps_, group_, tile_q_, tile_kv_;
+  TileMapFunction fill_;
+};
+
+// The maps of a kernel; nothing where it has none.
+class Code;
+Result<std::optional<TileMaps>> tile_maps(const Plan& plan, const HostConfig& config, const Code& code);
+
+}  // namespace flashjit::host

@@ -1,0 +1,175 @@
+#include "compiler/analysis/tile_pairs.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "compiler/analysis/interval_bounds.h"
+#include "compiler/language/expr_rules.h"
+
+namespace flashjit {
+namespace {
+
+constexpr std::size_t kMostValues = 8;   // each takes a pass over its axis
+constexpr std::size_t kMostNodes = 160;  // of an answer, which is evaluated for each pair of tiles
+constexpr int kMostSteps = 512;          // of the search
+
+// Bounds of a condition over all pairs of positions of two tiles.
+struct Known {
+  Expr some;  // false only if it holds for no pair
+  Expr all;   // true only if it holds for each
+};
+
+class PairSolver {
+ public:
+  PairSolver(int tile_q, int tile_kv) : tile_q_(tile_q), tile_kv_(tile_kv) {}
+  std::optional<PairAnalysis> analyse(const Expr& mask);
+
+ private:
+  Known of(const Expr& e);
+  Known comparison(Op op, const Expr& a, const Expr& b);
+  Expr bound(const Expr& e, bool upper) { return bounds_.of(e, upper); }
+  Expr value_of(const Expr& e, bool upper);
+  Expr at_tile(const Expr& e) const;
+  Expr tidy(const Expr& e) { return e ? simplifier_.simplify(e) : e; }
+
+  const int tile_q_, tile_kv_;
+  const VariableRanges ranges_ = widest_ranges();
+  Simplifier simplifier_{ranges_};
+  RangeAnalysis facts_{ranges_};
+  TileBounds bounds_{[this](const Expr& e, bool upper) { return value_of(e, upper); }, simplifier_, facts_};
+  std::vector<TileValue> values_;
+  int steps_ = 0;
+};
+
+bool changes(const Expr& e) { return uses(e, Variable::Q) || uses(e, Variable::K); }
+// Does it read a tensor at an index that has one of these in it?
+bool reads_at(const Expr& e, Variable q, Variable k) {
+  if (!uses(e, Op::Load)) return false;
+  const auto moves = [&](const Expr& index) { return uses(index, q) || uses(index, k); };
+  if (e->op == Op::Load && std::ranges::any_of(e->args, moves)) return true;
+  return std::ranges::any_of(e->args, [&](const Expr& arg) { return reads_at(arg, q, k); });
+}
+
+// Is it read at the positions of one axis, and the same for all tiles of the other?
+bool is_read_along_one(const Expr& e) {
+  return uses(e, Variable::Q) != uses(e, Variable::K) && !uses(e, Variable::QLo) && !uses(e, Variable::KLo) &&
+         reads_at(e, Variable::Q, Variable::K);
+}
+
+// The number of a block is the same for a tile that lies inside one: that of its first position.
+Expr PairSolver::at_tile(const Expr& e) const {
+  if (!changes(e)) return e;
+  const auto& args = e->args;
+  if (e->op == Op::Div && args[0]->op == Op::Variable && args[1]->op == Op::IntConst) {
+    const bool of_query = args[0]->variable == Variable::Q;
+    if (args[1]->integer % (of_query ? tile_q_ : tile_kv_) == 0)
+      return Expr::variable(of_query ? Variable::QLo : Variable::KLo) / args[1];
+  }
+  if (args.empty()) return e;
+  std::vector<Expr> made;
+  for (const Expr& arg : args) made.push_back(at_tile(arg));
+  if (e->op == Op::Load) return Expr::load(e->param, std::move(made));
+  Result<Expr> whole = Expr::make(e->op, std::move(made));
+  return whole ? *whole : e;
+}
+
+// The scalar for the least or the most of what is read along one axis; empty for anything else.
+Expr PairSolver::value_of(const Expr& e, bool upper) {
+  if (e->type != Type::Int || !is_read_along_one(e)) return {};
+  const Axis axis = uses(e, Variable::K) ? Axis::Keys : Axis::Queries;
+  for (const TileValue& known : values_) {
+    if (same(known.value, e)) return Expr::scalar(upper ? known.most : known.least);
+  }
+  if (values_.size() == kMostValues) return {};
+  const IntInterval range = facts_.of(e), narrow = range_of(Dtype::I32);
+  const Dtype dtype = range.lo >= narrow.lo && range.hi <= narrow.hi ? Dtype::I32 : Dtype::I64;
+  // No parameter of a spec has such a name.
+  const std::string name = std::to_string(values_.size());
+  values_.push_back({axis, e, {name + ".least", dtype, 0}, {name + ".most", dtype, 0}});
+  return Expr::scalar(upper ? values_.back().most : values_.back().least);
+}
+
+Known PairSolver::comparison(Op op, const Expr& a, const Expr& b) {
+  const Expr a_least = bound(a, false), a_most = bound(a, true), b_least = bound(b, false), b_most = bound(b, true);
+  Known known = {Expr::boolean(true), Expr::boolean(false)};
+  const bool may_be = a_least && b_most, must_be = a_most && b_least;
+  switch (op) {
+    case Op::Lt:
+    case Op::Le:
+      if (may_be) known.some = op == Op::Lt ? a_least < b_most : a_least <= b_most;
+      if (must_be) known.all = op == Op::Lt ? a_most < b_least : a_most <= b_least;
+      break;
+    default:  // they are equal
+      if (may_be && must_be) {
+        known.some = (a_least <= b_most) & (b_least <= a_most);
+        known.all = (a_least == b_most) & (b_least == a_most);
+      }
+      break;
+  }
+  if (op == Op::Ne) known = {~known.all, ~known.some};
+  return known;
+}
+
+Known PairSolver::of(const Expr& e) {
+  const Known unknown = {Expr::boolean(true), Expr::boolean(false)};
+  if (++steps_ > kMostSteps) return unknown;
+  if (!changes(e)) return {e, e};
+  const auto& args = e->args;
+  if (is_read_along_one(e)) {  // of each position it is known whether it holds
+    const Expr holds = where(e, Expr::integer(1), Expr::integer(0));
+    const Expr least = value_of(holds, false), most = value_of(holds, true);
+    if (least && most) return {most > Expr::integer(0), least > Expr::integer(0)};
+  }
+  switch (e->op) {
+    case Op::Not: {
+      const Known a = of(args[0]);
+      return {~a.all, ~a.some};
+    }
+    case Op::And: {
+      const Known a = of(args[0]), b = of(args[1]);
+      return {a.some & b.some, a.all & b.all};
+    }
+    case Op::Or: {
+      const Known a = of(args[0]), b = of(args[1]);
+      return {a.some | b.some, a.all | b.all};
+    }
+    case Op::Where: {
+      const Known condition = of(args[0]), yes = of(args[1]), no = of(args[2]);
+      return {(condition.some & yes.some) | (~condition.all & no.some),
+              (yes.all & no.all) | (condition.all & yes.all) | (~condition.some & no.all)};
+    }
+    case Op::Lt:
+    case Op::Le:
+    case Op::Eq:
+    case Op::Ne: return args[0]->type == Type::Int ? comparison(e->op, args[0], args[1]) : unknown;
+    default: return unknown;
+  }
+}
+
+std::optional<PairAnalysis> PairSolver::analyse(const Expr& mask) {
+  if (!mask || !uses(mask, Op::Load)) return std::nullopt;
+  const Known known = of(tidy(at_tile(tidy(mask))));
+  PairAnalysis pairs = {{}, tidy(known.some), tidy(known.all)};
+  const auto fits = [&](const Expr& e) { return e && node_count(e) <= kMostNodes && check_ranges(e, ranges_); };
+  if (!fits(pairs.sees) || !fits(pairs.full)) return std::nullopt;
+  for (TileValue& value : values_) {
+    const auto stands_in = [&](const Expr& e) {
+      return std::ranges::any_of(params_of(e), [&](const Param& p) { return p == value.least || p == value.most; });
+    };
+    if (stands_in(pairs.sees) || stands_in(pairs.full)) pairs.values.push_back(std::move(value));
+  }
+  // TileAnalysis knows all that the ends of tiles tell.
+  const auto reads = [](const Expr& e) { return reads_at(e, Variable::QLo, Variable::KLo); };
+  if (pairs.values.empty() && !reads(pairs.sees) && !reads(pairs.full)) return std::nullopt;
+  pairs.by_head = uses(mask, Variable::H) || uses(mask, Variable::Hk);
+  return pairs;
+}
+
+}  // namespace
+
+std::optional<PairAnalysis> analyse_pairs(const Expr& mask, int tile_q, int tile_kv) {
+  return PairSolver(tile_q, tile_kv).analyse(mask);
+}
+
+}  // namespace flashjit

@@ -1,0 +1,34 @@
+// Analysis of masks that read tensors: what such a mask lets through for a tile of queries and a tile of keys. TileAnalysis (interval.h) answers
+// from the ends of the tiles alone, and knows nothing of a value that is read: document numbers, ends of blocks, lengths of
+// single rows. Here each value that is read along one axis is known, for each tile of this axis, by its least and its most.
+// Who runs a call finds these first, and then asks for each pair of tiles whether it has to be visited, and masked.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "compiler/analysis/interval.h"
+
+namespace flashjit {
+
+// An int that changes along one axis only, and of which each tile of that axis has a least and a most. In `sees` and `full`
+// two int scalars stand for these.
+struct TileValue {
+  Axis axis = Axis::Keys;
+  Expr value;  // of the position on this axis, and of what a head of a sequence has in common
+  Param least, most;
+};
+
+struct PairAnalysis {
+  std::vector<TileValue> values;
+  // Over the ends q_lo q_hi k_lo k_hi of both tiles and over the scalars. Tiles begin at multiples of their sizes and end
+  // before the lengths.
+  Expr sees;             // false only if no query of the tile sees any of the keys
+  Expr full;             // true only if each query of the tile sees all of the keys
+  bool by_head = false;  // or else all heads of a sequence have the same answers
+};
+
+// Empty where tensors decide nothing: the mask reads none, or not in a way that is understood.
+std::optional<PairAnalysis> analyse_pairs(const Expr& mask, int tile_q, int tile_kv);
+
+}  // namespace flashjit
