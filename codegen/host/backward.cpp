@@ -398,7 +398,7 @@ void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t 
           .k_len = s.k_len,
           .k_lo = k_lo,
           .keys = keys,
-          .tiles = maps_ ? maps_->row(s, h - first_head, 0, memory + pair.maps_at) + k_lo / c_.tile_kv : nullptr,
+          .tiles = maps_ ? maps_->row(s, h, 0, memory + pair.maps_at) + k_lo / c_.tile_kv : nullptr,
           .key = dropout_key(round.params),
       };
       call_.tile(&call);

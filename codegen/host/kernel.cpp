@@ -229,12 +229,12 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
     chunks += (pair.seen.end + kPackKeys - 1) / kPackKeys - pair.seen.begin / kPackKeys;
     tiles += (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q * group;
   }
+  if (maps_) maps_->fill<Pair>(params, parallel, pairs, packed);
   parallel.each(chunks, [&](std::int64_t item, int worker) {
     const Pair& pair = owner(pairs, item, &Pair::first_pack);
     pack(problem, pair, pair.seen.begin / kPackKeys + item - pair.first_pack, packed,
          scratch + worker * worker_bytes());
   });
-  if (maps_) maps_->fill<Pair>(params, parallel, pairs, packed);
   parallel.each(tiles, [&](std::int64_t item, int worker) {
     const Pair& pair = owner(pairs, item, &Pair::first_tile);
     const std::int64_t index = item - pair.first_tile;
@@ -255,6 +255,8 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
   call.keys = std::min(kPackKeys, pair.sequence.k_len - first);
   call.v_panel_words = config_.v_panel_words(pair.sequence.k_len);
   const std::int64_t padded = config_.padded_keys(call.keys);
+  std::memset(packed + pair.flags_at + first, 0, static_cast<std::size_t>(padded));  // all flags are looked through
+  if (maps_ && !maps_->visits(pair.sequence, first, call.keys, packed + pair.maps_at)) return;
   const void* k_rows[kPackKeys];
   const void** const v_rows = reinterpret_cast<const void**>(packed + pair.rows_at) + first;
   problem.k_rows(pair.b, pair.hk, first, call.keys, k_rows);
@@ -334,8 +336,7 @@ void BlockedKernel::compute_rows(const Problem& problem, const KernelParams& par
   call.k_len = s.k_len;
   call.q_lo = q_lo;
   call.rows = rows;
-  const std::int64_t head_of_group = head - pair.hk * (spec_.heads_q / spec_.heads_kv);
-  if (maps_) call.tiles = maps_->row(s, head_of_group, q_lo / config_.tile_q, packed + pair.maps_at);
+  if (maps_) call.tiles = maps_->row(s, head, q_lo / config_.tile_q, packed + pair.maps_at);
   if (query_widener_) {
     call.q = wide_queries(problem, pair.b, head, token, rows, scratch + config_.scratch_bytes());
     call.q_token = spec_.d_qk;

@@ -31,11 +31,20 @@ void TileMaps::fill(const KernelParams& params, std::int64_t b, std::int64_t hk,
   fill_(&call);
 }
 
-const std::uint8_t* TileMaps::row(const Sequence& s, std::int64_t head_of_group, std::int64_t tile_q,
-                                  const char* memory) const {
-  const std::int64_t map = maps_ == 1 ? 0 : head_of_group;
+const std::uint8_t* TileMaps::row(const Sequence& s, std::int64_t head, std::int64_t tile_q, const char* memory) const {
+  const std::int64_t map = head % maps_;
   return reinterpret_cast<const std::uint8_t*>(memory) + map * (values_bytes(s) + tiles_bytes(s)) + values_bytes(s) +
          tile_q * tiles_of(Axis::Keys, s);
+}
+
+bool TileMaps::visits(const Sequence& s, std::int64_t first, std::int64_t keys, const char* memory) const {
+  for (std::int64_t map = 0; map < maps_; ++map)
+    for (std::int64_t tile_q = 0; tile_q < tiles_of(Axis::Queries, s); ++tile_q) {
+      const std::uint8_t* states = row(s, map, tile_q, memory);
+      for (std::int64_t tile = first / tile_kv_; tile <= (first + keys - 1) / tile_kv_; ++tile)
+        if (states[tile] != kEmptyTile) return true;
+    }
+  return false;
 }
 
 Result<std::optional<TileMaps>> tile_maps(const Plan& plan, const HostConfig& config, const Code& code) {

@@ -44,8 +44,11 @@ class TileMaps {
       fill(params, pair.b, pair.hk, pair.sequence, item % maps_, memory + pair.maps_at);
     });
   }
-  // The states of all tiles of keys, for a tile of queries of a head of the group.
-  const std::uint8_t* row(const Sequence& s, std::int64_t head_of_group, std::int64_t tile_q, const char* memory) const;
+  // The states of all tiles of keys, for a tile of queries of a query head.
+  const std::uint8_t* row(const Sequence& s, std::int64_t head, std::int64_t tile_q, const char* memory) const;
+
+  // Does some query of the group visit a tile with one of these keys?
+  bool visits(const Sequence& s, std::int64_t first, std::int64_t keys, const char* memory) const;
 
  private:
   void fill(const KernelParams& params, std::int64_t b, std::int64_t hk, const Sequence& s, std::int64_t map,
