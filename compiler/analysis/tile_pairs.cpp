@@ -1,6 +1,7 @@
 #include "compiler/analysis/tile_pairs.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -10,9 +11,10 @@
 namespace flashjit {
 namespace {
 
-constexpr std::size_t kMostValues = 8;   // each takes a pass over its axis
-constexpr std::size_t kMostNodes = 160;  // of an answer, which is evaluated for each pair of tiles
-constexpr int kMostSteps = 512;          // of the search
+constexpr std::size_t kMostValues = 8;      // each takes a pass over its axis
+constexpr std::size_t kMostConditions = 2;  // each takes a pass over all scores
+constexpr std::size_t kMostNodes = 160;     // of an answer, which is evaluated for each pair of tiles
+constexpr int kMostSteps = 512;             // of the search
 
 // Bounds of a condition over all pairs of positions of two tiles.
 struct Known {
@@ -27,7 +29,8 @@ class PairSolver {
 
  private:
   Known of(const Expr& e);
-  Known comparison(Op op, const Expr& a, const Expr& b);
+  Known comparison(const Expr& e);
+  Known asked(const Expr& e);
   Expr bound(const Expr& e, bool upper) { return bounds_.of(e, upper); }
   Expr value_of(const Expr& e, bool upper);
   Expr at_tile(const Expr& e) const;
@@ -39,6 +42,7 @@ class PairSolver {
   RangeAnalysis facts_{ranges_};
   TileBounds bounds_{[this](const Expr& e, bool upper) { return value_of(e, upper); }, simplifier_, facts_};
   std::vector<TileValue> values_;
+  std::vector<TileCondition> conditions_;
   int steps_ = 0;
 };
 
@@ -90,21 +94,37 @@ Expr PairSolver::value_of(const Expr& e, bool upper) {
   return Expr::scalar(upper ? values_.back().most : values_.back().least);
 }
 
-Known PairSolver::comparison(Op op, const Expr& a, const Expr& b) {
+// A condition that nothing is known of before it is asked for each pair of positions; of others it stays unknown.
+Known PairSolver::asked(const Expr& e) {
+  if (reads_at(e, Variable::Q, Variable::K)) {
+    auto known = std::ranges::find_if(conditions_, [&](const TileCondition& c) { return same(c.condition, e); });
+    if (known == conditions_.end() && conditions_.size() < kMostConditions) {
+      const std::string name = std::to_string(conditions_.size());
+      conditions_.push_back({e, {name + ".some", Dtype::I32, 0}, {name + ".all", Dtype::I32, 0}});
+      known = std::prev(conditions_.end());
+    }
+    if (known != conditions_.end())
+      return {Expr::scalar(known->some) > Expr::integer(0), Expr::scalar(known->all) > Expr::integer(0)};
+  }
+  return {Expr::boolean(true), Expr::boolean(false)};
+}
+
+Known PairSolver::comparison(const Expr& e) {
+  const Op op = e->op;
+  const Expr &a = e->args[0], &b = e->args[1];
   const Expr a_least = bound(a, false), a_most = bound(a, true), b_least = bound(b, false), b_most = bound(b, true);
   Known known = {Expr::boolean(true), Expr::boolean(false)};
   const bool may_be = a_least && b_most, must_be = a_most && b_least;
+  if (!may_be || !must_be) return asked(e);
   switch (op) {
     case Op::Lt:
     case Op::Le:
-      if (may_be) known.some = op == Op::Lt ? a_least < b_most : a_least <= b_most;
-      if (must_be) known.all = op == Op::Lt ? a_most < b_least : a_most <= b_least;
+      known.some = op == Op::Lt ? a_least < b_most : a_least <= b_most;
+      known.all = op == Op::Lt ? a_most < b_least : a_most <= b_least;
       break;
     default:  // they are equal
-      if (may_be && must_be) {
-        known.some = (a_least <= b_most) & (b_least <= a_most);
-        known.all = (a_least == b_most) & (b_least == a_most);
-      }
+      known.some = (a_least <= b_most) & (b_least <= a_most);
+      known.all = (a_least == b_most) & (b_least == a_most);
       break;
   }
   if (op == Op::Ne) known = {~known.all, ~known.some};
@@ -142,26 +162,30 @@ Known PairSolver::of(const Expr& e) {
     case Op::Lt:
     case Op::Le:
     case Op::Eq:
-    case Op::Ne: return args[0]->type == Type::Int ? comparison(e->op, args[0], args[1]) : unknown;
-    default: return unknown;
+    case Op::Ne: return args[0]->type == Type::Int ? comparison(e) : asked(e);
+    default: return asked(e);
   }
 }
 
 std::optional<PairAnalysis> PairSolver::analyse(const Expr& mask) {
   if (!mask || !uses(mask, Op::Load)) return std::nullopt;
   const Known known = of(tidy(at_tile(tidy(mask))));
-  PairAnalysis pairs = {{}, tidy(known.some), tidy(known.all)};
+  PairAnalysis pairs = {{}, {}, tidy(known.some), tidy(known.all)};
   const auto fits = [&](const Expr& e) { return e && node_count(e) <= kMostNodes && check_ranges(e, ranges_); };
   if (!fits(pairs.sees) || !fits(pairs.full)) return std::nullopt;
-  for (TileValue& value : values_) {
+  const auto stands = [&](const Param& a, const Param& b) {
     const auto stands_in = [&](const Expr& e) {
-      return std::ranges::any_of(params_of(e), [&](const Param& p) { return p == value.least || p == value.most; });
+      return std::ranges::any_of(params_of(e), [&](const Param& p) { return p == a || p == b; });
     };
-    if (stands_in(pairs.sees) || stands_in(pairs.full)) pairs.values.push_back(std::move(value));
-  }
+    return stands_in(pairs.sees) || stands_in(pairs.full);
+  };
+  std::ranges::copy_if(values_, std::back_inserter(pairs.values),
+                       [&](const TileValue& value) { return stands(value.least, value.most); });
+  std::ranges::copy_if(conditions_, std::back_inserter(pairs.conditions),
+                       [&](const TileCondition& condition) { return stands(condition.some, condition.all); });
   // TileAnalysis knows all that the ends of tiles tell.
   const auto reads = [](const Expr& e) { return reads_at(e, Variable::QLo, Variable::KLo); };
-  if (pairs.values.empty() && !reads(pairs.sees) && !reads(pairs.full)) return std::nullopt;
+  if (pairs.values.empty() && pairs.conditions.empty() && !reads(pairs.sees) && !reads(pairs.full)) return std::nullopt;
   pairs.by_head = uses(mask, Variable::H) || uses(mask, Variable::Hk);
   return pairs;
 }

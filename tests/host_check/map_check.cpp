@@ -20,12 +20,14 @@ namespace {
 constexpr int kTileQ = 16, kTileKv = 64, kQueries = 150, kKeys = 330, kHeads = 4, kBatch = 2;
 
 struct Tensors {
-  std::vector<std::int32_t> documents, ends, keep;
+  std::vector<std::int32_t> documents, ends, keep, seen;
   Tensors() {
     for (int b = 0; b < kBatch; ++b)
       for (int i = 0; i < kKeys; ++i) documents.push_back(i < 10 + b ? 0 : i < 64 ? 3 : i < 200 ? 4 : 7 + b);
     for (int i = 0; i < kQueries; ++i) ends.push_back(i < 40 ? 8 : i / 16 * 16 + 16);
     for (int i = 0; i < kHeads * 10 * 6; ++i) keep.push_back(i % 7 == 0 || i % 5 == 3);
+    for (int q = 0; q < kQueries; ++q)
+      for (int k = 0; k < kKeys; ++k) seen.push_back(k / 70 * 40 <= q && (k + q) % 331 != 7);
   }
   int document(int b, int position) const { return documents[static_cast<std::size_t>(b * kKeys + position)]; }
 };
@@ -68,6 +70,14 @@ const Row kRows[] = {
        return t.keep[static_cast<std::size_t>(p.h * 60 + p.q / 16 * 6 + p.k / 64)] != 0;
      },
      200},
+    {"seen[q, k] != 0 & k <= q + h",
+     "seen: i32[2]",
+     &Tensors::seen,
+     {kKeys, 1},
+     [](const Tensors& t, const Place& p) {
+       return t.seen[static_cast<std::size_t>(p.q * kKeys + p.k)] != 0 && p.k <= p.q + p.h;
+     },
+     300},
 };
 
 // The wrong tiles of one head; `left_out` counts those that are not visited.

@@ -37,8 +37,9 @@ class MapEmitter {
   // Behind the last position of the tile that begins at `lo`.
   Value* end_of(Axis axis, Value* lo) { return smaller(b_.CreateAdd(lo, ir_.integer(size(axis))), length(axis)); }
 
-  ExprEmitter expressions() {
-    ExprEmitter made(ir_, params_, plan_.spec.params, true, nullptr);
+  // `exists`: of a vector of keys those that there are.
+  ExprEmitter expressions(Value* exists = nullptr) {
+    ExprEmitter made(ir_, params_, plan_.spec.params, !exists || plan_.wide_ints, exists);
     made.set_int(Variable::B, integer(offsetof(TileMapCall, b), "b"));
     made.set_int(Variable::H, integer(offsetof(TileMapCall, h), "h"));
     made.set_int(Variable::Hk, integer(offsetof(TileMapCall, hk), "hk"));
@@ -68,27 +69,81 @@ class MapEmitter {
     });
   }
 
+  // For two tiles, with what is known of them before any pair of positions is asked.
+  struct TilePair {
+    Value *number_q, *number_kv, *lo[2], *end[2];  // queries, keys
+  };
+  void set_places(ExprEmitter& expressions, const TilePair& pair) {
+    for (const Axis axis : {Axis::Queries, Axis::Keys}) {
+      const int i = axis == Axis::Keys;
+      expressions.set_int(variables_of(axis).lo, pair.lo[i]);
+      expressions.set_int(variables_of(axis).hi, b_.CreateSub(pair.end[i], ir_.integer(1)));
+    }
+  }
+  struct Asked {
+    Value *some, *all;
+  };
+  ExprEmitter expressions_of(const TilePair& pair, const std::vector<Asked>& asked) {
+    ExprEmitter here = expressions();
+    set_places(here, pair);
+    for (std::size_t i = 0; i < pairs_.values.size(); ++i) {
+      const TileValue& value = pairs_.values[i];
+      Value* tile = value.axis == Axis::Keys ? pair.number_kv : pair.number_q;
+      Value* address = ir_.byte_offset(found_[i], b_.CreateMul(tile, ir_.integer(kBytes)));
+      here.set_scalar(value.least, ir_.load(ir_.i64, address, 8));
+      here.set_scalar(value.most, ir_.load(ir_.i64, ir_.byte_offset(address, kBytes / 2), 8));
+    }
+    for (std::size_t i = 0; i < pairs_.conditions.size(); ++i) {
+      here.set_scalar(pairs_.conditions[i].some, asked[i].some);
+      here.set_scalar(pairs_.conditions[i].all, asked[i].all);
+    }
+    return here;
+  }
+
+  // Asks a condition of all pairs of positions, a vector of keys at a time.
+  Asked ask(const Expr& condition, const TilePair& pair) {
+    llvm::Type* bits = ir_.vector_of(ir_.i1);
+    const Ir::Values none = {llvm::Constant::getNullValue(bits), llvm::Constant::getAllOnesValue(bits)};
+    const auto of_query = [&](Value* q, const Ir::Values& so_far) {
+      return ir_.loop(pair.lo[1], pair.end[1], ir_.config.lanes, "keys", so_far,
+                      [&](Value* k, const Ir::Values& of_row) -> Ir::Values {
+                        Value* left = smaller(b_.CreateSub(pair.end[1], k), ir_.integer(ir_.config.lanes));
+                        Value* exists =
+                            b_.CreateICmpSLT(ir_.lane_numbers(ir_.i32), ir_.splat(b_.CreateTrunc(left, ir_.i32)));
+                        ExprEmitter here = expressions(exists);
+                        set_places(here, pair);
+                        here.set_int(Variable::Q, q);
+                        here.set_keys(k);
+                        Value* holds = here.vector(condition);
+                        return {b_.CreateOr(of_row[0], b_.CreateAnd(holds, exists)),
+                                b_.CreateAnd(of_row[1], b_.CreateOr(holds, b_.CreateNot(exists)))};
+                      });
+    };
+    const Ir::Values found = ir_.loop(pair.lo[0], pair.end[0], 1, "query", none, of_query);
+    return {b_.CreateZExt(b_.CreateOrReduce(found[0]), ir_.i64), b_.CreateZExt(b_.CreateAndReduce(found[1]), ir_.i64)};
+  }
+
+  void emit_state(const TilePair& pair, Value* to) {
+    const std::vector<Asked> unknown(pairs_.conditions.size(), {ir_.integer(1), ir_.integer(0)});
+    ir_.store(b_.getInt8(kEmptyTile), to, 1);
+    ir_.if_then(expressions_of(pair, unknown).scalar(pairs_.sees), "may_see", [&] {
+      std::vector<Asked> asked;
+      for (const TileCondition& condition : pairs_.conditions) asked.push_back(ask(condition.condition, pair));
+      ExprEmitter here = expressions_of(pair, asked);
+      Value* of_seen = b_.CreateSelect(here.scalar(pairs_.full), b_.getInt8(kFullTile), b_.getInt8(kMixedTile));
+      ir_.store(b_.CreateSelect(here.scalar(pairs_.sees), of_seen, b_.getInt8(kEmptyTile)), to, 1);
+    });
+  }
+
   void emit_states() {
     Value* states = ir_.member(call_, offsetof(TileMapCall, tiles), ir_.ptr, "tiles");
     Value *tiles_q = tiles(Axis::Queries), *tiles_kv = tiles(Axis::Keys);
     ir_.loop(ir_.integer(0), tiles_q, 1, "query_tile", [&](Value* tile_q) {
       ir_.loop(ir_.integer(0), tiles_kv, 1, "key_tile", [&](Value* tile_kv) {
-        ExprEmitter here = expressions();
-        for (const Axis axis : {Axis::Queries, Axis::Keys}) {
-          Value* lo = b_.CreateMul(axis == Axis::Keys ? tile_kv : tile_q, ir_.integer(size(axis)));
-          here.set_int(variables_of(axis).lo, lo);
-          here.set_int(variables_of(axis).hi, b_.CreateSub(end_of(axis, lo), ir_.integer(1)));
-        }
-        for (std::size_t i = 0; i < pairs_.values.size(); ++i) {
-          const TileValue& value = pairs_.values[i];
-          Value* tile = value.axis == Axis::Keys ? tile_kv : tile_q;
-          Value* address = ir_.byte_offset(found_[i], b_.CreateMul(tile, ir_.integer(kBytes)));
-          here.set_scalar(value.least, ir_.load(ir_.i64, address, 8));
-          here.set_scalar(value.most, ir_.load(ir_.i64, ir_.byte_offset(address, kBytes / 2), 8));
-        }
-        Value* of_seen = b_.CreateSelect(here.scalar(pairs_.full), b_.getInt8(kFullTile), b_.getInt8(kMixedTile));
-        Value* state = b_.CreateSelect(here.scalar(pairs_.sees), of_seen, b_.getInt8(kEmptyTile));
-        ir_.store(state, ir_.byte_offset(states, b_.CreateAdd(b_.CreateMul(tile_q, tiles_kv), tile_kv)), 1);
+        Value *q_lo = b_.CreateMul(tile_q, ir_.integer(size(Axis::Queries))),
+              *k_lo = b_.CreateMul(tile_kv, ir_.integer(size(Axis::Keys)));
+        const TilePair pair = {tile_q, tile_kv, {q_lo, k_lo}, {end_of(Axis::Queries, q_lo), end_of(Axis::Keys, k_lo)}};
+        emit_state(pair, ir_.byte_offset(states, b_.CreateAdd(b_.CreateMul(tile_q, tiles_kv), tile_kv)));
       });
     });
   }
