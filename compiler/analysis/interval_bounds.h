@@ -1,4 +1,5 @@
-// The values that an expression takes over the positions of a tile, or of a tile of each axis, as an expression over the ends.
+// The values that an expression takes over the positions of a tile, or of a tile of each axis, as an expression over the
+// ends.
 #pragma once
 
 #include <algorithm>

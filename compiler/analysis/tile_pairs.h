@@ -1,8 +1,8 @@
-// Analysis of masks that read tensors: what such a mask lets through for a tile of queries and a tile of keys. TileAnalysis (interval.h) answers
-// from the ends of the tiles alone, and knows nothing of a value that is read: document numbers, ends of blocks, lengths of
-// single rows. Here each value that is read along one axis is known, for each tile of this axis, by its least and its most.
-// Who runs a call finds these first, and then asks for each pair of tiles whether it has to be visited, and masked. A value
-// that is read for each query and key is looked at once for all pairs of two tiles.
+// Analysis of masks that read tensors: what such a mask lets through for a tile of queries and a tile of keys. TileAnalysis
+// (interval.h) answers from the ends of the tiles alone, and knows nothing of a value that is read: document numbers, ends
+// of blocks, lengths of single rows. Here each value that is read along one axis is known, for each tile of this axis, by
+// its least and its most. Who runs a call finds these first, and then asks for each pair of tiles whether it has to be
+// visited, and masked. A value that is read for each query and key is looked at once for all pairs of two tiles.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,8 @@ struct TileValue {
   Param least, most;
 };
 
-// A condition that reads a tensor at each pair of positions, and that is asked of all pairs of two tiles where `sees` may be true
-// with it. Of the two int scalars the one is 1 if it holds for some pair, the other if it holds for each.
+// A condition that reads a tensor at each pair of positions, and that is asked of all pairs of two tiles where `sees` may be
+// true with it. Two int scalars stand for the answer: `some` is 1 if it holds for some pair, `all` if it holds for each.
 struct TileCondition {
   Expr condition;
   Param some, all;
