@@ -229,6 +229,7 @@ void BackwardKernel::run_round(const Round& round, std::span<Pair> pairs) const 
     const std::int64_t index = item - pair.first_query_tile, of_head = c_.tiles_of(pair.sequence.q_len);
     return std::pair(pair.hk * group() + index / of_head, index % of_head);
   };
+  if (maps_) maps_->fill<Pair>(params, parallel, pairs, memory);
   parallel.each(packs + tiles, [&](std::int64_t item, int worker) {
     const FlushSubnormals flush;
     if (item < packs) {
@@ -239,7 +240,6 @@ void BackwardKernel::run_round(const Round& round, std::span<Pair> pairs) const 
     const auto [head, tile] = head_and_tile(pair, item - packs);
     pack_queries(problem, params, pair, head, tile, memory, scratch + worker * worker_bytes());
   });
-  if (maps_) maps_->fill<Pair>(params, parallel, pairs, memory);
   compute_keys(round, pairs);
   if (params.d_sink) sum_sinks(round, pairs);
   parallel.each(tiles, [&](std::int64_t item, int) {
@@ -314,6 +314,7 @@ void BackwardKernel::pack_keys(const Problem& problem, const Pair& pair, std::in
   const std::int64_t first = item * kPackKeys;
   PackCall call{};
   call.keys = std::min(kPackKeys, pair.sequence.k_len - first);
+  if (maps_ && !maps_->visits(pair.sequence, first, call.keys, memory + pair.maps_at)) return;
   call.v_panel_words = c_.v_panel_words(pair.sequence.k_len);
   const void* rows[kPackKeys];
   call.rows = rows;

@@ -113,27 +113,15 @@ Known PairSolver::comparison(const Expr& e) {
   const Op op = e->op;
   const Expr &a = e->args[0], &b = e->args[1];
   const Expr a_least = bound(a, false), a_most = bound(a, true), b_least = bound(b, false), b_most = bound(b, true);
-  Known known = {Expr::boolean(true), Expr::boolean(false)};
-  const bool may_be = a_least && b_most, must_be = a_most && b_least;
-  if (!may_be || !must_be) return asked(e);
-  switch (op) {
-    case Op::Lt:
-    case Op::Le:
-      known.some = op == Op::Lt ? a_least < b_most : a_least <= b_most;
-      known.all = op == Op::Lt ? a_most < b_least : a_most <= b_least;
-      break;
-    default:  // they are equal
-      known.some = (a_least <= b_most) & (b_least <= a_most);
-      known.all = (a_least == b_most) & (b_least == a_most);
-      break;
-  }
-  if (op == Op::Ne) known = {~known.all, ~known.some};
-  return known;
+  if (!a_least || !a_most || !b_least || !b_most) return asked(e);
+  if (op == Op::Lt) return {a_least < b_most, a_most < b_least};
+  if (op == Op::Le) return {a_least <= b_most, a_most <= b_least};
+  const Known equal = {(a_least <= b_most) & (b_least <= a_most), (a_least == b_most) & (b_least == a_most)};
+  return op == Op::Eq ? equal : Known{~equal.all, ~equal.some};
 }
 
 Known PairSolver::of(const Expr& e) {
-  const Known unknown = {Expr::boolean(true), Expr::boolean(false)};
-  if (++steps_ > kMostSteps) return unknown;
+  if (++steps_ > kMostSteps) return {Expr::boolean(true), Expr::boolean(false)};
   if (!changes(e)) return {e, e};
   const auto& args = e->args;
   if (is_read_along_one(e)) {  // of each position it is known whether it holds

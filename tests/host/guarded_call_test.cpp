@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <vector>
@@ -100,6 +101,73 @@ TEST(GuardedCalls, KeysThatNoQuerySeesAreNotRead) {
   const auto done = (*kernel)->run(call);
   EXPECT_TRUE(done) << done.error().message;
   for (const float x : o) EXPECT_FLOAT_EQ(x, 1);
+  munmap(memory, kBytes);
+}
+
+// A tensor says which keys are seen: tiles of keys that it hides are not read, either.
+TEST(GuardedCalls, KeysThatATensorHidesAreNotRead) {
+  auto engine = Engine::create({.device = Device::Host, .threads = 1});
+  if (!engine) GTEST_SKIP() << engine.error().message;
+  constexpr std::int64_t kKeys = 4096, kReadable = 512, kQueries = 3;  // no tile of keys is longer
+  constexpr std::size_t kBytes = kKeys * 64 * sizeof(float), kReadableBytes = kReadable * 64 * sizeof(float);
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::fill_n(static_cast<float*>(memory), kReadable * 64, 1.0f);
+  mprotect(static_cast<char*>(memory) + kReadableBytes, kBytes - kReadableBytes, PROT_NONE);
+  std::vector<std::int32_t> ends = {100, 0, 130};
+  std::vector<std::uint8_t> seen(kQueries * kKeys);
+  seen[3] = seen[99] = seen[2 * kKeys + 7] = 1;
+  const std::pair<const char*, Tensor> rows[] = {
+      {"mask=\"k < t[q]\" params=\"t: i32[1]\"", {ends.data(), "i32", {kQueries}, {}}},
+      {"mask=\"t[q, k] != 0\" params=\"t: u8[2]\"", {seen.data(), "u8", {kQueries, kKeys}, {}}}};
+  for (const auto& [mask, tensor] : rows) {
+    auto kernel = (*engine)->prepare(fmt::format("fwd fp32 d=64 heads=2/1 {}", mask));
+    ASSERT_TRUE(kernel) << kernel.error().message;
+    std::vector<float> q(kQueries * 2 * 64, 0.5f), o(q.size(), 9.0f);
+    Arguments call;
+    call.q = {q.data(), "fp32", {1, kQueries, 2, 64}, {}};
+    call.k = call.v = {memory, "fp32", {1, kKeys, 1, 64}, {}};
+    call.o = {o.data(), "fp32", {1, kQueries, 2, 64}, {}};
+    call.params["t"] = tensor;
+    const auto done = (*kernel)->run(call);
+    EXPECT_TRUE(done) << done.error().message;
+    for (std::size_t i = 0; i < o.size(); ++i) EXPECT_FLOAT_EQ(o[i], i / 128 == 1 ? 0 : 1) << mask << " " << i;
+  }
+  munmap(memory, kBytes);
+}
+
+// The same of gradients: those of keys that are hidden are zeros.
+TEST(GuardedCalls, KeysThatATensorHidesAreNotReadForGradients) {
+  auto engine = Engine::create({.device = Device::Host, .threads = 1});
+  if (!engine) GTEST_SKIP() << engine.error().message;
+  auto kernel = (*engine)->prepare("bwd fp32 d=64 mask=\"k < t[q]\" params=\"t: i32[1]\"");
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  constexpr std::int64_t kKeys = 4096, kReadable = 512, kQueries = 2;
+  constexpr std::size_t kBytes = kKeys * 64 * sizeof(float), kReadableBytes = kReadable * 64 * sizeof(float);
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  std::fill_n(static_cast<float*>(memory), kReadable * 64, 1.0f);
+  mprotect(static_cast<char*>(memory) + kReadableBytes, kBytes - kReadableBytes, PROT_NONE);
+  std::vector<std::int32_t> ends = {100, 100};
+  std::vector<float> q(kQueries * 64, 0.0f), ones(kQueries * 64, 1.0f), lse(kQueries, std::log(100.0f));
+  std::vector<float> dq(q.size()), dk(kKeys * 64, 9.0f), dv(kKeys * 64, 9.0f);
+  const auto rows = [](std::vector<float>& data, std::int64_t tokens) {
+    return Tensor{data.data(), "fp32", {1, tokens, 1, 64}, {}};
+  };
+  Arguments call;
+  call.q = rows(q, kQueries);
+  call.k = call.v = {memory, "fp32", {1, kKeys, 1, 64}, {}};
+  call.o = rows(ones, kQueries);
+  call.lse = {lse.data(), "fp32", {1, 1, kQueries}, {}};
+  call.params["do"] = rows(ones, kQueries);
+  call.params["dq"] = rows(dq, kQueries);
+  call.params["dk"] = rows(dk, kKeys);
+  call.params["dv"] = rows(dv, kKeys);
+  call.params["t"] = {ends.data(), "i32", {kQueries}, {}};
+  const auto done = (*kernel)->run(call);
+  EXPECT_TRUE(done) << done.error().message;
+  for (std::size_t i = 0; i < dv.size(); ++i) ASSERT_NEAR(dv[i], i < 6400 ? 0.02 : 0, 1e-6) << i;
+  for (const float x : dk) ASSERT_NEAR(x, 0, 1e-6);
   munmap(memory, kBytes);
 }
 

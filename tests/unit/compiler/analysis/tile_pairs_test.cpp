@@ -144,7 +144,7 @@ struct Documents {
   }
 };
 
-// What users write: the analysis leaves out all tiles that can be left out, and masks none that need not be.
+// The analysis leaves out nearly all tiles of users' masks that can be left out, and masks few that need no mask.
 TEST(TilePairs, WhatTensorsDecide) {
   const Documents documents;
   for (const char* text : {"document(doc)", "document(doc) & causal", "k < ends[q]", "k < ends[q] & q < ends[k]",
