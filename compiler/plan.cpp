@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/append.h"
+#include "compiler/launches/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/program/passes.h"
@@ -13,7 +13,7 @@
 #include "compiler/spec/operations/options.h"
 #include "compiler/spec/shared_prefix.h"
 #include "compiler/spec/text_form.h"
-#include "compiler/values.h"
+#include "compiler/launches/values.h"
 #include "templates/dropout.h"
 
 namespace flashjit {

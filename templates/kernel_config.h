@@ -21,6 +21,7 @@ enum class Copies : unsigned char { rows, boxes };            // how rings are f
 enum class HeadTiles : unsigned char { single, grouped };     // grouped: the heads of a KV head share a tile
 enum class Transpose : unsigned char { none, loop, launch };  // where V is, so that its keys lie along rows
 enum class Keys : unsigned char { whole, parts };             // of a query tile: one block has them, or several
+enum class TileSource : unsigned char { range, list };        // which tiles a loop visits: tile_lists/ has the lists
 // How backward makes dQ: by a launch of its own, or by sums in memory of the launch of dK and dV, in any order or in that
 // of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };
@@ -144,6 +145,7 @@ struct KernelConfig {
   TileOrder order = TileOrder::natural;
   Reference reference = Reference::lazy;
   HeadTiles head_tiles = HeadTiles::single;
+  int list_heads = 0;  // not 0: tiles are visited by lists, of which so many heads of a sequence have one for each tile
   // ... and what one of them has
   SyncConfig sync;
   SyncBackwardConfig sync_backward;
@@ -183,10 +185,10 @@ constexpr int queries_per_tile(const KernelConfig& c) {
   return c.tile_q > group_size(c) ? c.tile_q / group_size(c) : 1;
 }
 // Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as
-// long as the block has rows that is never so with a causal mask. Holes are those of the block. (With one stage the
+// long as the block has rows that is never so with a causal mask. Holes and lists are those of the block. (With one stage the
 // producer would wait for that tile.)
 constexpr bool has_own_tiles(const KernelConfig& c, int warpgroups) {
-  return warpgroups > 1 && c.tile_kv < c.tile_q && c.stages > 1 && c.has_mask && !c.mask_has_holes;
+  return warpgroups > 1 && c.tile_kv < c.tile_q && c.stages > 1 && c.has_mask && !c.mask_has_holes && c.list_heads == 0;
 }
 
 }  // namespace flashjit

@@ -98,6 +98,7 @@ struct KernelParams {
   const Int64* offset_at;
   Int64 seed, offset;
   Int64 extra_size[kMaxParams][4];  // of tensors in `extra`: what an index that is read from another one is cut to
+  int* tile_lists;                  // which tiles the loop visits, as launches before it have found (tile_lists/)
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

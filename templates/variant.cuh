@@ -15,6 +15,22 @@ struct Plain {
     return true;
   }
 
+  // The same for who asks for many queries and keys: what is read at each of them has been read before.
+  static constexpr int kQueryReads = 0, kKeyReads = 0;
+  static constexpr bool kReadsAtPairs = false;  // what is read for each of both is not among that
+  struct QueryReads {
+    int of[1];
+  };
+  struct KeyReads {
+    int of[1];
+  };
+  __device__ static QueryReads read_at_query(const KernelParams&, const Sequence&, int) { return {}; }
+  __device__ static KeyReads read_at_key(const KernelParams&, const Sequence&, int) { return {}; }
+  template <class OfQuery, class OfKey>
+  __device__ static bool visible_with(const KernelParams&, const Sequence&, const OfQuery&, const OfKey&, int, int) {
+    return true;
+  }
+
   // The logit of query q and key k; s is scale * q.k. Numbers are plain ones, or those of templates/symbolic.cuh.
   template <class Math, class Params, class Number, class Key>
   __device__ static auto score(Math, const Params&, const Sequence&, Number s, int, Key) {

@@ -10,7 +10,10 @@
 #include "codegen/cuda/embedded_templates.h"
 #include "codegen/cuda/loop.h"
 #include "codegen/cuda/matrix.h"
+#include "codegen/cuda/text.h"
+#include "codegen/cuda/tile_pairs.h"
 #include "compiler/analysis/gradient_reads.h"
+#include "compiler/analysis/read_axes.h"
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/family.h"
 #include "compiler/language/gradient.h"
@@ -19,13 +22,6 @@
 
 namespace flashjit {
 namespace {
-
-// Makes text for a // comment. A user's text goes through here, so that nothing in it can end the line or continue it.
-std::string comment_text(std::string_view text) {
-  std::string clean;
-  for (char c : text) clean += c >= ' ' && c <= '~' && c != '\\' ? c : ' ';
-  return clean;
-}
 
 // "//   NAME  TEXT", TEXT broken into lines behind `separator`.
 std::string comment_lines(std::string_view name, std::string_view text, char separator) {
@@ -54,8 +50,6 @@ std::string header(const Plan& plan, std::string_view what) {
              plan.target.name);
 }
 
-std::string short_header(std::string_view what) { return fmt::format("// {} Generated: see config.gen.cuh.\n", what); }
-
 // A float literal that reads back as the same float.
 std::string emit_config(const Plan& plan) {
   std::string body;
@@ -74,39 +68,44 @@ std::string emit_config(const Plan& plan) {
          body + "  return c;\n}\nconstexpr KernelConfig config = kernel_config();\n\n}  // namespace flashjit\n";
 }
 
-// The leaves of `exprs` that live in seq, as locals.
-std::string locals(const std::vector<Expr>& exprs, const CudaExprContext& context) {
-  std::string text;
-  for (const Variable v : {Variable::B, Variable::H, Variable::Hk, Variable::QLen, Variable::KLen}) {
-    if (std::ranges::none_of(exprs, [&](const Expr& expr) { return uses(expr, v); })) continue;
-    text += fmt::format("  const {0} {1} = seq.{1};\n", context.wide_ints ? "Int64" : "int", name(v));
-  }
-  return text;
-}
-
-// One function of Variant.
-std::string function(std::string_view comment, std::string_view declaration, const std::string& body) {
-  std::string text = "\n";
-  for (const std::string& part : {fmt::format("// {}\n__device__ static {} {{\n", comment, declaration), body}) {
-    for (std::size_t begin = 0; begin < part.size();) {
-      const std::size_t end = part.find('\n', begin) + 1;
-      text += "  " + part.substr(begin, end - begin);
-      begin = end;
-    }
-  }
-  return text + "  }\n";
-}
-
-std::string body_of(const Expr& expr, const CudaExprContext& context) {
-  return locals({expr}, context) + cuda_function_body(expr, context);
-}
-
 std::string mask_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints, !plan.wide_ints};
   return function(plan.wide_ints ? "May query q see key k?" : "May query q see key k?\ntemplate <class Key>",
                   fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {})",
                               plan.wide_ints ? "Int64 q, Int64 k" : "int q, Key k"),
                   body_of(plan.spec.mask, context));
+}
+
+// The mask for loops that ask for many queries and keys at a time: what is read at each is read once.
+std::string separated_mask(const Plan& plan) {
+  const SeparatedMask mask = separate_reads(plan.spec.mask);
+  std::vector<NamedScalar> scalars;
+  const CudaExprContext context{.params = &plan.spec.params, .wide_ints = plan.wide_ints, .scalars = &scalars};
+  const std::string_view number = plan.wide_ints ? "Int64" : "int";
+  std::string text;
+  for (const Axis axis : {Axis::Queries, Axis::Keys}) {
+    const std::string_view one = axis == Axis::Keys ? "key" : "query", type = axis == Axis::Keys ? "Key" : "Query";
+    std::vector<Expr> values;
+    for (const SeparatedMask::Value& value : mask.values) {
+      if (value.axis != axis) continue;
+      scalars.push_back({value.scalar, fmt::format("of_{}.of[{}]", one, values.size())});
+      values.push_back(value.value);
+    }
+    if (values.empty()) continue;
+    text += fmt::format("\n  static constexpr int k{0}Reads = {1};\n  struct {0}Reads {{\n    {2} of[{1}];\n  }};\n",
+                        type, values.size(), number);
+    text += function(fmt::format("What the mask reads at a {}.", one),
+                     fmt::format("{}Reads read_at_{}(const KernelParams& params, const Sequence& seq, {} {})", type,
+                                 one, number, axis == Axis::Keys ? "k" : "q"),
+                     locals(values, context) + cuda_function_body(values, context));
+  }
+  if (uses(mask.visible, Op::Load)) text += "\n  static constexpr bool kReadsAtPairs = true;\n";
+  return text +
+         function("May query q see key k, for which this has been read?",
+                  fmt::format("bool visible_with(const KernelParams& params, const Sequence& seq, const QueryReads& "
+                              "of_query,\n                           const KeyReads& of_key, {0} q, {0} k)",
+                              number),
+                  body_of(mask.visible, context));
 }
 
 Result<std::string> score_function(const Plan& plan) {
@@ -290,6 +289,7 @@ Result<std::string> emit_variant(const Plan& plan) {
   text += "#pragma once\n\n#include \"templates/variant.cuh\"\n\nnamespace flashjit {\n\n";
   std::string functions;
   if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
+  if (c.list_heads > 0 && !c.mask_is_range) functions += separated_mask(plan);
   if (c.has_score) {
     FLASHJIT_ASSIGN(score, is_backward(plan.spec) ? slope_function(plan) : score_function(plan));
     functions += score;
@@ -363,6 +363,8 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   if (const std::string products = emit_matrix(plan.program); !products.empty()) {
     source.generated.push_back({"matrix.gen.cuh", short_header("The matrix products of this kernel.") + products});
   }
+  if (std::string pairs = emit_tile_pairs(plan); !pairs.empty())
+    source.generated.push_back({"tile_pairs.gen.cuh", std::move(pairs)});
   FLASHJIT_ASSIGN(loop, emit_loop(plan.program));
   if (!loop.empty())
     source.generated.push_back({std::string(kLoopFile), short_header("The loop of this kernel.") + loop});
@@ -370,7 +372,9 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   entry += fmt::format("#include \"config.gen.cuh\"\n#include \"{}\"\n", loop.empty() ? family.loop_file : kLoopFile);
   for (const auto* launches : {&plan.before, &plan.launches})
     for (const KernelLaunch& launch : *launches)
-      if (!launch.file.empty()) entry += fmt::format("#include \"{}\"\n", launch.file);
+      if (const std::string line = fmt::format("#include \"{}\"\n", launch.file);
+          !launch.file.empty() && entry.find(line) == std::string::npos)
+        entry += line;
   for (std::size_t i = 0; i < plan.before.size(); ++i) {
     const KernelLaunch& next = i + 1 < plan.before.size() ? plan.before[i + 1] : plan.launches.front();
     entry += emit_entry(plan, plan.before[i], next.overlaps);

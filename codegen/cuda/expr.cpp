@@ -391,6 +391,10 @@ class CudaPrinter {
   }
 
   std::string parameter(const Node& node) {
+    if (context_.scalars && node.args.empty()) {
+      const auto named = std::ranges::find(*context_.scalars, node.param, &NamedScalar::param);
+      if (named != context_.scalars->end()) return named->text;
+    }
     const Dtype dtype = node.param.dtype;
     const std::string_view how = node.args.empty() ? scalar_name(dtype) : code_name(dtype);
     std::string text =

@@ -8,11 +8,18 @@
 
 namespace flashjit {
 
+// A scalar that is no parameter, and how it is spelled.
+struct NamedScalar {
+  Param param;
+  std::string text;
+};
+
 // How leaves are spelled in the generated function.
 struct CudaExprContext {
   const std::vector<Param>* params = nullptr;  // the parameter block's order: extra[i] is (*params)[i]
   bool wide_ints = false;                      // ints are `long long` instead of `int`
   bool symbolic = false;  // s and k may be of the types of templates/symbolic.cuh, and tanh is math's
+  const std::vector<NamedScalar>* scalars = nullptr;
 };
 
 // The body of a function that returns `expr`: one readable `const` line per shared or long sub-expression, indented by

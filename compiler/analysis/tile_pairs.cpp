@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "compiler/analysis/interval_bounds.h"
+#include "compiler/analysis/read_axes.h"
 #include "compiler/language/expr_rules.h"
 
 namespace flashjit {
@@ -45,21 +46,6 @@ class PairSolver {
   std::vector<TileCondition> conditions_;
   int steps_ = 0;
 };
-
-bool changes(const Expr& e) { return uses(e, Variable::Q) || uses(e, Variable::K); }
-// Does it read a tensor at an index that has one of these in it?
-bool reads_at(const Expr& e, Variable q, Variable k) {
-  if (!uses(e, Op::Load)) return false;
-  const auto moves = [&](const Expr& index) { return uses(index, q) || uses(index, k); };
-  if (e->op == Op::Load && std::ranges::any_of(e->args, moves)) return true;
-  return std::ranges::any_of(e->args, [&](const Expr& arg) { return reads_at(arg, q, k); });
-}
-
-// Is it read at the positions of one axis, and the same for all tiles of the other?
-bool is_read_along_one(const Expr& e) {
-  return uses(e, Variable::Q) != uses(e, Variable::K) && !uses(e, Variable::QLo) && !uses(e, Variable::KLo) &&
-         reads_at(e, Variable::Q, Variable::K);
-}
 
 // The number of a block is the same for a tile that lies inside one: that of its first position.
 Expr PairSolver::at_tile(const Expr& e) const {

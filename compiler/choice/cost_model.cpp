@@ -9,10 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "compiler/append.h"
+#include "compiler/launches/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_parts.h"
-#include "compiler/values.h"
+#include "compiler/launches/values.h"
 
 namespace flashjit {
 

@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 
+#include "compiler/analysis/read_axes.h"
 #include "compiler/analysis/score_inputs.h"
 
 namespace flashjit {
@@ -39,6 +40,25 @@ std::string why_warpgroups_rejected(const CompilerFindings& findings) {
     if (!reason.empty()) reasons.emplace_back(reason);
   }
   return fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+bool lists_pay(const Problem& problem) {
+  constexpr std::int64_t kFewKeys = 1024;
+  return problem.has_lists && problem.spec.k_len.max > kFewKeys;
+}
+
+bool lies_in_block(const Problem& problem, Axis axis, int positions) {
+  const std::int64_t block = block_of_reads(problem.spec.mask, variables_of(axis).position);
+  constexpr int kUsualBlock = 64;  // others are no multiples of tiles anyway
+  return block % kUsualBlock != 0 || block % positions == 0;
+}
+
+bool refuses_tiles(const Problem& problem, const Schedule& s, std::string* why) {
+  if (*s.tiles != TileSource::list || problem.has_lists) return false;
+  return refuse(
+      why,
+      "tiles: list is for masks that read tensors at queries or keys, and what this one lets through is known "
+      "before; use tiles=range");
 }
 
 }  // namespace flashjit

@@ -45,4 +45,11 @@ bool differ_by_head(const TileAnalysis& tiles);
 // lost with these findings.
 std::string why_warpgroups_rejected(const CompilerFindings& findings);
 
+// Do lists of tiles (TileSource) pay? Not where sequences have few tiles, all of which are read sooner than lists are made.
+bool lists_pay(const Problem& problem);
+// Does a tile of so many positions along an axis lie inside of a block of the mask, so that what is read of that decides it?
+bool lies_in_block(const Problem& problem, Axis axis, int positions);
+// A schedule with lists of tiles for a mask that has none.
+bool refuses_tiles(const Problem& problem, const Schedule& schedule, std::string* why);
+
 }  // namespace flashjit

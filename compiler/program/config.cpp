@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "compiler/analysis/score_inputs.h"
+#include "compiler/analysis/tile_pairs.h"
 #include "compiler/families/family.h"
 #include "compiler/program/config_fields.h"
 
@@ -51,6 +52,11 @@ ScoreFacts facts_of(const AttentionSpec& spec) {
   return facts;
 }
 
+// In positions. Which masks have lists does not depend on it, but for those of very many operations.
+constexpr int kUsualTile = 64;
+
+bool reads_tensors(const Expr& mask) { return mask && uses(mask, Op::Load); }
+
 // Named masks, and a few of them joined, are shorter.
 constexpr std::size_t kShortMask = 48;
 
@@ -73,6 +79,8 @@ Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& an
       query_tiles(is_backward(s) ? std::make_shared<const TileAnalysis>(analyse_tiles(s.mask, Axis::Queries))
                                  : nullptr),
       score(facts_of(s)),
+      has_lists(reads_tensors(s.mask) && analyse_pairs(s.mask, kUsualTile, kUsualTile)),
+      lists_by_head(has_lists && (uses(s.mask, Variable::H) || uses(s.mask, Variable::Hk))),
       config(problem_config(s, analysis)),
       queries(s.q_len.max) {}
 
@@ -89,6 +97,10 @@ KernelConfig config_of(const Problem& problem, const Schedule& s) {
   take(s.order, c.order);
   take(s.reference, c.reference);
   take(s.head_tiles, c.head_tiles);
+  if (s.tiles == TileSource::list) {
+    c.list_heads = problem.lists_by_head ? c.heads_q : 1;
+    c.mask_has_holes = false;  // what is in a list is visited
+  }
   s.family->configure(problem, s, c);
   return c;
 }

@@ -28,6 +28,8 @@ struct Problem {
   const TileAnalysis& tiles;                        // of spec.mask
   std::shared_ptr<const TileAnalysis> query_tiles;  // of spec.mask along the queries, for backward; otherwise none
   ScoreFacts score;
+  bool has_lists;  // what tensors of the mask hold decides which tiles have to be visited (analysis/tile_pairs.h) ...
+  bool lists_by_head;    // ... by each head for itself
   KernelConfig config;   // that of the problem
   std::int64_t queries;  // of a sequence: as many as the spec allows, or are expected
 };

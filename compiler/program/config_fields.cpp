@@ -143,6 +143,7 @@ constexpr std::array kOfSchedule = {
     field<&C::order>("order"),
     field<&C::reference>("reference"),
     field<&C::head_tiles>("head_tiles"),
+    field<&C::list_heads>("list_heads"),
     field<&C::sync, &SyncConfig::warps>("sync.warps"),
     field<&C::sync, &SyncConfig::q_in>("sync.q_in"),
     field<&C::sync, &SyncConfig::blocks_per_sm>("sync.blocks_per_sm"),

@@ -171,15 +171,18 @@ struct ConsumerTrace : BodiesTrace {
   bool main_loop(const Body& body, std::int64_t last_of_item) {
     bool any = false;
     for (const Statement& s : body) {
-      if (s.kind == Kind::Loop) any = main_loop(s.body, last_of_item) || any;
-      else if (s.kind == Kind::Call && s.label == "main_step" && now.tile <= last_of_item) {
+      const bool has_loops =
+          std::ranges::any_of(s.body, [](const Statement& inner) { return inner.kind == Kind::Loop; });
+      if (s.kind == Kind::Loop || (s.kind == Kind::When && has_loops && (s.label != "mixed_left" || bits.next())))
+        any = main_loop(s.body, last_of_item) || any;
+      else if (s.kind == Kind::Call && s.label.ends_with("_step") && now.tile <= last_of_item) {
         known["last"] = now.tile == last_of_item;
         now.on_top = bits.next();
         known["adds_anew"] = !now.on_top;
-        run_body("main_step");
+        run_body(s.label);
         next_tile();
         any = true;
-      } else if (s.kind == Kind::When && holds(s)) {
+      } else if (s.kind == Kind::When && !has_loops && holds(s)) {
         execute(s.body);
       }
     }

@@ -50,6 +50,8 @@ inline constexpr WordTable<3> kWords<Transpose> = {"Transpose", {"none", "loop",
 template <>
 inline constexpr WordTable<2> kWords<Keys> = {"Keys", {"whole", "parts"}};
 template <>
+inline constexpr WordTable<2> kWords<TileSource> = {"TileSource", {"range", "list"}};
+template <>
 inline constexpr WordTable<3> kWords<DqSums> = {"DqSums", {"launch", "atomics", "ordered"}};
 
 template <>

@@ -94,6 +94,7 @@ constexpr std::array kFields = {
     choice<&Schedule::head_tiles>("head_tiles"),
     choice<&Schedule::transpose>("transpose"),
     choice<&Schedule::keys>("keys"),
+    choice<&Schedule::tiles>("tiles"),
     choice<&Schedule::order>("order"),
     choice<&Schedule::copies>("copies"),
     choice<&Schedule::dq>("dq"),

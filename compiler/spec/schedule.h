@@ -42,6 +42,7 @@ struct Schedule {
   std::optional<HeadTiles> head_tiles;  // grouped: the query heads of one KV head share a tile
   std::optional<Transpose> transpose;   // of V of 8 bits: by warps of the loop, or by a launch before it
   std::optional<Keys> keys;             // parts: where query tiles are few, several blocks share the keys of each
+  std::optional<TileSource> tiles;  // list: a launch before the loop finds which tiles have to be visited, and masked
   // backward
   std::optional<DqSums> dq;  // atomics, ordered: added up in memory by the launch of dK and dV
   // decode

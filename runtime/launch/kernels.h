@@ -20,7 +20,11 @@ namespace flashjit {
 class RunnableKernel : public Kernel {
  public:
   RunnableKernel(const Plan& plan, Facts facts, int ordinal)
-      : facts_(std::move(facts)), checker_(plan, ordinal), rotated_q_(plan.rotated_q), value_rows_(plan.value_rows) {}
+      : facts_(std::move(facts)),
+        checker_(plan, ordinal),
+        rotated_q_(plan.rotated_q),
+        value_rows_(plan.value_rows),
+        tile_lists_(plan.tile_lists) {}
   const Facts& facts() const override { return facts_; }
   Result<void> run(const Arguments& arguments, void* stream) override;
   Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
@@ -34,7 +38,7 @@ class RunnableKernel : public Kernel {
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
   const Facts facts_;
   const ArgumentChecker checker_;
-  const int rotated_q_, value_rows_;  // their buffers, as in the plan
+  const int rotated_q_, value_rows_, tile_lists_;  // their buffers, as in the plan
 };
 
 class GpuKernel : public RunnableKernel {

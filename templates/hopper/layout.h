@@ -218,7 +218,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c, int output_bytes) {
                (inputs_bytes(c) > 0 ? 2 * c.hopper.warpgroups : 0);
   s.scales_offset = s.barrier_offset + s.barriers * 8;
   s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
-  s.bytes = s.numbers_offset + (finds_pages(c) ? kProgressNumbers * 4 : 0) + (transposes_values(c) ? c.stages * 4 : 0);
+  const int of_stages = (transposes_values(c) ? 1 : 0) + (c.list_heads > 0 ? 1 : 0);
+  s.bytes = s.numbers_offset + (finds_pages(c) ? kProgressNumbers * 4 : 0) + of_stages * c.stages * 4;
   return s;
 }
 

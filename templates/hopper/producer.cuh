@@ -28,6 +28,9 @@ struct ProducerState {
   // The state that was announced last; before the first item it is the one that set_up() has left.
   __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
 
+  // The number of the tile in this place.
+  __device__ int number_of(int place) const { return kListed ? announced().list[place] : place; }
+
   __device__ bool leads() const { return !kInPages || threadIdx.x == 0; }
   // After this, all threads of the producer see what the first one has done before.
   __device__ void join() const {
@@ -267,11 +270,12 @@ __device__ inline void deal_items(Producer& p) {
       found = true;
     }
     copies = tile >= p.announced().tiles.first;
-    if (copies) p.copy_tile_keys(p.announced(), tile);
+    const int number = copies ? p.number_of(tile) : tile;
+    if (copies) p.copy_tile_keys(p.announced(), number);
     // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
     p.copy_waiting_values();
     if (copies) {
-      p.end_tile(tile);
+      p.end_tile(number);
       tile = visible_tile(p.params, p.announced(), tile - 1);
     } else {
       p.announce(p.shared.work(p.q_ring.count));

@@ -5,6 +5,7 @@
 
 #include "templates/hopper/inputs.cuh"
 #include "templates/hopper/work.cuh"
+#include "templates/hopper/mask_votes.cuh"
 #include "templates/score_and_mask.cuh"
 #include "templates/row_algebra.cuh"
 #include "templates/scalar_math.cuh"
@@ -306,23 +307,52 @@ __device__ inline Columns all_columns() {
   return columns;
 }
 
-// How many of a word's columns lie before column `end`.
-__device__ inline int columns_before(int end) {
-  const int inside = min(max(end, 0), 128);
-  return inside / 8 * 2 + min(inside % 8, 2);
-}
-
 // Where a query sees a range of keys, a bit for each column says which: comparisons take two cycles of a scheduler
 // each, and there would be two or three for every score. Long masks have such bits, too.
-constexpr bool kMaskAsBits = config.mask_is_range || config.mask_is_long;
+constexpr bool kMaskByRows = kListed && !config.mask_is_range;
+constexpr bool kMaskAsBits = config.mask_is_range || config.mask_is_long || kMaskByRows;
+
+// The bits of this thread's rows where a mask reads tensors.
+__device__ inline void vote_on_queries(Columns& columns, const KernelParams& params, const WorkState& work, int tile) {
+  using Votes = RowVotes<kTileKv>;
+  const u32 thread = recompute(threadIdx.x), lane = thread % 32;
+  const int first = tile * kTileKv + Votes::first_column(lane), last_key = work.seq.k_len - 1;
+  const int first_row = tile_row(uniform(thread / 32) * 32, 0);
+  const auto query_at = [&](int i) {
+    const Row row = row_of(work, first_row + i);
+    Query query = {work.seq, min(row.q, work.seq.q_len - 1)};
+    query.seq.h = row.h;
+    return query;
+  };
+  Variant::KeyReads at_keys[Votes::kVotes];
+#pragma unroll
+  for (int j = 0; j < Votes::kVotes; ++j)
+    at_keys[j] = Variant::read_at_key(params, work.seq, min(first + j * 32, last_key));
+  const Query own = query_at(lane % kVotingRows);
+  const Variant::QueryReads at_own = Variant::read_at_query(params, own.seq, own.q);
+  Votes votes;
+  votes.take(lane, [&](int i) {
+    const Query row = query_at(i);
+    const auto at_query = reads_of_lane<Variant::kQueryReads>(at_own, i);
+    return [&, row, at_query](int j) {
+      return Variant::visible_with(params, row.seq, at_query, at_keys[j], row.q, min(first + j * 32, last_key));
+    };
+  });
+  const int end = work.seq.k_len - first_key(thread, tile);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll
+    for (int word = 0; word < kColumnWords; ++word) columns.of_row[h][word] = votes.bits(lane, h, word, end);
+}
 
 __device__ inline Columns visible_columns(const KernelParams& params, const WorkState& work, int tile) {
   if constexpr (!kMaskAsBits) return all_columns();
   const u32 thread = recompute(threadIdx.x);
   const int k_lo = first_key(thread, tile);
   Columns columns;
+  if constexpr (kMaskByRows) vote_on_queries(columns, params, work, tile);
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  for (int h = 0; h < 2 && !kMaskByRows; ++h) {
     const auto [seq, q] = query_of(work, thread, h);
     if constexpr (config.mask_is_long) {
 #pragma unroll

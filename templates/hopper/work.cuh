@@ -6,6 +6,7 @@
 #include "templates/hopper/device.cuh"
 #include "templates/hopper/rows.cuh"
 #include "templates/scales.cuh"
+#include "templates/tile_lists/axis.cuh"
 #include "templates/tile_walk.cuh"
 #include "variant.gen.cuh"
 
@@ -29,6 +30,7 @@ constexpr bool kPersistent = config.hopper.grid == GridKind::persistent;
 constexpr bool kKeyParts = config.hopper.keys == Keys::parts;
 constexpr bool kMixesLengths = mixes_lengths(config);
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
+constexpr bool kListed = config.list_heads > 0;  // which tiles are visited
 constexpr bool kInPages = finds_pages(config);
 constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;  // of a tile of keys
 constexpr int kProducers = copying_threads(config);
@@ -48,7 +50,8 @@ enum class Work { item, careful_item, flush, last_flush, end };
 constexpr bool kEndsUntold = config.element != Element::f8;
 
 // KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees
-// every key: they need no mask code. None: the last is before the first.
+// every key: they need no mask code. None: the last is before the first. Where there are lists of tiles, these are places in
+// a list.
 struct Tiles {
   int first = 0, last = -1;
   int full_first = 0, full_last = -1;
@@ -83,6 +86,7 @@ struct alignas(16) WorkState {
   int place;               // in the list of items that may have to be done again
   int q_lo;                // the block's first query
   int range_lo, range_hi;  // queries that the tile range is for
+  const int* list;         // kListed: the numbers of its tiles
   TileScales scales;       // is_scaled: of K and V, where all keys share one. The producer has time to wait for them.
 
   // Something other than an item.
@@ -178,7 +182,8 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
     if constexpr (kKeyParts) own.full_first = max(own.full_first, own.first);
     share.tiles = own;
     share.marks |= (own.first > block.first ? kPassesFirst : 0) | (own.last < block.last ? kPassesLast : 0);
-  } else if (config.mask_is_range && Variant::full_end(params, work.seq, work.range_lo, work.range_hi) % kTileKv != 0) {
+  } else if (config.mask_is_range && !kListed &&
+             Variant::full_end(params, work.seq, work.range_lo, work.range_hi) % kTileKv != 0) {
     share.marks |= kAllBegun;
   }
   return share;
@@ -192,6 +197,17 @@ __device__ inline void take_part(Tiles& tiles, int part, int parts) {
   tiles.full_first = max(tiles.full_first, tiles.first);
 }
 
+// The tiles of the block's queries.
+__device__ inline void find_tiles(WorkState& work, const KernelParams& params, int tile) {
+  if constexpr (kListed) {
+    const int* list = list_of<Along::keys>(params, work.seq, tile);
+    work.tiles = {0, list[0] - 1, 0, list[1] - 1};
+    work.list = list + kListCounts;
+  } else {
+    work.tiles = tiles_of(params, work, work.range_lo, work.range_hi);
+  }
+}
+
 // False when the tile lies behind the end of its sequence. The parts of an item have ranks that follow each other.
 __device__ inline bool find_work(WorkState& work, const KernelParams& params, int rank) {
   const int parts = kKeyParts ? static_cast<int>(recompute(params.parts)) : 1;
@@ -202,7 +218,7 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
   if (work.range_lo >= item.seq.q_len) return false;
   work.range_hi = min(work.range_lo + kQueries, item.seq.q_len) - 1;
   work.q_lo = work.range_lo;
-  work.tiles = tiles_of(params, work, work.range_lo, work.range_hi);
+  find_tiles(work, params, item.tile);
   if constexpr (kKeyParts) take_part(work.tiles, rank % parts, parts);
   work.tiles.last = visible_tile(params, work, work.tiles.last);
 #pragma unroll 1
@@ -268,6 +284,10 @@ struct SharedMemory {
   __device__ int& progress(int i) const { return number(i); }
   // Not 0 tells the warps that transpose V that no more V comes, and that this place holds none.
   __device__ int& values_ended(u32 stage) const { return number((kInPages ? kProgressNumbers : 0) + stage); }
+  // The number of the tile of K in this stage.
+  __device__ int& listed_tile(u32 stage) const {
+    return number((kInPages ? kProgressNumbers : 0) + (kTransposesValues ? kStages : 0) + stage);
+  }
   __device__ int& number(int i) const { return *reinterpret_cast<int*>(memory + kLayout.numbers_offset + i * 4); }
 
   // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a

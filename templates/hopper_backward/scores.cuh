@@ -8,6 +8,7 @@
 #include "templates/hopper_backward/inputs.cuh"
 #include "templates/hopper_backward/prepare.cuh"
 #include "templates/hopper_backward/work.cuh"
+#include "templates/hopper/mask_votes.cuh"
 
 namespace flashjit {
 
@@ -45,8 +46,9 @@ __device__ inline void store_ds(u32 panel, const Fragments& ds) {
 }
 
 // Do some scores of the tile have to be hidden? (Elements that the score reads behind the last query may be anything.)
-__device__ inline bool is_mixed(const BackwardItem& item, int tile) {
-  return tile < item.full_first || tile > item.full_last || (kHasInputs && (tile + 1) * kTileQ > item.seq.q_len);
+__device__ inline bool is_mixed(const BackwardItem& item, const Steps& at) {
+  const int place = kListed ? at.place : at.tile;
+  return place < item.full_first || place > item.full_last || (kHasInputs && (at.tile + 1) * kTileQ > item.seq.q_len);
 }
 
 // All queries and keys of the tile exist.
@@ -112,11 +114,51 @@ struct VisibleQueries {
   __device__ bool operator[](int i) const { return from[i % 4 / 2] + (i / 4 * 8 + i % 2) < count[i % 4 / 2]; }
 };
 
+// Where a mask reads tensors: what it lets through for each of a thread's two keys.
+constexpr bool kMaskByRows = kListed && !config.queries_are_range;
+struct VotedQueries {
+  u32 of_key[2];
+  __device__ VotedQueries(const KernelParams& params, const ScorePlace& place) {
+    using Votes = RowVotes<kTileQ>;
+    const u32 lane = recompute(threadIdx.x) % 32;
+    const Sequence& seq = place.seq;
+    const int last_query = seq.q_len - 1, last_key = seq.k_len - 1;
+    // From the thread's first query and key to the lane's, and to those of row 0.
+    const int first = place.query - static_cast<int>(lane % 4) * 2 + Votes::first_column(lane);
+    const int first_row = uniform(place.key - static_cast<int>(lane / 4));
+    Variant::QueryReads at_queries[Votes::kVotes];
+#pragma unroll
+    for (int j = 0; j < Votes::kVotes; ++j)
+      at_queries[j] = Variant::read_at_query(params, seq, min(first + j * 32, last_query));
+    const auto at_own =
+        Variant::read_at_key(params, seq, min(first_row + static_cast<int>(lane % kVotingRows), last_key));
+    Votes votes;
+    votes.take(lane, [&](int i) {
+      const auto at_key = reads_of_lane<Variant::kKeyReads>(at_own, i);
+      return [&, i, at_key](int j) {
+        return Variant::visible_with(params, seq, at_queries[j], at_key, min(first + j * 32, last_query),
+                                     min(first_row + i, last_key));
+      };
+    });
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const u32 bits = votes.bits(lane, h, 0, seq.q_len - place.query);
+      of_key[h] = place.key + 8 * h <= last_key ? bits : 0;
+    }
+  }
+  __device__ bool operator[](int i) const { return of_key[i % 4 / 2] >> (i / 4 * 2 + i % 2) & 1; }
+};
+
 // Does `act` to the scores of a mixed tile that are hidden.
 template <class Act>
 __device__ inline void each_hidden(const KernelParams& params, ScorePlace place, const Act& act) {
   if constexpr (config.queries_are_range) {
     const VisibleQueries visible(params, place);
+#pragma unroll
+    for (int i = 0; i < kScores; ++i)
+      if (!visible[i]) act(i);
+  } else if constexpr (kMaskByRows) {
+    const VotedQueries visible(params, place);
 #pragma unroll
     for (int i = 0; i < kScores; ++i)
       if (!visible[i]) act(i);
@@ -296,7 +338,7 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
 // S to P, which goes to `p` as well.
 __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelParams& params, const BackwardItem& item,
                                           u32 keys, const Steps& at, u32 terms, const InputWords& words = {}) {
-  const bool mixed = is_mixed(item, at.tile);
+  const bool mixed = is_mixed(item, at);
   if constexpr (kScoresApart) {
     apply_scores(s, p, params, ScorePlace(item, keys, at), terms, mixed, words);
     return;

@@ -6,6 +6,7 @@
 #include "templates/hopper/device.cuh"
 #include "templates/hopper/rows.cuh"
 #include "templates/hopper_backward/tiles.cuh"
+#include "templates/tile_lists/axis.cuh"
 #include "variant.gen.cuh"
 
 namespace flashjit {
@@ -26,6 +27,9 @@ constexpr int kExchanges = exchanges(config);
 constexpr int kTurns = kInClusters ? kDsStages : kExchanges;  // of steps at work at a time
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
+constexpr bool kListed = config.list_heads > 0;  // which tiles are visited
+// Have heads query tiles of their own?
+constexpr bool kTilesDiffer = config.ranges_differ || config.mask_has_holes || config.list_heads > 1;
 constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
 constexpr int kWrittenBarrier = kTurnBarrier + 2, kReadBarrier = kWrittenBarrier + 1;  // with roles: of the exchange
 constexpr int kDsBarrier = kReadBarrier + 1;  // in clusters: of the warps that make dS
@@ -35,18 +39,39 @@ __device__ inline u32 cluster_rank() { return kInClusters ? blockIdx.x % config.
 __device__ inline u32 first_key_of_block() { return cluster_rank() * block_keys(config); }
 
 // A tile of keys, and the query tiles of a head that see any of it: from `first` to `last`. In `full_first`..`full_last` all
-// queries see all keys, and no mask code is needed.
+// queries see all keys, and no mask code is needed. Where there are lists of tiles, these are places in a list.
 struct BackwardItem {
   Sequence seq;
   int k_lo;
   int first, last, full_first, full_last;
-  int number;      // of the tile of keys, among all
-  int part_first;  // where several items share its queries: the first query tile of this one
+  int number;       // of the tile of keys, among all
+  int part_first;   // where several items share its queries: the first query tile of this one
+  const int* list;  // kListed: the numbers of its query tiles
 };
 
 static_assert(sizeof(BackwardItem) <= kItemBytes);
 
+// Leaves one part of the tiles in a list, where several items share them. The part may be empty.
+__device__ inline void take_part_of_list(const KernelParams& params, BackwardItem& item) {
+  const int count = item.last + 1, part = item.part_first / params.part_tiles;
+  item.first = count * part / params.parts;
+  item.last = count * (part + 1) / params.parts - 1;
+}
+__device__ inline void find_listed_queries(const KernelParams& params, BackwardItem& item) {
+  const int* list = list_of<Along::queries>(params, item.seq, item.k_lo / kTileKv);
+  const bool any = item.k_lo < item.seq.k_len;  // else nobody has written it
+  item.list = list + kListCounts;
+  item.first = item.full_first = 0;
+  item.last = any ? list[0] - 1 : -1;
+  item.full_last = any ? list[1] - 1 : -1;
+  if constexpr (kCutsItems) take_part_of_list(params, item);
+}
+
 __device__ inline void find_queries(const KernelParams& params, BackwardItem& item) {
+  if constexpr (kListed) {
+    find_listed_queries(params, item);
+    return;
+  }
   const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
   const int begin = Variant::q_begin(params, item.seq, item.k_lo, k_hi),
             end = min(Variant::q_end(params, item.seq, item.k_lo, k_hi), item.seq.q_len);
@@ -111,12 +136,14 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
   item.first = uniform(found.first), item.last = uniform(found.last);
   item.full_first = uniform(found.full_first), item.full_last = uniform(found.full_last);
   item.part_first = uniform(found.part_first);
+  item.list = kListed ? found.list : nullptr;
   return true;
 }
 
 // The steps of a block: the query tiles that it visits, head after head. Tiles in a hole of the mask are stepped over.
 struct Steps {
   int tile, head;
+  int place = 0, following = 0;  // in a list of tiles, and the number of the tile behind that
 
   // In place of the one before the first.
   __device__ static Steps none() { return {-1, 0}; }
@@ -131,8 +158,7 @@ struct Steps {
   // False: there are none.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
     head = item.seq.h;
-    tile = visible(params, item, item.first);
-    return tile <= item.last || begin_next_head(params, item);
+    return begin_head(params, item) || begin_next_head(params, item);
   }
   // Is a tile between the first and the last in no hole?
   __device__ static bool sees(const KernelParams& params, const BackwardItem& item, int tile) {
@@ -143,22 +169,41 @@ struct Steps {
   }
   // False: this was the last.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
+    if constexpr (kListed) {
+      tile = following;
+      if (++place > item.last) return begin_next_head(params, item);
+      find_following(item);
+      return true;
+    }
     tile = visible(params, item, tile + 1);
     return tile <= item.last || begin_next_head(params, item);
   }
 
  private:
+  // It is asked for a step before it is needed.
+  __device__ void find_following(const BackwardItem& item) { following = item.list[min(place + 1, item.last)]; }
+  // False: this head has none.
+  __device__ bool begin_head(const KernelParams& params, const BackwardItem& item) {
+    if constexpr (kListed) {
+      place = item.first;
+      if (place > item.last) return false;
+      tile = item.list[place];
+      find_following(item);
+      return true;
+    }
+    tile = visible(params, item, item.first);
+    return tile <= item.last;
+  }
   __device__ bool begin_next_head(const KernelParams& params, BackwardItem& item) {
     if constexpr (kGroup > 1) {
       const int end = (item.seq.hk + 1) * kGroup;
       while (++head < end) {
-        if constexpr (config.ranges_differ || config.mask_has_holes) {
+        if constexpr (kTilesDiffer) {
           item.seq.h = head;
           find_queries(params, item);
         }
-        tile = visible(params, item, item.first);
-        if (tile <= item.last) return true;
-        if constexpr (!config.ranges_differ && !config.mask_has_holes) return false;
+        if (begin_head(params, item)) return true;
+        if constexpr (!kTilesDiffer) return false;
       }
     }
     return false;

@@ -249,6 +249,7 @@ const ScheduleRow kScheduleRows[] = {
     {"head_tiles", "head_tiles=single", "head_tiles=grouped"},
     {"transpose", "transpose=loop", "transpose=launch"},
     {"keys", "keys=whole", "keys=parts"},
+    {"tiles", "tiles=range", "tiles=list"},
     {"copies", "copies=rows", "copies=boxes"},
     {"dq", "dq=launch", "dq=atomics"},
 };
@@ -284,6 +285,7 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
                                   {"launches", "follow from config"},
                                   {"rotated_q", "follows from config"},
                                   {"value_rows", "follows from config"},
+                                  {"tile_lists", "follows from config"},
                                   {"reads_columns", "follows from config"},
                                   {"linear_weights", "follows from config"},
                                   {"maps", "follow from spec and config; of a call, not of the binary"},
@@ -347,6 +349,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=128 heads=4", "family=hopper,row_sum=matrix"},
       {"fwd bf16 d=128 heads=4", "family=hopper,keys=parts"},
       {"fwd bf16 d=64 heads=8/2 q_len=8", "family=hopper,head_tiles=grouped"},
+      {"fwd bf16 d=64 heads=8 mask=\"document(doc)\"", "family=hopper"},
       {"fwd bf16 d=64 heads=8/2 q_len=1 mask=\"k < 100 * b\" numerics=batch_invariant",
        "family=decode,stages=2,copies=boxes"},
       {"fwd bf16 d=64 heads=8/2 q_len=1", "family=decode,copies=rows,blocks_per_sm=2"},

@@ -28,6 +28,7 @@ const Field kHopper[] = {
     {"row_sum", {"adds", "matrix"}},
     {"grid", {"tiles", "persistent"}},
     {"head_tiles", {"single", "grouped"}},
+    {"tiles", {"range", "list"}},
     {"transpose", {"loop", "launch"}},
     {"keys", {"whole", "parts"}},
     {"order", {"natural", "longest_first"}},

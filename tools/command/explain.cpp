@@ -8,16 +8,17 @@
 #include <fmt/format.h>
 
 #include "autotune/measure/shape.h"
-#include "compiler/append.h"
+#include "compiler/launches/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/families/family.h"
 #include "compiler/narrowing.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/spec/spec.h"
+#include "compiler/launches/tile_lists.h"
 #include "runtime/compile/request.h"
 #include "runtime/engine/environment.h"
 #include "runtime/tuned/hint.h"
-#include "compiler/values.h"
+#include "compiler/launches/values.h"
 #include "tools/command/commands.h"
 #include "tools/support/device.h"
 #include "tools/support/mask_map.h"
@@ -73,7 +74,9 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
         fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
   const FamilyRow& family = *plan.schedule.family;
-  if (all) text += family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan);
+  if (all)
+    text +=
+        family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan) + describe_tile_lists(plan);
   if (all && family.explain_tuned)
     text += family.explain_tuned(Problem(plan.spec, plan.target, plan.tiles), plan.schedule);
   const std::vector<std::string> notes = plan.all_notes();

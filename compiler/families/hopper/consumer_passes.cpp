@@ -54,7 +54,7 @@ bool takes_in_later(const KernelConfig& c) {
 // linear_exp 1.08; of 16 bits 0.975; H200, 2026-11-28.)
 bool masks_in_step(const PassContext& context) {
   const KernelConfig& c = context.config;
-  return is_narrow(c) && c.mask_is_range && !c.mask_has_holes && rises(c) &&
+  return is_narrow(c) && c.mask_is_range && !c.mask_has_holes && c.list_heads == 0 && rises(c) &&
          !same(context.problem.tiles.full_begin, Expr::integer(0));
 }
 
@@ -391,6 +391,50 @@ Result<Program> drop_weights(Program p, const PassContext& context) {
   else Place{&steps.main, steps.in_main(Kind::Mma, "scores").at + 1}.insert_after({kept, draw});
   steps.in_main(Kind::Convert).insert_after({drop});
   steps.in_careful(Kind::Convert).insert_after({kept, draw, drop});
+  return p;
+}
+
+namespace {
+
+// Mixed tiles come first in a list. Once all rows have references they take a main step that masks, too, in a body of its own:
+// a branch in the main step would cost the others (window of 1024, 16 bits: 0.975; H200, 2026-11-28).
+void add_mixed_step(Program& p, const Maker& maker) {
+  const Steps steps{p};
+  Body mixed = steps.main;
+  const Place softmax = steps.in(mixed, Kind::Softmax);
+  softmax.statement().form = "quick_columns";
+  steps.in(mixed, Kind::Let, "here_by_number").insert_before({maker.let("mixed_columns")});
+  Body& full_steps = find_body(p, "main_steps")->body;
+  Body mixed_steps = full_steps;
+  steps.in(mixed_steps, Kind::Let, "first_full").statement() = maker.let("first_mixed");
+  steps.in(mixed_steps, Kind::Call, "main_step").statement() = maker.call("mixed_step");
+  full_steps = {maker.when("mixed_left", std::move(mixed_steps)), maker.when("tiles_left", std::move(full_steps))};
+  const Statement no = maker.make(Kind::Return, {}, {}, "no"), yes = maker.make(Kind::Return, {}, {}, "yes");
+  find_body(p, "takes_main_step")->body = {maker.when("none_left", {no}), maker.when("exact", {no}),
+                                           maker.when("was_full", {yes}),
+                                           maker.make(Kind::Return, {}, {}, "if_all_have_references")};
+  Body& role = find_place(p, p.body, Kind::Consumer).statement().body;
+  find_place(p, role, Kind::Body, "takes_main_step").insert_before({maker.body("mixed_step", std::move(mixed))});
+}
+
+}  // namespace
+
+// With lists of tiles a step has the place of its tile in a list. The number, for what depends on positions, has come with K.
+Result<Program> find_listed_tiles(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  if (c.list_heads == 0) return p;
+  const Maker maker{p, "find_listed_tiles"};
+  const Steps steps{p};
+  steps.in_main(Kind::Await, "Ks").insert_after({maker.let("number")});
+  steps.in_careful(Kind::When, "scores").insert_after({maker.let("number")});
+  for (Body* body : {&steps.main, &steps.careful}) {
+    steps.in(*body, Kind::Let, "here").statement() = maker.let("here_by_number");
+    if (const Place draw = steps.in(*body, Kind::Draw)) draw.statement().form = "by_number";
+  }
+  // The mask is read while the scores are multiplied.
+  steps.in_careful(Kind::Let, "columns").take(1);
+  steps.in_careful(Kind::Let, "mixed").insert_after({maker.let("columns_of_number")});
+  if (rises(c) && !is_narrow(c)) add_mixed_step(p, maker);
   return p;
 }
 

@@ -48,6 +48,7 @@ struct CopyRoles : Maker {
     append(body, {await_empty({"Ks"}, "to_fill"), of("Ks", let("full"))});
     Body begin;
     if (units) begin.push_back(call("store_scales"));
+    if (c.list_heads > 0) begin.push_back(call("store_number"));
     begin.push_back(make(Kind::Expect, {"Ks"}));
     append(body, by_leader(std::move(begin)));
     body.push_back(of("Ks", let("to")));

@@ -68,7 +68,9 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
           2 * scores * product_pieces(c) * product_columns(c) / rate;
   t.exp = interpolates(c) ? 0 : scores / target.exp_per_clock;
-  double slots = work.symbolic_slots + (work.row_is_range ? 0 : mask_slots(work, kMaskNodesInFit));
+  // In lists most tiles are full.
+  const bool masks_all = !work.row_is_range && c.list_heads == 0;
+  double slots = work.symbolic_slots + (masks_all ? mask_slots(work, kMaskNodesInFit) : 0);
   if (interpolates(c)) slots += kCalibration.bits_slots;
   t.issue = scores * slots / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;
@@ -115,7 +117,9 @@ double making_us(const AttentionSpec& spec, const Target& target, const Shape& s
 double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
   double clocks = kCalibration.item_clocks + kCalibration.item_clocks_per_warpgroup * *s.warpgroups;
   clocks += kCalibration.item_clocks_per_key * *s.tile_kv;
-  clocks += std::max(0.0, work.mixed_tiles - 1) * kCalibration.careful_clocks_per_key * *s.tile_kv;
+  constexpr double kMixedOfList = 2;  // where a document begins, and on the diagonal
+  const double mixed = c.list_heads > 0 ? std::min(work.mixed_tiles, kMixedOfList) : work.mixed_tiles;
+  clocks += std::max(0.0, mixed - 1) * kCalibration.careful_clocks_per_key * *s.tile_kv;
   if (*s.q_stages == 1) clocks += kCalibration.late_q_clocks_per_dim * c.head_dim_qk;
   if (*s.grid == GridKind::tiles) clocks += kCalibration.block_clocks;
   return clocks;

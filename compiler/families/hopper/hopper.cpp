@@ -10,6 +10,7 @@
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/choices.h"
 #include "compiler/plan.h"
+#include "compiler/launches/tile_lists.h"
 
 namespace flashjit {
 
@@ -163,6 +164,7 @@ void finish(Plan& plan) {
                      "widened");
   }
   if (c.hopper.keys == Keys::parts) add_parts_launch(plan);
+  add_tile_lists(plan, Axis::Keys);
 }
 
 std::string describe(const KernelConfig& c) {
@@ -248,7 +250,7 @@ const FamilyRow kHopper = {
     .summary = "Forward attention, fused, for Hopper: one warpgroup copies, the others compute.",
     .vocabulary = &kHopperVocabulary,
     .fields =
-        "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose keys order",
+        "tile_q tile_kv warpgroups stages q_stages overlap exclusive reference row_sum grid head_tiles transpose keys tiles order",
     .compiles_quickly = false,
     .instruction = "WGMMA",
     .why_not = why_not,

@@ -11,6 +11,7 @@
 #include "compiler/families/gradient_launches.h"
 #include "compiler/families/hopper_backward/roles.h"
 #include "compiler/plan.h"
+#include "compiler/launches/tile_lists.h"
 
 namespace flashjit {
 
@@ -66,6 +67,13 @@ int usual_tile_kv(const AttentionSpec& spec, DqSums dq) {
   return needs_roles(spec) && dq == DqSums::launch ? kRowsPerWarpgroup : 2 * kRowsPerWarpgroup;
 }
 
+// Why tiles of queries are not visited by lists; empty: they may be.
+std::string has_no_lists(const Problem& problem, DqSums dq) {
+  if (dq != DqSums::atomics) return "only sums in any order (dq=atomics) go by lists of tiles";
+  if (!params_with_gradients(problem.spec).empty()) return "with grads= what is not visited has to be known as well";
+  return {};
+}
+
 void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
   const AttentionSpec& spec = problem.spec;
   Schedule s = pins;
@@ -75,7 +83,13 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
       s.dq = dq;
       s.tile_kv = pins.tile_kv.value_or(usual_tile_kv(spec, dq));
       s.tile_q = tile_q;
-      out.push_back(s);
+      // Lists come first. They take registers that ranges leave.
+      const bool lists = lists_pay(problem) && has_no_lists(problem, dq).empty();
+      for (const TileSource tiles : choices(pins.tiles, {TileSource::list, TileSource::range})) {
+        if (tiles == TileSource::list && !lists && !pins.tiles) continue;
+        s.tiles = tiles;
+        out.push_back(s);
+      }
     }
   }
 }
@@ -111,6 +125,9 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
     return refuse(why, "dq: sums in any order are numerics=fast; use dq=ordered or dq=launch");
   if (*s.dq == DqSums::ordered)
     if (const std::string reason = why_not_in_order(problem); !reason.empty()) return refuse(why, "dq: {}", reason);
+  if (refuses_tiles(problem, s, why)) return true;
+  if (const std::string reason = has_no_lists(problem, *s.dq); *s.tiles == TileSource::list && !reason.empty())
+    return refuse(why, "tiles: {}; use tiles=range", reason);
   if (const int usual = usual_tile_kv(spec, *s.dq); *s.tile_kv != usual)
     return refuse(why, "tile_kv: {} is not {}, which the head dims {} and {} leave registers for", *s.tile_kv, usual,
                   spec.d_qk, spec.d_v);
@@ -384,6 +401,7 @@ void finish(Plan& plan) {
     add_buffer(plan, {"counters", "int", 2 * std::int64_t{c.heads_kv} * kInt, {{&CallSizes::batch}}},
                {{0, 4}, {1, 5}, {2, 2}});
   if (c.hopper_backward.keeps_ds) add_kept(plan);
+  add_tile_lists(plan, Axis::Queries);
   if (cuts_items(c)) add_part_sums(plan, c.tile_kv, c.heads_kv, cut_warps(c), cut_floats(c), 7, 8);
   if (!adds_in_order(c)) return;
   add_buffer(plan, of_tiles("added", "int", c.hopper_backward.cluster * kInt), {{0, 5}, {1, 6}});
@@ -425,7 +443,7 @@ const FamilyRow kHopperBackward = {
     .name = "hopper_backward",
     .summary = "Gradients of attention, for Hopper: one warpgroup copies, the others compute.",
     .vocabulary = &kHopperBackwardVocabulary,
-    .fields = "tile_q tile_kv dq",
+    .fields = "tile_q tile_kv dq tiles",
     .computes = is_backward,
     .from_first = true,
     .axis = Axis::Queries,

@@ -326,7 +326,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Gradient, "with_sums",
      "make_ds_and_sums({to}, {from}, by_weight(stage), of_parameters, params, place_of_scores(at));"},
     {Kind::Gradient, "at_once",
-     "make_all_gradients(s, by_weight(stage), p, ds, of_parameters, params, place_of_scores(at), is_mixed(item, at.tile));"},
+     "make_all_gradients(s, by_weight(stage), p, ds, of_parameters, params, place_of_scores(at), is_mixed(item, at));"},
     {Kind::Draw, "of_block", "draw(kept, shared, item, first_key_of_block(), at);"},
     {Kind::Softmax, "of_block",
      "make_probabilities(s, p, params, item, first_key_of_block(), at, shared.terms(stage));"},

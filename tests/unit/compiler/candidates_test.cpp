@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kSound[] =
     "family=hopper,tile_q=128,tile_kv=64,warpgroups=2,stages=2,q_stages=1,overlap=qk_pv,exclusive=issue,reference=first,"
-    "row_sum=adds,grid=persistent,head_tiles=single,transpose=none,keys=whole,order=natural";
+    "row_sum=adds,grid=persistent,head_tiles=single,transpose=none,keys=whole,tiles=range,order=natural";
 
 AttentionSpec spec_of(const std::string& text) {
   const auto spec = parse_spec(text);

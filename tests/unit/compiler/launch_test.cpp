@@ -10,7 +10,7 @@
 #include "compiler/launch.h"
 #include "compiler/plan.h"
 #include "compiler/spec/target.h"
-#include "compiler/values.h"
+#include "compiler/launches/values.h"
 #include "templates/decode/layout.h"
 #include "templates/hopper/layout.h"
 

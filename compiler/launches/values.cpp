@@ -1,4 +1,4 @@
-#include "compiler/values.h"
+#include "compiler/launches/values.h"
 
 #include <fmt/format.h>
 

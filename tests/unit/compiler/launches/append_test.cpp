@@ -1,5 +1,5 @@
 // What append adds to the plans of all families, and angles without tables.
-#include "compiler/append.h"
+#include "compiler/launches/append.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "compiler/append.h"
+#include "compiler/launches/append.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,80 @@
+#include "compiler/analysis/read_axes.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "compiler/analysis/interval_ranges.h"
+
+namespace flashjit {
+
+bool changes(const Expr& e) { return uses(e, Variable::Q) || uses(e, Variable::K); }
+bool reads_at(const Expr& e, Variable q, Variable k) {
+  if (!uses(e, Op::Load)) return false;
+  const auto moves = [&](const Expr& index) { return uses(index, q) || uses(index, k); };
+  if (e->op == Op::Load && std::ranges::any_of(e->args, moves)) return true;
+  return std::ranges::any_of(e->args, [&](const Expr& arg) { return reads_at(arg, q, k); });
+}
+
+bool is_read_along_one(const Expr& e) {
+  return uses(e, Variable::Q) != uses(e, Variable::K) && !uses(e, Variable::QLo) && !uses(e, Variable::KLo) &&
+         reads_at(e, Variable::Q, Variable::K);
+}
+
+namespace {
+
+// Each takes a register, those at keys four.
+constexpr std::ptrdiff_t kMostReads = 2;
+
+struct Separator {
+  SeparatedMask& mask;
+  RangeAnalysis facts{widest_ranges()};
+
+  Expr scalar_of(const Expr& value) {
+    const Axis axis = uses(value, Variable::K) ? Axis::Keys : Axis::Queries;
+    for (const SeparatedMask::Value& known : mask.values)
+      if (same(known.value, value)) return Expr::scalar(known.scalar);
+    if (std::ranges::count(mask.values, axis, &SeparatedMask::Value::axis) == kMostReads) return value;
+    const IntInterval range = facts.of(value), narrow = range_of(Dtype::I32);
+    const Dtype dtype = range.lo >= narrow.lo && range.hi <= narrow.hi ? Dtype::I32 : Dtype::I64;
+    // No parameter of a spec has such a name.
+    mask.values.push_back({axis, value, {std::to_string(mask.values.size()) + ".read", dtype, 0}});
+    return Expr::scalar(mask.values.back().scalar);
+  }
+
+  Expr without_reads(const Expr& e) {
+    if (is_read_along_one(e) && e->type == Type::Int) return scalar_of(e);
+    if (is_read_along_one(e) && e->type == Type::Bool)
+      return scalar_of(where(e, Expr::integer(1), Expr::integer(0))) > Expr::integer(0);
+    if (e->args.empty()) return e;
+    std::vector<Expr> made;
+    for (const Expr& arg : e->args) made.push_back(without_reads(arg));
+    if (e->op == Op::Load) return Expr::load(e->param, std::move(made));
+    Result<Expr> whole = Expr::make(e->op, std::move(made));
+    return whole ? *whole : e;
+  }
+};
+
+}  // namespace
+
+std::int64_t block_of_reads(const Expr& mask, Variable variable) {
+  std::int64_t block = 0;
+  const std::function<void(const Expr&, bool)> visit = [&](const Expr& e, bool in_load) {
+    if (in_load && e->op == Op::Div && e->args[1]->op == Op::IntConst && e->args[0]->op == Op::Variable &&
+        e->args[0]->variable == variable)
+      block = std::gcd(block, e->args[1]->integer);
+    for (const Expr& arg : e->args) visit(arg, in_load || e->op == Op::Load);
+  };
+  if (mask) visit(mask, false);
+  return block;
+}
+
+SeparatedMask separate_reads(const Expr& mask) {
+  SeparatedMask separated;
+  separated.visible = Separator{separated}.without_reads(simplify(mask));
+  return separated;
+}
+
+}  // namespace flashjit

@@ -1,0 +1,36 @@
+// Along which axes of the scores a mask reads tensors.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "compiler/analysis/interval.h"
+#include "compiler/language/expr.h"
+
+namespace flashjit {
+
+// Does it depend on a query's or a key's position?
+bool changes(const Expr& e);
+// Does it read a tensor at an index that has one of these in it?
+bool reads_at(const Expr& e, Variable q, Variable k);
+// Is it read at the positions of one axis, and the same for all tiles of the other?
+bool is_read_along_one(const Expr& e);
+
+// The number of positions of a variable that read the same element, as the 128 of `keep[h, q / 128, k / 128]`: what all such
+// have in common. 0: there are none.
+std::int64_t block_of_reads(const Expr& mask, Variable variable);
+
+// A mask whose reads along one axis are taken out of it. Who asks for many queries and keys at a time reads each once.
+struct SeparatedMask {
+  // An int, and the scalar that stands for it.
+  struct Value {
+    Axis axis = Axis::Keys;
+    Expr value;
+    Param scalar;
+  };
+  std::vector<Value> values;
+  Expr visible;
+};
+SeparatedMask separate_reads(const Expr& mask);
+
+}  // namespace flashjit

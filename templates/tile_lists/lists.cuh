@@ -1,0 +1,119 @@
+// The last launch for lists of tiles: it asks of each pair of tiles whether it has to be visited, and masked.
+#pragma once
+
+#include "templates/tile_lists/bounds.cuh"
+#include "variant.gen.cuh"
+
+namespace flashjit {
+
+enum class TileState { empty, mixed, full };
+
+// A tile, and all that is known of it before the others of its list are looked at.
+template <Along along>
+struct ListRow {
+  static constexpr bool kKeys = along == Along::keys;
+  using Axis = TileAxis<along>;
+
+  const KernelParams& params;
+  const Sequence& seq;
+  const TileBounds *own, *bounds;
+  const unsigned char* answers;
+  int tile, lo, hi;  // its number, and the first and the last position
+  int begin, end, full_begin, full_end;
+
+  // Where the ends of tiles say more than what tensors hold.
+  __device__ void find_limits() {
+    if constexpr (kKeys) {
+      begin = Variant::kv_begin(params, seq, lo, hi), end = Variant::kv_end(params, seq, lo, hi);
+      full_begin = Variant::full_begin(params, seq, lo, hi), full_end = Variant::full_end(params, seq, lo, hi);
+    } else {
+      begin = Variant::q_begin(params, seq, lo, hi), end = Variant::q_end(params, seq, lo, hi);
+      full_begin = Variant::full_q_begin(params, seq, lo, hi), full_end = Variant::full_q_end(params, seq, lo, hi);
+    }
+  }
+
+  __device__ const TileBounds* bounds_at(int number) const {
+    const Int64 at = Axis::number_of(params, seq.b, number);
+    return bounds + (at * config.list_heads + (config.list_heads > 1 ? seq.h : 0)) * kTileValues<along>;
+  }
+
+  __device__ TileState state(int number) const {
+    const int first = number * Axis::kTile, last = min(first + Axis::kTile, Axis::length(seq)) - 1;
+    if (first > last || first >= end || last < begin) return TileState::empty;
+    const int q_lo = kKeys ? lo : first, q_hi = kKeys ? hi : last, k_lo = kKeys ? first : lo, k_hi = kKeys ? last : hi;
+    const TileBounds *there = bounds_at(number), *of_queries = kKeys ? own : there, *of_keys = kKeys ? there : own;
+    const unsigned char* asked = nullptr;
+    if constexpr (TilePairs::kConditions > 0) {
+      const int head = config.list_heads > 1 ? seq.h : 0;
+      asked = answers +
+              pair_of_tiles(params, seq.b, head, kKeys ? tile : number, kKeys ? number : tile) * TilePairs::kConditions;
+    }
+    if (!Variant::may_see(params, seq, q_lo, q_hi, k_lo, k_hi)) return TileState::empty;
+    if (!TilePairs::sees(params, seq, of_queries, of_keys, asked, q_lo, q_hi, k_lo, k_hi)) return TileState::empty;
+    // Keys behind the last one must be hidden, and what a score makes of queries there need be no number.
+    const bool row_is_whole = kKeys || hi - lo == TileAxis<other(along)>::kTile - 1;
+    if (last - first < Axis::kTile - 1 || !row_is_whole) return TileState::mixed;
+    if (first >= full_begin && last < full_end) return TileState::full;
+    return TilePairs::full(params, seq, of_queries, of_keys, asked, q_lo, q_hi, k_lo, k_hi) ? TileState::full
+                                                                                            : TileState::mixed;
+  }
+};
+
+// How many threads of the block before this one, and of the whole, say so. For each thread, all at the same time.
+struct Ranked {
+  int before, all;
+};
+__device__ inline Ranked rank_among_block(bool says_so) {
+  __shared__ int of_warps[kListThreads / 32];
+  const u32 vote = __ballot_sync(0xffffffff, says_so), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __syncthreads();  // the counts of the time before have been read
+  if (lane == 0) of_warps[warp] = __popc(vote);
+  __syncthreads();
+  Ranked ranked = {__popc(vote & ((1u << lane) - 1)), 0};
+#pragma unroll
+  for (int i = 0; i < kListThreads / 32; ++i) {
+    ranked.before += i < warp ? of_warps[i] : 0;
+    ranked.all += of_warps[i];
+  }
+  return ranked;
+}
+
+// A block has a list.
+template <Along along>
+__device__ inline void write_tile_lists(const KernelParams& params, const TileBounds* bounds = nullptr,
+                                        const unsigned char* answers = nullptr) {
+  using OfRow = TileAxis<other(along)>;
+  const int number = blockIdx.x / config.list_heads, head = blockIdx.x % config.list_heads;
+  const auto [b, tile] = OfRow::tile_of(params, number);
+  const Sequence seq = sequence_of(params, b, head);
+  const int lo = tile * OfRow::kTile, end = min(lo + OfRow::kTile, OfRow::length(seq));
+  if (lo >= end) return;
+  __shared__ TileBounds own[kTileValues<other(along)> > 0 ? kTileValues<other(along)> : 1];
+  if (threadIdx.x < 32) find_bounds<other(along)>(params, seq, lo, end, own);
+  __syncthreads();
+  ListRow<along> row = {params, seq, own, bounds, answers, tile, lo, end - 1};
+  row.find_limits();
+
+  const int thread = threadIdx.x;
+  const int tiles = (TileAxis<along>::length(seq) + TileAxis<along>::kTile - 1) / TileAxis<along>::kTile;
+  int full = 0;
+  for (int first = 0; first < tiles; first += kListThreads)
+    full += __syncthreads_count(row.state(first + thread) == TileState::full);
+  int* const list = list_of<along>(params, seq, tile);
+  int at_full = kListCounts, at_mixed = kListCounts + full;
+  for (int first = 0; first < tiles; first += kListThreads) {
+    const TileState state = row.state(first + thread);
+    const Ranked of_full = rank_among_block(state == TileState::full),
+                 of_mixed = rank_among_block(state == TileState::mixed);
+    if (state == TileState::full) list[at_full + of_full.before] = first + thread;
+    if (state == TileState::mixed) list[at_mixed + of_mixed.before] = first + thread;
+    at_full += of_full.all;
+    at_mixed += of_mixed.all;
+  }
+  if (thread == 0) {
+    list[0] = at_mixed - kListCounts;
+    list[1] = full;
+  }
+}
+
+}  // namespace flashjit
