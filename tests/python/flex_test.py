@@ -53,7 +53,7 @@ def test_random_cases_of_flex_attention():
 def test_block_masks():
     setting = Setting()
     torch, flex = setting.torch, setting.ours.flex_attention
-    from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+    from torch.nn.attention.flex_attention import create_block_mask
     q, k, v = setting.tensors(*[(1, 2, 300, 64)] * 3)
     causal = lambda b, h, q, k: q >= k
     mask = create_block_mask(causal, None, None, 300, 300, device=setting.device)
@@ -61,9 +61,33 @@ def test_block_masks():
     setting.close(o, dense(torch, *(x.double() for x in (q, k, v)), causal, None))
     assert lse.shape == (1, 2, 300) and lse.dtype == torch.float32
     refused(setting.flashjit.InvalidError, ["block_mask", "300"], flex, q[:, :, :200], k, v, None, mask)
-    fewer = BlockMask.from_kv_blocks(mask.kv_num_blocks - 1, mask.kv_indices, mask.full_kv_num_blocks * 0, mask.full_kv_indices, mask.BLOCK_SIZE, causal,
-                                     seq_lengths=(300, 300))
-    refused(setting.flashjit.UnsupportedError, "blocks are not those", flex, q, k, v, None, fewer)
+
+
+def test_blocks_that_are_not_those_of_the_function():
+    """They count, whatever the function says of the others; in full ones nobody asks it. Batch indices and heads may have one
+    list, or lists of their own; lists may be unordered, and what they have outside is nothing."""
+    setting = Setting()
+    torch, flex = setting.torch, setting.ours.flex_attention
+    from torch.nn.attention.flex_attention import BlockMask, noop_mask
+    sizes, lengths = (64, 128), (300, 500)
+    draw = torch.Generator(device="cpu").manual_seed(3)
+    causal = lambda b, h, q, k: q + 150 >= k
+    rows, columns = (-(-n // size) for n, size in zip(lengths, sizes))
+    for batch, heads, function in ((1, 1, causal), (2, 4, causal), (1, 4, None), (2, 1, causal)):
+        states = torch.randint(0, 3, (batch, heads, rows, columns), generator=draw).to(torch.uint8)
+
+        def lists(state):
+            chosen = states == state
+            order = torch.argsort(chosen.to(torch.uint8) + torch.rand(chosen.shape, generator=draw) / 2, dim=-1, descending=True)
+            return chosen.sum(-1).to(torch.int32).to(setting.device), order.to(torch.int32).to(setting.device)
+
+        block = BlockMask.from_kv_blocks(*lists(1), *lists(2), BLOCK_SIZE=sizes, mask_mod=function, seq_lengths=lengths)
+        at = states.to(setting.device)
+        seen = lambda b, h, q, k: ((at[b % batch, h % heads, q // 64, k // 128] == 2) |
+                                   ((at[b % batch, h % heads, q // 64, k // 128] == 1) & (function or noop_mask)(b, h, q, k)))
+        inputs = setting.tensors((2, 4, 300, 64), (2, 2, 500, 64), (2, 2, 500, 64))
+        compare_all(setting, [(lambda *x: flex(*x, None, block, enable_gqa=True), lambda *x: dense(torch, *x, seen, None), (seen, None, 0.125), inputs, 0,
+                               f"blocks of {batch} x {heads}, {function}")])
 
 
 def test_functions_that_cannot_be_traced():

@@ -112,7 +112,7 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
                    scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
                    kernel_options: Mapping[str, Any] | None = None, *, return_aux: Any = None) -> Any:
     """torch.nn.attention.flex_attention, on [batch, heads, tokens, d]. `block_mask` is a BlockMask, or the function that one is
-    made of, which is enough: what can be skipped is derived from it. The functions run at every call, to write down what they
+    made of, which is enough: what can be skipped is derived from it. Blocks that are others than the function's count. The functions run at every call, to write down what they
     do; under torch.compile once for each graph. trace() and attention() do that once and for all. `kernel_options` say how
     PyTorch's kernels run, which changes no result; they are looked at for their names alone.
 
@@ -127,13 +127,15 @@ def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callabl
     if kernel_options:
         _check_options(kernel_options)
     lse = return_lse if return_aux is None else _lse_of(return_aux, return_lse)
-    mask_mod = block_mask
+    mask_mod, states = block_mask, None
     if block_mask is not None and hasattr(block_mask, "mask_mod"):
-        mask_mod = _function_of(block_mask, query, key)
+        mask_mod, states = _function_and_blocks(block_mask, query, key)
     # A graph serves other lengths, too.
     lengths = None if torch.compiler.is_dynamo_compiling() else (*query.shape[:3], key.shape[2])
-    found = attention(query, key, value, layout="bhsd", scale=scale, lse=lse, align="top_left",
-                      **trace(mask_mod, score_mod, device=query.device, lengths=lengths))
+    words = trace(mask_mod, score_mod, device=query.device, lengths=lengths)
+    if states is not None:
+        words = _in_blocks(words, states, block_mask.BLOCK_SIZE)
+    found = attention(query, key, value, layout="bhsd", scale=scale, lse=lse, align="top_left", **words)
     if return_aux is None:
         return found
     from torch.nn.attention.flex_attention import AuxOutput
@@ -157,9 +159,9 @@ def _lse_of(aux: Any, return_lse: bool) -> bool:
     return bool(aux.lse)
 
 
-def _function_of(block_mask: Any, query: Tensor, key: Tensor) -> Callable[..., Any] | None:
-    """The function of a BlockMask, whose blocks must be those that follow from it. That is looked at once."""
-    from torch.nn.attention.flex_attention import create_block_mask, noop_mask
+def _function_and_blocks(block_mask: Any, query: Tensor, key: Tensor) -> tuple[Callable[..., Any] | None, Tensor | None]:
+    """The function of a BlockMask; and where its blocks are not those that follow from that, the state of each."""
+    from torch.nn.attention.flex_attention import noop_mask
     mask_mod: Callable[..., Any] = block_mask.mask_mod
     lengths = query.shape[2], key.shape[2]
     if tuple(block_mask.seq_lengths) != lengths:
@@ -167,12 +169,47 @@ def _function_of(block_mask: Any, query: Tensor, key: Tensor) -> Callable[..., A
     if not getattr(block_mask, "_flashjit_looked_at", False):
         leave_graph("block_mask: is new, and its blocks must be looked at; give its function, block_mask.mask_mod, which is enough, or call "
                     "flex_attention with it once outside of torch.compile")
-        batch, heads = block_mask.shape[:2]
-        again = create_block_mask(mask_mod, batch, heads, *lengths, device=block_mask.kv_num_blocks.device, BLOCK_SIZE=block_mask.BLOCK_SIZE)
-        if not torch.equal(again.to_dense(), block_mask.to_dense()):
-            raise UnsupportedError("block_mask: its blocks are not those of its mask_mod; write what they hide into the function")
+        block_mask._flashjit_states = _own_states(block_mask)
         block_mask._flashjit_looked_at = True
-    return None if mask_mod is noop_mask else mask_mod
+    return None if mask_mod is noop_mask else mask_mod, block_mask._flashjit_states
+
+
+def _own_states(block_mask: Any) -> Tensor | None:
+    """[batch, heads, blocks of queries, blocks of keys]: 0 for a block that is left out, 1 where the function says what is
+    seen, 2 where all is. None: the function says the same."""
+    from torch.nn.attention.flex_attention import create_block_mask
+    batch, heads = block_mask.shape[:2]
+    q_len, k_len = block_mask.seq_lengths
+    columns = -(-k_len // block_mask.BLOCK_SIZE[1])
+
+    def listed(counts: Tensor, indices: Tensor) -> Tensor:
+        given = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
+        places = torch.where(given & (indices >= 0) & (indices < columns), indices, columns).long()  # others, to a column of their own
+        return torch.zeros(*places.shape[:-1], columns + 1, dtype=torch.uint8, device=indices.device).scatter_(-1, places, 1)[..., :columns]
+
+    def states_of(mask: Any) -> Tensor:
+        states = listed(mask.kv_num_blocks, mask.kv_indices)
+        if mask.full_kv_num_blocks is not None:
+            states = torch.where(listed(mask.full_kv_num_blocks, mask.full_kv_indices) > 0, 2, states)
+        return states.to(torch.uint8)
+
+    own = states_of(block_mask)
+    derived = states_of(create_block_mask(block_mask.mask_mod, batch, heads, q_len, k_len, device=own.device,
+                                          BLOCK_SIZE=block_mask.BLOCK_SIZE))
+    # A block that its function leaves to be asked, or all of which it lets through, may be listed as the one or the other.
+    same = (own == derived) | ((own == 1) & (derived == 2))
+    return None if bool(same.all()) else own
+
+
+def _in_blocks(words: dict[str, Any], states: Tensor, sizes: tuple[int, int]) -> dict[str, Any]:
+    """The same within blocks, whose states a mask reads. One batch index or head may stand for all."""
+    name = "block_states"
+    while name in words:
+        name += "_"
+    places = ["b" if states.shape[0] > 1 else "0", "h" if states.shape[1] > 1 else "0", f"q / {sizes[0]}", f"k / {sizes[1]}"]
+    state = f"{name}[{', '.join(places)}]"
+    mask = f"{state} == 2 | {state} == 1 & ({words['mask']})" if words["mask"] else f"{state} != 0"
+    return {**words, "mask": mask, name: states}
 
 
 def register_with_transformers(name: str = "jit_attention") -> None:
