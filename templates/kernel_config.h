@@ -134,6 +134,7 @@ struct KernelConfig {
   bool mask_has_holes = false;     // variant.gen.cuh's may_see() is not always true
   bool mask_is_range = false;      // a query sees all keys from kv_begin(q, q) to kv_end(q, q)
   bool queries_are_range = false;  // backward: a key is seen by all queries from q_begin(k, k) to q_end(k, k)
+  bool mask_by_rows = false;       // loops of warpgroups vote on visible() row by row (hopper/mask_votes.cuh)
   bool mask_is_long = false;       // too long to evaluate visible() for many keys at once
   bool ranges_differ = false;      // the keys that queries see together depend on the sequence, beyond its lengths
   int copy_bytes = 16;             // widest aligned global access: 16, or 8, 4, 2 for less aligned inputs

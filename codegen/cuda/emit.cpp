@@ -289,7 +289,7 @@ Result<std::string> emit_variant(const Plan& plan) {
   text += "#pragma once\n\n#include \"templates/variant.cuh\"\n\nnamespace flashjit {\n\n";
   std::string functions;
   if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
-  if (c.list_heads > 0 && !c.mask_is_range) functions += separated_mask(plan);
+  if (c.mask_by_rows) functions += separated_mask(plan);
   if (c.has_score) {
     FLASHJIT_ASSIGN(score, is_backward(plan.spec) ? slope_function(plan) : score_function(plan));
     functions += score;

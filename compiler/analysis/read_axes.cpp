@@ -59,6 +59,12 @@ struct Separator {
 
 }  // namespace
 
+bool has_parts_along_one(const Expr& mask) {
+  if (uses(mask, Op::Load)) return true;
+  if (mask->args.empty()) return false;
+  return uses(mask, Variable::Q) != uses(mask, Variable::K) || std::ranges::any_of(mask->args, has_parts_along_one);
+}
+
 std::int64_t block_of_reads(const Expr& mask, Variable variable) {
   std::int64_t block = 0;
   const std::function<void(const Expr&, bool)> visit = [&](const Expr& e, bool in_load) {

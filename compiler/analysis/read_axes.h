@@ -20,6 +20,9 @@ bool is_read_along_one(const Expr& e);
 // have in common. 0: there are none.
 std::int64_t block_of_reads(const Expr& mask, Variable variable);
 
+// Has a mask parts that are worth finding once for a query, or for a key: what it reads, or computes of one of them alone?
+bool has_parts_along_one(const Expr& mask);
+
 // A mask whose reads along one axis are taken out of it. Who asks for many queries and keys at a time reads each once.
 struct SeparatedMask {
   // An int, and the scalar that stands for it.

@@ -131,6 +131,7 @@ constexpr std::array kOfProblem = with_flags(std::array{
     field<&C::mask_has_holes>("mask_has_holes"),
     field<&C::mask_is_range>("mask_is_range"),
     field<&C::queries_are_range>("queries_are_range"),
+    field<&C::mask_by_rows>("mask_by_rows"),
     field<&C::mask_is_long>("mask_is_long"),
     field<&C::ranges_differ>("ranges_differ"),
     field<&C::copy_bytes>("copy_bytes", [](C& c, const S& s) { c.copy_bytes = s.align_bytes; }),

@@ -173,9 +173,9 @@ struct ConsumerTrace : BodiesTrace {
     for (const Statement& s : body) {
       const bool has_loops =
           std::ranges::any_of(s.body, [](const Statement& inner) { return inner.kind == Kind::Loop; });
-      if (s.kind == Kind::Loop || (s.kind == Kind::When && has_loops && (s.label != "mixed_left" || bits.next())))
-        any = main_loop(s.body, last_of_item) || any;
-      else if (s.kind == Kind::Call && s.label.ends_with("_step") && now.tile <= last_of_item) {
+      if (s.kind == Kind::Loop || (s.kind == Kind::When && has_loops)) {
+        if (s.form != "mixed" || bits.next()) any = main_loop(s.body, last_of_item) || any;
+      } else if (s.kind == Kind::Call && s.label.ends_with("_step") && now.tile <= last_of_item) {
         known["last"] = now.tile == last_of_item;
         now.on_top = bits.next();
         known["adds_anew"] = !now.on_top;

@@ -1,7 +1,7 @@
-// Masks that read tensors, for the scores of a warp: 16 rows of so many columns, as warpgroup products leave them. A thread has
-// rows lane / 4 and lane / 4 + 8, and of every eight columns two. It would read what the mask reads for each of its scores; so
-// the warp asks for one row after the other, and each lane for columns of its own, one of each 32: what is read at a column is
-// read once for all rows.
+// Masks for the scores of a warp: 16 rows of so many columns, as warpgroup products leave them. A thread has rows lane / 4 and
+// lane / 4 + 8, and of every eight columns two. It would ask the mask for each of its scores; so the warp asks for one row
+// after the other, and each lane for columns of its own, one of each 32: what depends on a column, and what is read there, is
+// found once for all rows.
 #pragma once
 
 #include "templates/hopper/device.cuh"

@@ -309,8 +309,7 @@ __device__ inline Columns all_columns() {
 
 // Where a query sees a range of keys, a bit for each column says which: comparisons take two cycles of a scheduler
 // each, and there would be two or three for every score. Long masks have such bits, too.
-constexpr bool kMaskByRows = kListed && !config.mask_is_range;
-constexpr bool kMaskAsBits = config.mask_is_range || config.mask_is_long || kMaskByRows;
+constexpr bool kMaskAsBits = config.mask_is_range || config.mask_is_long || config.mask_by_rows;
 
 // The bits of this thread's rows where a mask reads tensors.
 __device__ inline void vote_on_queries(Columns& columns, const KernelParams& params, const WorkState& work, int tile) {
@@ -350,9 +349,9 @@ __device__ inline Columns visible_columns(const KernelParams& params, const Work
   const u32 thread = recompute(threadIdx.x);
   const int k_lo = first_key(thread, tile);
   Columns columns;
-  if constexpr (kMaskByRows) vote_on_queries(columns, params, work, tile);
+  if constexpr (config.mask_by_rows) vote_on_queries(columns, params, work, tile);
 #pragma unroll
-  for (int h = 0; h < 2 && !kMaskByRows; ++h) {
+  for (int h = 0; h < 2 && !config.mask_by_rows; ++h) {
     const auto [seq, q] = query_of(work, thread, h);
     if constexpr (config.mask_is_long) {
 #pragma unroll

@@ -114,8 +114,7 @@ struct VisibleQueries {
   __device__ bool operator[](int i) const { return from[i % 4 / 2] + (i / 4 * 8 + i % 2) < count[i % 4 / 2]; }
 };
 
-// Where a mask reads tensors: what it lets through for each of a thread's two keys.
-constexpr bool kMaskByRows = kListed && !config.queries_are_range;
+// With votes on the mask: which queries see each of a thread's two keys.
 struct VotedQueries {
   u32 of_key[2];
   __device__ VotedQueries(const KernelParams& params, const ScorePlace& place) {
@@ -157,7 +156,7 @@ __device__ inline void each_hidden(const KernelParams& params, ScorePlace place,
 #pragma unroll
     for (int i = 0; i < kScores; ++i)
       if (!visible[i]) act(i);
-  } else if constexpr (kMaskByRows) {
+  } else if constexpr (config.mask_by_rows) {
     const VotedQueries visible(params, place);
 #pragma unroll
     for (int i = 0; i < kScores; ++i)

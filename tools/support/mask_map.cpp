@@ -21,7 +21,8 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
   const KernelConfig& sizes = plan.config;
   const int tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
   if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
-    const bool finds = !plan.target.gpu && analyse_pairs(plan.spec.mask, tile_q, tile_kv);
+    const bool finds =
+        plan.target.gpu ? plan.tile_lists >= 0 : analyse_pairs(plan.spec.mask, tile_q, tile_kv).has_value();
     return unsupported(fmt::format("the mask depends on {}, whose values are only known when it runs{}", params[0].name,
                                    finds ? ": each call finds what it hides first, a tile at a time" : ""));
   }

@@ -394,47 +394,52 @@ Result<Program> drop_weights(Program p, const PassContext& context) {
   return p;
 }
 
-namespace {
-
-// Mixed tiles come first in a list. Once all rows have references they take a main step that masks, too, in a body of its own:
-// a branch in the main step would cost the others (window of 1024, 16 bits: 0.975; H200, 2026-11-28).
-void add_mixed_step(Program& p, const Maker& maker) {
+// Once all rows have references, tiles that the mask cuts take a main step that masks, too, in a body of its own: a branch in
+// the main step would cost the others (window of 1024, 16 bits: 0.975; H200, 2026-11-28). The mask is asked while scores are
+// multiplied.
+Result<Program> vote_on_masks(Program p, const PassContext& context) {
+  const KernelConfig& c = context.config;
+  if (!c.mask_by_rows) return p;
+  const Maker maker{p, "vote_on_masks"};
   const Steps steps{p};
+  steps.in_careful(Kind::Let, "columns").take(1);
+  steps.in_careful(Kind::Let, "mixed").insert_after({maker.let("columns")});
+  if (!rises(c) || is_narrow(c)) return p;
   Body mixed = steps.main;
-  const Place softmax = steps.in(mixed, Kind::Softmax);
-  softmax.statement().form = "quick_columns";
-  steps.in(mixed, Kind::Let, "here_by_number").insert_before({maker.let("mixed_columns")});
-  Body& full_steps = find_body(p, "main_steps")->body;
-  Body mixed_steps = full_steps;
-  steps.in(mixed_steps, Kind::Let, "first_full").statement() = maker.let("first_mixed");
-  steps.in(mixed_steps, Kind::Call, "main_step").statement() = maker.call("mixed_step");
-  full_steps = {maker.when("mixed_left", std::move(mixed_steps)), maker.when("tiles_left", std::move(full_steps))};
+  steps.in(mixed, Kind::Softmax).statement().form = "quick_columns";
+  steps.in(mixed, Kind::Let, "here").insert_before({maker.let("mixed_columns")});
+  Body& all = find_body(p, "main_steps")->body;
+  const Statement lower = maker.when(looks_back(c) ? "large_sum" : "large", {maker.call("lower")});
+  Body full = {maker.when("tiles_left", std::move(all)), maker.mark("next_tile")},
+       cut = {maker.loop("mixed", {maker.call("mixed_step"), lower})};
+  append(cut, std::move(full));
+  all = {maker.loop("tiles_left", std::move(cut))};
   const Statement no = maker.make(Kind::Return, {}, {}, "no"), yes = maker.make(Kind::Return, {}, {}, "yes");
   find_body(p, "takes_main_step")->body = {maker.when("none_left", {no}), maker.when("exact", {no}),
                                            maker.when("was_full", {yes}),
                                            maker.make(Kind::Return, {}, {}, "if_all_have_references")};
   Body& role = find_place(p, p.body, Kind::Consumer).statement().body;
   find_place(p, role, Kind::Body, "takes_main_step").insert_before({maker.body("mixed_step", std::move(mixed))});
+  return p;
 }
-
-}  // namespace
 
 // With lists of tiles a step has the place of its tile in a list. The number, for what depends on positions, has come with K.
 Result<Program> find_listed_tiles(Program p, const PassContext& context) {
-  const KernelConfig& c = context.config;
-  if (c.list_heads == 0) return p;
+  if (context.config.list_heads == 0) return p;
   const Maker maker{p, "find_listed_tiles"};
   const Steps steps{p};
-  steps.in_main(Kind::Await, "Ks").insert_after({maker.let("number")});
   steps.in_careful(Kind::When, "scores").insert_after({maker.let("number")});
-  for (Body* body : {&steps.main, &steps.careful}) {
-    steps.in(*body, Kind::Let, "here").statement() = maker.let("here_by_number");
-    if (const Place draw = steps.in(*body, Kind::Draw)) draw.statement().form = "by_number";
+  for (const std::string_view name : {"main_step", "mixed_step", "careful_step"}) {
+    Statement* step = find_body(p, name);
+    if (!step) continue;
+    if (name != "careful_step") steps.in(step->body, Kind::Await, "Ks").insert_after({maker.let("number")});
+    steps.in(step->body, Kind::Let, "here").statement() = maker.let("here_by_number");
+    if (const Place columns = steps.in(step->body, Kind::Let, "columns"))
+      columns.statement() = maker.let("columns_of_number");
+    if (const Place columns = steps.in(step->body, Kind::Let, "mixed_columns"))
+      columns.statement() = maker.let("mixed_columns_of_number");
+    if (const Place draw = steps.in(step->body, Kind::Draw)) draw.statement().form = "by_number";
   }
-  // The mask is read while the scores are multiplied.
-  steps.in_careful(Kind::Let, "columns").take(1);
-  steps.in_careful(Kind::Let, "mixed").insert_after({maker.let("columns_of_number")});
-  if (rises(c) && !is_narrow(c)) add_mixed_step(p, maker);
   return p;
 }
 

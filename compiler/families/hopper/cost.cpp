@@ -70,7 +70,8 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   t.exp = interpolates(c) ? 0 : scores / target.exp_per_clock;
   // In lists most tiles are full.
   const bool masks_all = !work.row_is_range && c.list_heads == 0;
-  double slots = work.symbolic_slots + (masks_all ? mask_slots(work, kMaskNodesInFit) : 0);
+  const double voted = c.mask_by_rows ? kVotedSlots : 1;
+  double slots = work.symbolic_slots + (masks_all ? voted * mask_slots(work, kMaskNodesInFit) : 0);
   if (interpolates(c)) slots += kCalibration.bits_slots;
   t.issue = scores * slots / kIssuePerClock;
   t.smem = (kv_bytes * *s.warpgroups + layout.q.bytes()) / target.smem_bytes_per_clock;

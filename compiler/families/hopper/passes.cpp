@@ -91,6 +91,7 @@ constexpr std::array kPasses = {
     Pass{"place_waits", place_waits},
     Pass{"take_turns", take_turns},
     Pass{"drop_weights", drop_weights},
+    Pass{"vote_on_masks", vote_on_masks},
     Pass{"find_listed_tiles", find_listed_tiles},
     Pass{"budget_registers", budget_registers},
 };

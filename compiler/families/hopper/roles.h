@@ -21,6 +21,7 @@ Result<Program> add_up_tiles(Program program, const PassContext& context);
 Result<Program> place_waits(Program program, const PassContext& context);
 Result<Program> take_turns(Program program, const PassContext& context);
 Result<Program> drop_weights(Program program, const PassContext& context);
+Result<Program> vote_on_masks(Program program, const PassContext& context);
 Result<Program> find_listed_tiles(Program program, const PassContext& context);
 
 }  // namespace flashjit

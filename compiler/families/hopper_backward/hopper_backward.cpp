@@ -199,6 +199,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   if (c.has_mask) {
     c.ranges_differ = differ_by_head(*problem.query_tiles);
     c.queries_are_range = problem.query_tiles->line_is_range;
+    c.mask_by_rows = adds_dq(c) && !c.queries_are_range && (!c.mask_is_long || c.list_heads > 0);
   }
   c.score_adds = problem.score.adds;
   c.score_cap = problem.score.cap;
@@ -241,7 +242,8 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   TileClocks tile;
   tile.mma = 2 * scores * dims / target.wgmma_flops_per_clock;
   tile.exp = times * scores / target.exp_per_clock;
-  tile.issue = scores * times * (score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
+  const double of_mask = c.list_heads > 0 ? 0 : c.mask_by_rows ? kVotedSlots : 1;  // in lists most tiles are full
+  tile.issue = scores * times * (score_slots(work) + of_mask * mask_slots(work, 0)) / kIssuePerClock;
   const double waits = adds_in_order(c) ? kWaits : 1.0;
   const double clocks =
       (tile.mma / (apart ? kBusyApart : kBusy) + 0.3 * tile.exp + tile.issue + times * kTileClocks) * waits;
