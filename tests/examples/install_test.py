@@ -266,18 +266,22 @@ def test_specs_of_the_header_and_the_command():
         run(os.path.join(prefix, "bin", "flashjit"), "explain", spec, "--arch", "sm_90a")
 
 
-def attention_py(device):
+def example(name, *arguments):
     library = os.path.join(libraries(installed()), "libflashjit.so")
     places = os.pathsep.join((source("runtime", "python"), os.path.join(harness.ARGS.build, "python")))
-    print(run(sys.executable, "-B", source(PROJECT, "attention.py"), library, device, env={"PYTHONPATH": places}))
+    print(run(sys.executable, "-B", source(PROJECT, name), library, *arguments, env={"PYTHONPATH": places}))
 
 
 def test_python_on_the_host():
-    attention_py("host")
+    example("attention.py", "host")
 
 
 def test_python_on_pytorch_tensors():
-    attention_py("torch")
+    example("attention.py", "torch")
+
+
+def test_python_trains_on_documents_and_blocks():
+    example("sparse.py", "700")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 #include "tests/random/look_up_generator.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "fmt/format.h"
 #include "compiler/spec/half.h"
@@ -73,6 +75,49 @@ void add_look_ups(Random random, const ExpressionContext& context, std::vector<D
   }
 }
 
+void join(Random& own, DrawnExpression& mask, std::string text, std::function<bool(const Position&)> visible) {
+  const bool both = mask.text.empty() || own.chance(0.7);
+  if (!mask.text.empty()) text = fmt::format("({}) {} ({})", mask.text, both ? "&" : "|", text);
+  mask.text = std::move(text);
+  mask.semantics.visible = [old = mask.semantics.visible, visible = std::move(visible), both](const Position& at) {
+    const bool seen = !old || old(at);
+    return both ? seen && visible(at) : seen || visible(at);
+  };
+}
+
+// Blocks of queries and keys, and keys of each query from one on, up to one: tiles of these are left out or need no mask.
+void add_blocks_and_bounds(Random random, const ExpressionContext& context, std::vector<DrawnParam>& params,
+                           DrawnExpression& mask) {
+  Random own(random.bits() ^ 0x626c6f636b73u);
+  const std::int64_t queries = std::max<std::int64_t>(1, context.max_q_len);
+  if (params.size() <= kMostParams && own.chance(kShare)) {
+    const std::int64_t of_q = own.pick({64, 128, 32, 100}), of_k = own.pick({64, 128, 32, 100});
+    const std::int64_t rows = queries / of_q + 1, columns = context.max_k_len / of_k + 1;
+    const bool by_head = own.chance(0.5);
+    const double share = own.pick({0.1, 0.5, 0.9});
+    const DrawnParam& keep = add(params, "keep", Dtype::U8, {by_head ? context.heads_q : 1, rows, columns},
+                                 [&] { return own.chance(share) ? own.integer(1, 3) : 0; });
+    join(own, mask, fmt::format("keep[{}, q / {}, k / {}] != 0", by_head ? "h" : "0", of_q, of_k),
+         [=, values = keep.values](const Position& at) {
+           return (*values)[((by_head ? at.h : 0) * rows + at.q / of_q) * columns + at.k / of_k] != 0;
+         });
+  }
+  if (params.size() <= kMostParams && own.chance(kShare)) {
+    const bool grows = own.chance(0.5);  // or leaps from query to query
+    std::int64_t row = 0;
+    const DrawnParam& ends = add(params, "ends", Dtype::I32, {context.batch, queries}, [&] {
+      const std::int64_t at = row++ % queries * context.max_k_len / queries;
+      return grows ? at + own.integer(-3, 20) : own.integer(-5, context.max_k_len + 5);
+    });
+    const std::int64_t width = own.pick({30, 300, 100000});
+    join(own, mask, fmt::format("k < ends[b, q] & k >= ends[b, q] - {}", width),
+         [=, values = ends.values](const Position& at) {
+           const auto end = static_cast<std::int64_t>((*values)[at.b * queries + at.q]);
+           return at.k < end && at.k >= end - width;
+         });
+  }
+}
+
 }  // namespace
 
 DrawnExpressions draw_mask_and_score(Random& random, const ExpressionContext& context,
@@ -81,6 +126,7 @@ DrawnExpressions draw_mask_and_score(Random& random, const ExpressionContext& co
   drawn.mask = draw_mask(random, context, params);
   drawn.score = draw_score(random, context, params);
   add_look_ups(random, context, params, drawn.mask, drawn.score);
+  add_blocks_and_bounds(random, context, params, drawn.mask);
   return drawn;
 }
 

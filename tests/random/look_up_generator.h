@@ -1,5 +1,5 @@
-// Masks and scores that look elements up through another tensor, added now and then to those that were drawn. They draw
-// from a stream of their own, so a seed gives what it gave before there were any.
+// Masks and scores that look elements up through another tensor, and masks of blocks or of bounds for each query, added now and
+// then to those that were drawn. They draw from streams of their own, so a seed gives what it gave before there were any.
 #pragma once
 
 #include <vector>

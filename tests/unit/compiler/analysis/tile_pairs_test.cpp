@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/analysis/read_axes.h"
 #include "compiler/analysis/tile_pairs.h"
 #include "tests/unit/compiler/expr_random.h"
 
@@ -205,6 +206,60 @@ TEST(TilePairs, RandomMasks) {
   EXPECT_GT(analysed, 300);
   EXPECT_GT(left_out, 30);
   EXPECT_GT(full, 30);
+}
+
+// With what is read along one axis given, a mask says the same, and reads that no more.
+void expect_separated(const Expr& mask, const SeparatedMask& separated, Call call) {
+  const std::int64_t q_len = call.get(Variable::QLen), k_len = call.get(Variable::KLen);
+  for (std::int64_t q = 0; q < q_len; ++q)
+    for (std::int64_t k = 0; k < k_len; ++k) {
+      for (const SeparatedMask::Value& read : separated.values) {
+        const std::int64_t at = read.axis == Axis::Keys ? k : q;
+        call.find({read.axis, read.value, read.scalar, read.scalar}, at, at);
+      }
+      const bool seen = call.sees(mask, q, k);
+      ASSERT_EQ(call.sees(separated.visible, q, k), seen) << print(mask) << "\n" << print(separated.visible);
+    }
+}
+
+TEST(SeparatedMask, SaysTheSame) {
+  constexpr unsigned kSeed = 4902;
+  testing::RandomExprs random(kSeed);
+  testing::RandomExprs::World world;
+  int separated_masks = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const Expr mask = random.mask(3);
+    if (!mask) continue;
+    random.fill(world);
+    const SeparatedMask separated = separate_reads(mask);
+    separated_masks += !separated.values.empty();
+    Call call(world.params, {world.values.begin(), world.values.end()}, 1 + random.pick(6), 1 + random.pick(6));
+    for (const Variable v : {Variable::B, Variable::H}) call.set(v, random.pick(3));
+    expect_separated(mask, separated, call);
+    if (::testing::Test::HasFailure()) FAIL() << "seed " << kSeed << ", mask " << i;
+  }
+  EXPECT_GT(separated_masks, 200);
+}
+
+TEST(SeparatedMask, ReadsOfDocumentsAreTakenOut) {
+  const SeparatedMask separated = separate_reads(Documents::mask("document(doc) & causal"));
+  EXPECT_EQ(separated.values.size(), 2u);
+  EXPECT_FALSE(uses(separated.visible, Op::Load));
+  expect_separated(Documents::mask("document(doc) & causal"), separated, Documents().call());
+}
+
+TEST(ReadAxes, BlocksOfReads) {
+  EXPECT_EQ(block_of_reads(Documents::mask("keep[q / 16, k / 12] != 0"), Variable::Q), 16);
+  EXPECT_EQ(block_of_reads(Documents::mask("keep[q / 16, k / 12] != 0 & keep[0, k / 8] > 1"), Variable::K), 4);
+  EXPECT_EQ(block_of_reads(Documents::mask("document(doc) & q / 8 == k / 8"), Variable::Q), 0);
+  EXPECT_EQ(block_of_reads(Expr(), Variable::Q), 0);
+}
+
+TEST(ReadAxes, PartsAlongOne) {
+  for (const char* text : {"document(doc)", "k % 8 == q", "k < 4 | window(8, 0)", "keep[q, k] != 0"})
+    EXPECT_TRUE(has_parts_along_one(Documents::mask(text))) << text;
+  for (const char* text : {"(q + k) % 3 != 1", "q == k | q < k"})
+    EXPECT_FALSE(has_parts_along_one(Documents::mask(text))) << text;
 }
 
 }  // namespace
