@@ -345,11 +345,12 @@ __device__ inline void sync_forward(const KernelParams& params) {
 
     const int next = visible_tile(params, block, tile - 1);
     copies.await_values(next);
-    apply_score_and_mask(s, params, block, tile * kTileKv, is_mixed(block, tile));
+    const int k_lo = block.number_of(tile) * kTileKv;
+    apply_score_and_mask(s, params, block, k_lo, is_mixed(block, tile));
     softmax_step(s, rows, o, top);
-    if constexpr (has_key_scales(config)) apply_value_scales(s, params, block, rows, o, tile * kTileKv);
+    if constexpr (has_key_scales(config)) apply_value_scales(s, params, block, rows, o, k_lo);
     Kept kept;
-    if constexpr (kDrops) draw(kept, block, base + kLayout.dropout_offset, tile * kTileKv);
+    if constexpr (kDrops) draw(kept, block, base + kLayout.dropout_offset, k_lo);
     accumulate_output(o, s, kept, recompute(v_lane + copies.slot * kLayout.v.bytes()));
     copies.advance();
     tile = next;

@@ -21,7 +21,7 @@ constexpr int padded_part(const KernelConfig& c) { return round_up(part_columns(
 // place (each warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers
 // passes through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
 // block agree on and would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
-constexpr int kBlockStateBytes = 96;
+constexpr int block_state_bytes(const KernelConfig& c) { return c.list_heads > 0 ? 112 : 96; }
 
 struct SyncLayout {
   TileLayout q, k, v, o;
@@ -41,7 +41,7 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.k_offset = c.sync.q_in == QueryPlace::registers ? 0 : q_or_o;
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
   s.block_offset = c.sync.q_in == QueryPlace::registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
-  s.dropout_offset = s.block_offset + kBlockStateBytes;
+  s.dropout_offset = s.block_offset + block_state_bytes(c);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
   return s;
 }

@@ -6,6 +6,7 @@
 #include "templates/sequence.cuh"
 #include "templates/sync/operands.cuh"
 #include "templates/tile_copy.cuh"
+#include "templates/tile_lists/axis.cuh"
 #include "templates/tile_walk.cuh"
 
 namespace flashjit {
@@ -14,9 +15,23 @@ constexpr int kThreads = threads_of(config);
 constexpr int kParts = value_parts(config), kColumns = part_columns(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
 
+constexpr bool kListed = config.list_heads > 0;  // which tiles are visited
+template <bool listed>
+struct ListOfTiles {
+  __device__ int number_of(int place) const { return place; }
+  __device__ void set_list(const int*) {}
+};
+// Tiles are then places in a list of numbers.
+template <>
+struct ListOfTiles<true> {
+  const int* list;
+  __device__ int number_of(int place) const { return list[place]; }
+  __device__ void set_list(const int* of_tile) { list = of_tile; }
+};
+
 // The values that all threads of the block agree on. They lie in shared memory and are read where they are needed: registers
 // are what this kernel is short of.
-struct BlockState {
+struct BlockState : ListOfTiles<kListed> {
   Sequence seq;
   const Cached* k;  // where the rows of this sequence and KV head begin: key_begin()
   const Cached* v;
@@ -27,7 +42,7 @@ struct BlockState {
   int end;                    // keys from here on are visible to none: their values are not looked at, NaN or not
   float score_scale;          // that of the first query, where it is known at run time only
 };
-static_assert(sizeof(BlockState) <= kBlockStateBytes);
+static_assert(sizeof(BlockState) <= block_state_bytes(config));
 
 // The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
@@ -53,6 +68,14 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
   block.full_end = Variant::full_end(params, seq, q_lo, q_hi);
   block.last_tile = begin < end ? (end - 1) / kTileKv : block.first_tile - 1;
   block.end = min(end, seq.k_len);
+  if constexpr (kListed) {
+    const int* list = list_of<Along::keys>(params, seq, q_lo / kTileQ);
+    block.set_list(list + kListCounts);
+    block.first_tile = 0;
+    block.last_tile = list[0] - 1;
+    block.full_begin = 0;  // the first so many places, as is_mixed() counts them
+    block.full_end = list[1] * kTileKv;
+  }
   if constexpr (is_scaled(config)) block.score_scale = score_scale(params, seq, q_lo);
 }
 
@@ -95,8 +118,9 @@ struct KeyValueCopies {
   // Commits also where nothing is left to copy: waiting counts groups.
   __device__ void copy_ahead(int to) {
     if (ahead >= block.first_tile) {
-      copy_keys(ahead, to);
-      copy_values(ahead, to);
+      const int tile = block.number_of(ahead);
+      copy_keys(tile, to);
+      copy_values(tile, to);
       ahead = visible_tile(params, block, ahead - 1);
     }
     commit_copies();
@@ -105,7 +129,7 @@ struct KeyValueCopies {
   __device__ void begin(int first) {
     ahead = first;
     if constexpr (kStages == 1) {
-      if (first >= block.first_tile) copy_keys(first, 0);
+      if (first >= block.first_tile) copy_keys(block.number_of(first), 0);
       commit_copies();
     } else {
 #pragma unroll
@@ -117,7 +141,7 @@ struct KeyValueCopies {
     if constexpr (kStages == 1) {
       wait_copies<0>();
       __syncthreads();
-      copy_values(tile, 0);
+      copy_values(block.number_of(tile), 0);
       commit_copies();
     } else {
       // After the barrier every warp is done with the tile before this one, so its slot takes the newest copy.
@@ -132,7 +156,7 @@ struct KeyValueCopies {
     if constexpr (kStages > 1) return;
     wait_copies<0>();
     __syncthreads();
-    if (next >= block.first_tile) copy_keys(next, 0);
+    if (next >= block.first_tile) copy_keys(block.number_of(next), 0);
     commit_copies();
   }
 

@@ -32,6 +32,9 @@ void CacheGenerator::draw(std::vector<std::int64_t>& rooms, bool may_be_paged, s
                                        : random_.pick({std::int64_t{0}, std::int64_t{1}, page_size - 1, page_size,
                                                        page_size + 1, room - 1, room, room + 1, std::int64_t{-1}}));
   }
+  // Keys without any page are refused.
+  if (page_size > 0 && width_ == 0)
+    for (std::int64_t& length : lens) length = std::min<std::int64_t>(length, 0);
   if (page_size > 0) draw_table(random_.chance(0.5));
   rooms = rooms_;
 }

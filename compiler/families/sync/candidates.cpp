@@ -90,7 +90,8 @@ std::vector<int> rows_choices(const Schedule& pins, int warps) {
 }  // namespace
 
 bool refuses_sync(const Problem& problem, const Schedule& schedule, std::string* why) {
-  return refuses_sync_fields(problem.spec, schedule, why) || refuses_sync_resources(problem, schedule, why);
+  return refuses_sync_fields(problem.spec, schedule, why) || refuses_tiles(problem, schedule, why) ||
+         refuses_sync_resources(problem, schedule, why);
 }
 
 Registers sync_registers(const Problem& problem, const KernelConfig& c) {
@@ -109,11 +110,16 @@ Registers sync_registers(const Problem& problem, const KernelConfig& c) {
 
 namespace {
 
-void enumerate(Family family, const AttentionSpec& spec, const Schedule& pins, std::vector<Schedule>& out) {
+void enumerate(Family family, const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
+  const AttentionSpec& spec = problem.spec;
   Schedule s = pins;
   s.family = family;
   s.unroll_d = pins.unroll_d.value_or(default_unroll(steps_of(spec, family)));
   s.order = pins.order.value_or(TileOrder::natural);
+  s.tiles = pins.tiles.value_or(lists_pay(problem) ? TileSource::list : TileSource::range);
+  const auto suits = [&](Axis axis, const std::optional<int>& pin, int positions) {
+    return pin || *s.tiles != TileSource::list || lies_in_block(problem, axis, positions);
+  };
   const auto tiles_kv = family == &kSync ? choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128})
                                          : choices(pins.tile_kv, {32, 64, 96, 128}),
              all_stages = choices(pins.stages, {1, 2, 3}), all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
@@ -124,7 +130,9 @@ void enumerate(Family family, const AttentionSpec& spec, const Schedule& pins, s
     const int most_warps =
         std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
     for (const int rows : rows_choices(pins, warps)) {
+      if (!suits(Axis::Queries, pins.tile_q, most_warps * rows)) continue;
       for (const int tile_kv : tiles_kv) {
+        if (!suits(Axis::Keys, pins.tile_kv, tile_kv)) continue;
         for (const int stages : all_stages) {
           for (const QueryPlace q_in : places) {
             for (const int blocks : all_blocks) {
@@ -146,10 +154,10 @@ void enumerate(Family family, const AttentionSpec& spec, const Schedule& pins, s
 }  // namespace
 
 void enumerate_sync(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
-  enumerate(&kSync, problem.spec, pins, out);
+  enumerate(&kSync, problem, pins, out);
 }
 void enumerate_sync_narrow(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out) {
-  enumerate(&kSyncNarrow, problem.spec, pins, out);
+  enumerate(&kSyncNarrow, problem, pins, out);
 }
 
 }  // namespace flashjit

@@ -62,8 +62,8 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
   const KernelConfig sizes = config_of(problem, s);
-  const TileClocks t =
-      sync_tile_clocks(sizes, target, calibration, s, kSoftmaxSlots + score_slots(work) + mask_slots(work, 0));
+  const double of_mask = sizes.list_heads > 0 ? 0 : mask_slots(work, 0);  // in lists most tiles are full
+  const TileClocks t = sync_tile_clocks(sizes, target, calibration, s, kSoftmaxSlots + score_slots(work) + of_mask);
   const double blocks = static_cast<double>(shape.b) * spec.heads_q * value_parts(sizes) *
                         std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   // Fewer blocks than places: an SM holds fewer than it could.

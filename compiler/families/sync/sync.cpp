@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/launches/tile_lists.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -52,6 +53,7 @@ void finish(Plan& plan) {
                     .grid = {.queries = c.tile_q, .heads = c.heads_q * value_parts(c)},
                     .bounds = "flashjit::threads_of(flashjit::config), flashjit::config.sync.blocks_per_sm",
                     .call = "sync_forward(params)"}};
+  add_tile_lists(plan, Axis::Keys);
 }
 
 // Kernels that spill get somewhat slower; the one that spills least is taken.
@@ -92,7 +94,7 @@ const FamilyRow kSync = {
     .name = "sync",
     .summary = "Forward attention, fused.",
     .loop_file = "templates/sync/forward.cuh",
-    .fields = "tile_q tile_kv warps stages q_in blocks_per_sm unroll_d order",
+    .fields = "tile_q tile_kv warps stages q_in blocks_per_sm unroll_d tiles order",
     .second_choice = "computes this with mma.sync, which reaches about 60 % of the matrix rate",
     .why_not = why_not,
     .enumerate = enumerate_sync,

@@ -70,7 +70,8 @@ TEST(Schedule, Refusals) {
 
 TEST(Schedule, FieldsOfFamilies) {
   EXPECT_EQ(fields_of(find_family("host")), "tile_q, tile_kv");
-  EXPECT_EQ(fields_of(find_family("sync")), "tile_q, tile_kv, warps, stages, q_in, blocks_per_sm, unroll_d, order");
+  EXPECT_EQ(fields_of(find_family("sync")),
+            "tile_q, tile_kv, warps, stages, q_in, blocks_per_sm, unroll_d, tiles, order");
   const auto foreign = [](const char* text, Family family) { return foreign_field(*parse_schedule(text), family); };
   EXPECT_EQ(foreign("family=sync,tile_q=64,stages=2,order=natural", find_family("hopper")), "");
   EXPECT_EQ(foreign("tile_q=64,q_in=shared", find_family("hopper")), "q_in");
