@@ -61,7 +61,8 @@ struct GridRule {
   int pieces = 0;           // not 0: items are pieces instead of tiles. Every query has so many, and an item
   int of_item = 1;          // so many of those of all queries, one after the other
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
-                            // KernelParams::work_counters
+                            // KernelParams::work_counters, ...
+  int of_sm = 1;            // ... so many for each SM
 };
 
 // Items that there are of a call, none of them cut; 2^62: that many or more.

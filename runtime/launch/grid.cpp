@@ -15,7 +15,7 @@ int blocks_of(const GridRule& rule, int items, int sm_count) {
     const int blocks = std::min(items, sm_count * rule.blocks_per_sm);
     return blocks - blocks % rule.cluster;
   }
-  return rule.persistent ? std::min(items, sm_count) : items;
+  return rule.persistent ? std::min(items, sm_count * rule.of_sm) : items;
 }
 
 HeadGroups::HeadGroups(const Plan& plan)

@@ -94,11 +94,24 @@ constexpr bool values_side_by_side(const KernelConfig& c) {
   return transposes_values(c) && value_stages(c) == 2 && 2 * c.tile_kv <= kPanelWidth;
 }
 
+// Blocks of an SM. With lists of tiles for 64 queries two run side by side, where they are small enough: one computes softmax
+// under the products of the other, whose tiles are not its own.
+constexpr int hopper_blocks(const KernelConfig& c) {
+  constexpr int kTileBytes = 104 * 1024, kDimsInRegisters = 192;
+  const int keys = c.stages * c.tile_kv * (padded_dim_qk(c) + padded_dim_v(c)),
+            queries = c.hopper.q_stages * c.tile_q * padded_dim_qk(c);
+  const bool small = (keys + queries) * size_of(c.element) <= kTileBytes && (c.inputs_16 | c.inputs_32) == 0 &&
+                     c.head_dim_v + c.tile_kv <= kDimsInRegisters;
+  return c.hopper.warpgroups == 1 && c.list_heads > 0 && c.element != Element::f8 && small ? 2 : 1;
+}
+
 // Registers after setmaxnreg; together they fill the SM. ptxas allocates within them.
 constexpr int producer_registers(const KernelConfig& c) {
+  if (hopper_blocks(c) == 2) return 40;
   return c.hopper.warpgroups == 1 ? 56 : c.hopper.warpgroups == 2 ? 40 : 32;
 }
 constexpr int consumer_registers(const KernelConfig& c) {
+  if (hopper_blocks(c) == 2) return 216;
   return c.hopper.warpgroups == 1 ? 248 : c.hopper.warpgroups == 2 ? 232 : 160;
 }
 

@@ -332,7 +332,9 @@ struct Enumeration {
     for (int q_stages = *s.grid == GridKind::persistent ? 2 : 1; q_stages > 0; --q_stages) {
       s.q_stages = pins.q_stages.value_or(q_stages);
       s.overlap = Overlap::none;  // which takes fewest registers, so only memory decides
+      const bool may_share = *s.tiles == TileSource::list && *s.warpgroups == 1;  // the SM (hopper_blocks)
       for (const int stages : {4, 2, 1}) {
+        if (may_share && stages > 2) continue;
         s.stages = pins.stages.value_or(stages);
         if (pins.stages || fits(problem, s)) break;
       }

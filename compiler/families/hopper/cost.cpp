@@ -137,7 +137,10 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   const double tiles = static_cast<double>(shape.b) *
                        (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
                        std::ceil(static_cast<double>(shape.q_len) / queries_per_tile(c));
-  const double slots = target.sm_count;
+  // Two blocks of an SM wait for each other's products. (Not fitted.)
+  constexpr double kSharedSm = 1.15;
+  const int of_sm = hopper_blocks(c);
+  const double shared = of_sm > 1 ? kSharedSm : 1, slots = target.sm_count * of_sm;
   const Parts parts = parts_of(query_tiles(c),
                                {.batch = shape.b,
                                 .q_len = shape.q_len,
@@ -146,7 +149,8 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
                                 .k_tokens = shape.b * shape.k_len},
                                target.sm_count);
   const double of_part = 1.0 / parts.count, items = parts.count * tiles;
-  const double mean = work.kv_tiles * of_part * tile + item, longest = work.kv_tiles_max * of_part * tile + item;
+  const double mean = shared * (work.kv_tiles * of_part * tile + item),
+               longest = shared * (work.kv_tiles_max * of_part * tile + item);
 
   Prediction p;
   p.waves = items / slots;

@@ -146,7 +146,7 @@ void finish(Plan& plan) {
                     .smem_bytes = hopper_layout(c).bytes,
                     .grid = query_tiles(c),
                     .tensor_maps = true,
-                    .bounds = "flashjit::hopper_threads(flashjit::config), 1",
+                    .bounds = "flashjit::hopper_threads(flashjit::config), flashjit::hopper_blocks(flashjit::config)",
                     .call = "hopper_forward(params, maps)"}};
   plan.reads_columns = reads_transposed(c);
   plan.linear_weights = interpolates(c);
@@ -204,9 +204,11 @@ std::string describe(const KernelConfig& c) {
                         c.tile_kv * tiles_of_sum(c),
                         product_pieces(c) > 1 ? fmt::format(", {} columns", product_columns(c)) : "");
   }
-  text += fmt::format("  {}\n", c.hopper.grid == GridKind::persistent
-                                    ? "a block per SM, which takes one query tile after the other"
-                                    : "a block per query tile");
+  text +=
+      fmt::format("  {}\n", c.hopper.grid == GridKind::persistent
+                                ? hopper_blocks(c) == 2 ? "two blocks per SM, which take one query tile after the other"
+                                                        : "a block per SM, which takes one query tile after the other"
+                                : "a block per query tile");
   if (finds_pages(c)) {
     text += fmt::format("  keys in pages: the threads that copy take {} rows at a time\n", box_rows(c));
   }
@@ -238,7 +240,8 @@ GridRule query_tiles(const KernelConfig& c) {
   GridRule rule = {.queries = queries_per_tile(c),
                    .heads = c.head_tiles == HeadTiles::grouped ? c.heads_kv : c.heads_q,
                    .numbered = mixes_lengths(c),
-                   .persistent = c.hopper.grid == GridKind::persistent};
+                   .persistent = c.hopper.grid == GridKind::persistent,
+                   .of_sm = hopper_blocks(c)};
   // A step is a tile of keys, of about 1.5 us.
   if (c.hopper.keys == Keys::parts)
     rule.part = {.keys = c.tile_kv,
