@@ -57,8 +57,8 @@ struct PairPrinter {
   std::string answer(std::string_view comment, std::string_view name, const Expr& expr) {
     return function(
         comment,
-        fmt::format("bool {}(const KernelParams& params, const Sequence& seq, const TileBounds* of_queries,\n"
-                    "                           const TileBounds* of_keys, const unsigned char* asked, "
+        fmt::format("bool {}(const KernelParams& params, const Sequence& seq, const ReadBounds* of_queries,\n"
+                    "                           const ReadBounds* of_keys, const unsigned char* asked, "
                     "Int64 q_lo, Int64 q_hi,\n"
                     "                           Int64 k_lo, Int64 k_hi)",
                     name),

@@ -8,11 +8,12 @@
 #include "compiler/analysis/interval_bounds.h"
 #include "compiler/analysis/read_axes.h"
 #include "compiler/language/expr_rules.h"
+#include "templates/tile_lists/layout.h"
 
 namespace flashjit {
 namespace {
 
-constexpr std::size_t kMostValues = 8;      // each takes a pass over its axis
+constexpr std::size_t kMostValues = kMostTileValues;  // each takes a pass over its axis
 constexpr std::size_t kMostConditions = 2;  // each takes a pass over all scores
 constexpr std::size_t kMostNodes = 160;     // of an answer, which is evaluated for each pair of tiles
 constexpr int kMostSteps = 512;             // of the search

@@ -53,8 +53,8 @@ struct Lists {
 
   // Finds what tensors hold in each tile along the lists.
   int add_bounds(Axis along, int values) const {
-    const int bytes = values * static_cast<int>(sizeof(TileBounds)) * c.list_heads;
-    const int bounds = add_buffer({"tile_bounds", "flashjit::TileBounds", bytes, tiles(along)});
+    const int bytes = values * static_cast<int>(sizeof(ReadBounds)) * c.list_heads;
+    const int bounds = add_buffer({"tile_bounds", "flashjit::ReadBounds", bytes, tiles(along)});
     add_launch("flashjit_tile_bounds", "flashjit::kBoundsThreads", kBoundsThreads, grid(along), {bounds},
                fmt::format("write_tile_bounds<flashjit::Along::{}>(params, tile_bounds)", word_of(along)));
     return bounds;
@@ -103,6 +103,7 @@ void add_tile_lists(Plan& plan, Axis along) {
   }
   lists.add_launch("flashjit_tile_lists", "flashjit::kListThreads", kListThreads, lists.grid(other(along)),
                    std::move(buffers), std::move(call));
+  plan.before.back().smem_bytes = kListBytes;
 }
 
 std::string describe_tile_lists(const Plan& plan) {

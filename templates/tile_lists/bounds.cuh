@@ -12,11 +12,11 @@ constexpr int kTileValues = along == Along::keys ? TilePairs::kKeyValues : TileP
 // By a warp: all values of positions begin..end-1.
 template <Along along, int i = 0>
 __device__ inline void find_bounds(const KernelParams& params, const Sequence& seq, int begin, int end,
-                                   TileBounds* bounds) {
+                                   ReadBounds* bounds) {
   if constexpr (i < kTileValues<along>) {
     const auto at = [&](int position) { return TilePairs::value(TileValue<along, i>(), params, seq, position); };
     const int lane = threadIdx.x % 32;
-    TileBounds found;
+    ReadBounds found;
     found.least = found.most = at(min(begin + lane, end - 1));
 #pragma unroll 4
     for (int position = begin + lane + 32; position < end; position += 32) {
@@ -36,7 +36,7 @@ __device__ inline void find_bounds(const KernelParams& params, const Sequence& s
 
 // A block is a warp, and has a tile.
 template <Along along>
-__device__ inline void write_tile_bounds(const KernelParams& params, TileBounds* bounds) {
+__device__ inline void write_tile_bounds(const KernelParams& params, ReadBounds* bounds) {
   using Axis = TileAxis<along>;
   const int number = blockIdx.x / config.list_heads, head = blockIdx.x % config.list_heads;
   const auto [b, tile] = Axis::tile_of(params, number);

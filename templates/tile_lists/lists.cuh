@@ -16,7 +16,7 @@ struct ListRow {
 
   const KernelParams& params;
   const Sequence& seq;
-  const TileBounds *own, *bounds;
+  const ReadBounds *own, *bounds;
   const unsigned char* answers;
   int tile, lo, hi;  // its number, and the first and the last position
   int begin, end, full_begin, full_end;
@@ -32,7 +32,7 @@ struct ListRow {
     }
   }
 
-  __device__ const TileBounds* bounds_at(int number) const {
+  __device__ const ReadBounds* bounds_at(int number) const {
     const Int64 at = Axis::number_of(params, seq.b, number);
     return bounds + (at * config.list_heads + (config.list_heads > 1 ? seq.h : 0)) * kTileValues<along>;
   }
@@ -41,7 +41,7 @@ struct ListRow {
     const int first = number * Axis::kTile, last = min(first + Axis::kTile, Axis::length(seq)) - 1;
     if (first > last || first >= end || last < begin) return TileState::empty;
     const int q_lo = kKeys ? lo : first, q_hi = kKeys ? hi : last, k_lo = kKeys ? first : lo, k_hi = kKeys ? last : hi;
-    const TileBounds *there = bounds_at(number), *of_queries = kKeys ? own : there, *of_keys = kKeys ? there : own;
+    const ReadBounds *there = bounds_at(number), *of_queries = kKeys ? own : there, *of_keys = kKeys ? there : own;
     const unsigned char* asked = nullptr;
     if constexpr (TilePairs::kConditions > 0) {
       const int head = config.list_heads > 1 ? seq.h : 0;
@@ -63,8 +63,7 @@ struct ListRow {
 struct Ranked {
   int before, all;
 };
-__device__ inline Ranked rank_among_block(bool says_so) {
-  __shared__ int of_warps[kListThreads / 32];
+__device__ inline Ranked rank_among_block(bool says_so, int* of_warps) {
   const u32 vote = __ballot_sync(0xffffffff, says_so), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   __syncthreads();  // the counts of the time before have been read
   if (lane == 0) of_warps[warp] = __popc(vote);
@@ -80,7 +79,7 @@ __device__ inline Ranked rank_among_block(bool says_so) {
 
 // A block has a list.
 template <Along along>
-__device__ inline void write_tile_lists(const KernelParams& params, const TileBounds* bounds = nullptr,
+__device__ inline void write_tile_lists(const KernelParams& params, const ReadBounds* bounds = nullptr,
                                         const unsigned char* answers = nullptr) {
   using OfRow = TileAxis<other(along)>;
   const int number = blockIdx.x / config.list_heads, head = blockIdx.x % config.list_heads;
@@ -88,7 +87,10 @@ __device__ inline void write_tile_lists(const KernelParams& params, const TileBo
   const Sequence seq = sequence_of(params, b, head);
   const int lo = tile * OfRow::kTile, end = min(lo + OfRow::kTile, OfRow::length(seq));
   if (lo >= end) return;
-  __shared__ TileBounds own[kTileValues<other(along)> > 0 ? kTileValues<other(along)> : 1];
+  extern __shared__ __align__(16) unsigned char list_memory[];
+  ReadBounds* const own = reinterpret_cast<ReadBounds*>(list_memory);
+  int* const of_warps = reinterpret_cast<int*>(own + kMostTileValues);
+  static_assert(kTileValues<other(along)> <= kMostTileValues);
   if (threadIdx.x < 32) find_bounds<other(along)>(params, seq, lo, end, own);
   __syncthreads();
   ListRow<along> row = {params, seq, own, bounds, answers, tile, lo, end - 1};
@@ -103,8 +105,8 @@ __device__ inline void write_tile_lists(const KernelParams& params, const TileBo
   int at_full = kListCounts, at_mixed = kListCounts + full;
   for (int first = 0; first < tiles; first += kListThreads) {
     const TileState state = row.state(first + thread);
-    const Ranked of_full = rank_among_block(state == TileState::full),
-                 of_mixed = rank_among_block(state == TileState::mixed);
+    const Ranked of_full = rank_among_block(state == TileState::full, of_warps),
+                 of_mixed = rank_among_block(state == TileState::mixed, of_warps);
     if (state == TileState::full) list[at_full + of_full.before] = first + thread;
     if (state == TileState::mixed) list[at_mixed + of_mixed.before] = first + thread;
     at_full += of_full.all;

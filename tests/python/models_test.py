@@ -136,10 +136,12 @@ class Models(Setting):
         assert error < limit, f"{what}: {error}"
 
     def as_near(self, found, exact, what):
-        """Of what eager and this attention give under autocast, the error of the latter may be twice that of the former."""
+        """Of what eager and this attention give under autocast, the error of the latter may be twice that of the former. Where
+        it should be nothing, as the gradient of a bias of keys, both are roundings alone, whose sizes differ by chance."""
         errors = [self.torch.linalg.vector_norm(x.double() - exact.double()).item() for x in found]
         size = self.torch.linalg.vector_norm(exact.double()).item()
-        assert errors[1] < 2 * errors[0] + 4e-3 * size + 1e-5, f"{what}: {errors} of {size}"
+        most = (2 if size > 1e-6 else 5) * errors[0] + 4e-3 * size + 1e-5
+        assert errors[1] < most, f"{what}: {errors} of {size}"
 
     def compare_exact(self, models, inputs, seen, what):
         """A forward, and a step of training with it, in fp32, which it gives."""
