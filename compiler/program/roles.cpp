@@ -161,6 +161,7 @@ struct TransposerTrace : BodiesTrace {
 struct ConsumerTrace : BodiesTrace {
   int number, of;
   std::vector<std::pair<std::int64_t, std::int64_t>> visited = {};
+  std::int64_t mixed_tiles = 0;  // of the item, from its first on
 
   // Main steps are in loops, whose only calls are steps and what is looked at between them.
   void main_steps(std::int64_t last_of_item) {
@@ -168,13 +169,18 @@ struct ConsumerTrace : BodiesTrace {
     if (!body) return;
     for (bool any = true; any && now.tile <= last_of_item;) any = main_loop(body->body, last_of_item);
   }
+  // Where mixed tiles have a step of their own, a loop takes them until there are no more; the others come behind it.
   bool main_loop(const Body& body, std::int64_t last_of_item) {
     bool any = false;
     for (const Statement& s : body) {
+      if (s.kind == Kind::Loop && s.form == "mixed") {
+        while (now.tile < mixed_tiles && now.tile <= last_of_item && main_loop(s.body, last_of_item)) any = true;
+        continue;
+      }
       const bool has_loops =
           std::ranges::any_of(s.body, [](const Statement& inner) { return inner.kind == Kind::Loop; });
       if (s.kind == Kind::Loop || (s.kind == Kind::When && has_loops)) {
-        if (s.form != "mixed" || bits.next()) any = main_loop(s.body, last_of_item) || any;
+        any = main_loop(s.body, last_of_item) || any;
       } else if (s.kind == Kind::Call && s.label.ends_with("_step") && now.tile <= last_of_item) {
         known["last"] = now.tile == last_of_item;
         now.on_top = bits.next();
@@ -272,11 +278,13 @@ struct ConsumerTrace : BodiesTrace {
           pass_item(item.tiles);
           values = false;
         } else {
-          const std::int64_t mixed = item.mixed;
+          const bool has_mixed_step = find_body(role, "mixed_step") != nullptr;
+          mixed_tiles = item.mixed;
           known["changes"] = known["asks"] = known["passes"] = known["item"] = false;
           known["output"] = known["holds_values"] = true;
           now.on_top = false;
-          for (; now.tile <= last_of_item && now.tile < mixed;) {
+          // Until rows have references.
+          while (now.tile <= last_of_item && now.tile < mixed_tiles && !(has_mixed_step && bits.next())) {
             known["last"] = now.tile == last_of_item;
             run_body("careful_step");
             next_tile();

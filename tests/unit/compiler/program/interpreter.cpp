@@ -110,9 +110,16 @@ struct Consumer {
     }
   }
 
+  void hide(const Step& step) {
+    for (int row = 0; row < kRows; ++row)
+      for (int k = 0; k < kKeys; ++k)
+        if (is_hidden(scenario, step.item, step.tile, row, k)) s[row][k] = -kInfinity;
+  }
+
   // A thread of four that share a row adds up a quarter of it.
   void exponentiate(const Step& step) {
     const bool rises = !step.statement->form.starts_with("quick");
+    if (step.statement->form == "quick_columns") hide(step);
     if (rises && step.item != item_of_references && reference.of[0] != -kInfinity)
       fault = fmt::format("item {} begins with the references of item {}", step.item, item_of_references);
     item_of_references = step.item;
@@ -178,9 +185,7 @@ struct Consumer {
         if (fresh) item_of_marks = step.item;
         break;
       case Kind::Score:
-        for (int row = 0; row < kRows; ++row)
-          for (int k = 0; k < kKeys; ++k)
-            if (statement.form == "mixed" && is_hidden(scenario, step.item, step.tile, row, k)) s[row][k] = -kInfinity;
+        if (statement.form == "mixed") hide(step);
         break;
       case Kind::Softmax: exponentiate(step); break;
       case Kind::Convert: std::copy(&s[0][0], &s[0][0] + kRows * kKeys, &p[0][0]); break;

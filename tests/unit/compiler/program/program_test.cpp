@@ -20,7 +20,9 @@ std::vector<Case> cases() {
                               "fwd bf16 d=64 score=\"softcap(50.0)\" mask=\"window(300, 0)\" max_logit",
                               "fwd bf16 d=128 heads=2 score=\"bias(extra, bf16)\"",
                               "fwd bf16 d=64 heads=2 dropout=0.25 mask=\"causal\" sink",
-                              "fwd bf16 d=128 out=fp32 layout=packed mask=\"causal\""};
+                              "fwd bf16 d=128 out=fp32 layout=packed mask=\"causal\"",
+                              "fwd bf16 d=128 mask=\"document(doc) & causal\"",
+                              "fwd fp16 d=64 heads=2 mask=\"k < 4 | window(300, 0)\""};
   const std::string narrow[] = {
       "fwd e4m3 d=128 mask=\"causal\" out=bf16", "fwd e4m3 d=64 out=bf16 linear_exp mask=\"window(300, 0)\"",
       "fwd e4m3 d=64 out=bf16 score=\"bias(extra, bf16)\" mask=\"window(40, 0)\"",
@@ -55,8 +57,8 @@ TEST(HopperProgram, ComputesAttention) {
 std::vector<Place> places_of(Program& program) {
   std::vector<Place> all;
   std::vector<std::string_view> names = {
-      "main_step",           "careful_step", "lower",    "finish_item", "copy_tile_keys",
-      "copy_waiting_values", "end_tile",     "announce", "end_values",  "transpose"};
+      "main_step",           "mixed_step", "careful_step", "lower",      "finish_item", "copy_tile_keys",
+      "copy_waiting_values", "end_tile",   "announce",     "end_values", "transpose"};
   // A warpgroup that is alone passes nothing.
   if (consumers_of(program) > 1) names.insert(names.end(), {"pass_copies", "pass_tile", "pass_item"});
   for (const std::string_view name : names)
@@ -72,7 +74,7 @@ bool may_go_unseen(const Statement& s) {
                               Kind::Fragment, Kind::Return, Kind::Otherwise};
   constexpr std::string_view kCalls[] = {"gather_warp",  "ask_scales",        "receive_scales", "note_failure",
                                          "await_stores", "await_stores_read", "join",           "store_scales",
-                                         "clear_rows",   "clear_columns",     "mark_end"};
+                                         "store_number", "clear_rows",        "clear_columns",  "mark_end"};
   if (s.kind == Kind::Call) return std::ranges::count(kCalls, s.label) > 0;
   if (s.kind == Kind::When) return std::ranges::all_of(s.body, may_go_unseen);
   // For ptxas, where nothing has touched the registers; and what a score does to products that are scores.
@@ -106,7 +108,7 @@ TEST(HopperProgram, AStatementLessIsSeen) {
 TEST(HopperProgram, NeighboursThatChangePlaces) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 16 : 4);
   mutations.exchange_neighbours(may_go_unseen);
-  mutations.expect_unseen_at_most(101);
+  mutations.expect_unseen_at_most(118);
   EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 50 : 300);
 }
 
