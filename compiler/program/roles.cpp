@@ -194,6 +194,8 @@ struct ConsumerTrace : BodiesTrace {
     }
     return any;
   }
+  // Mixed tiles may take a main step, once rows have references.
+  bool leaves_careful_steps() { return find_body(role, "mixed_step") && bits.next(); }
   void next_tile() {
     now.item_before = now.item;
     now.tile_before = now.tile;
@@ -278,13 +280,11 @@ struct ConsumerTrace : BodiesTrace {
           pass_item(item.tiles);
           values = false;
         } else {
-          const bool has_mixed_step = find_body(role, "mixed_step") != nullptr;
           mixed_tiles = item.mixed;
           known["changes"] = known["asks"] = known["passes"] = known["item"] = false;
           known["output"] = known["holds_values"] = true;
           now.on_top = false;
-          // Until rows have references.
-          while (now.tile <= last_of_item && now.tile < mixed_tiles && !(has_mixed_step && bits.next())) {
+          while (now.tile <= last_of_item && now.tile < mixed_tiles && !leaves_careful_steps()) {
             known["last"] = now.tile == last_of_item;
             run_body("careful_step");
             next_tile();

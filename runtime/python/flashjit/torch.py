@@ -94,7 +94,9 @@ def _masked(attn_mask: Tensor, query: Tensor, key: Tensor) -> dict[str, Any]:
     """A mask of bools says what is seen, one of floats is added; one head may stand for all, and so on."""
     mask = _expanded("attn_mask", attn_mask, query, key)
     if mask.dtype == torch.bool:
-        return {"mask": "attn_mask[b, h, q, k] != 0", "attn_mask": mask}
+        # Heads that share a mask share what is found out about it.
+        batch, head = (name if mask.shape[i] > 1 and mask.stride(i) else "0" for i, name in enumerate("bh"))
+        return {"mask": f"attn_mask[{batch}, {head}, q, k] != 0", "attn_mask": mask}
     if mask.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise InvalidError(f"attn_mask: {mask.dtype} is neither bool nor a float of up to 32 bits; convert it")
     return {"score": "s + attn_mask[b, h, q, k]", "attn_mask": mask}
