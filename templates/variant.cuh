@@ -15,7 +15,7 @@ struct Plain {
     return true;
   }
 
-  // The same for who asks for many queries and keys: what is read at each of them has been read before.
+  // visible() for a loop that asks for many queries and keys: it has read beforehand what the mask reads at each of them.
   static constexpr int kQueryReads = 0, kKeyReads = 0;
   static constexpr bool kReadsAtPairs = false;  // what is read for each of both is not among that
   struct QueryReads {

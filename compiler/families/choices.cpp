@@ -44,7 +44,7 @@ std::string why_warpgroups_rejected(const CompilerFindings& findings) {
 
 bool lists_pay(const Problem& problem) {
   constexpr std::int64_t kFewKeys = 1024;
-  return problem.has_lists && problem.spec.k_len.max > kFewKeys;
+  return problem.lists.any && problem.spec.k_len.max > kFewKeys;
 }
 
 bool lies_in_block(const Problem& problem, Axis axis, int positions) {
@@ -54,7 +54,7 @@ bool lies_in_block(const Problem& problem, Axis axis, int positions) {
 }
 
 bool refuses_tiles(const Problem& problem, const Schedule& s, std::string* why) {
-  if (*s.tiles != TileSource::list || problem.has_lists) return false;
+  if (*s.tiles != TileSource::list || problem.lists.any) return false;
   return refuse(
       why,
       "tiles: list is for masks that read tensors at queries or keys, and what this one lets through is known "

@@ -55,7 +55,10 @@ ScoreFacts facts_of(const AttentionSpec& spec) {
 // In positions. Which masks have lists does not depend on it, but for those of very many operations.
 constexpr int kUsualTile = 64;
 
-bool reads_tensors(const Expr& mask) { return mask && uses(mask, Op::Load); }
+ListFacts lists_of(const Expr& mask) {
+  const auto pairs = analyse_pairs(mask, kUsualTile, kUsualTile);
+  return {pairs.has_value(), pairs && pairs->by_head};
+}
 
 // Named masks, and a few of them joined, are shorter.
 constexpr std::size_t kShortMask = 48;
@@ -79,8 +82,7 @@ Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& an
       query_tiles(is_backward(s) ? std::make_shared<const TileAnalysis>(analyse_tiles(s.mask, Axis::Queries))
                                  : nullptr),
       score(facts_of(s)),
-      has_lists(reads_tensors(s.mask) && analyse_pairs(s.mask, kUsualTile, kUsualTile)),
-      lists_by_head(has_lists && (uses(s.mask, Variable::H) || uses(s.mask, Variable::Hk))),
+      lists(lists_of(s.mask)),
       config(problem_config(s, analysis)),
       queries(s.q_len.max) {}
 
@@ -98,7 +100,7 @@ KernelConfig config_of(const Problem& problem, const Schedule& s) {
   take(s.reference, c.reference);
   take(s.head_tiles, c.head_tiles);
   if (s.tiles == TileSource::list) {
-    c.list_heads = problem.lists_by_head ? c.heads_q : 1;
+    c.list_heads = problem.lists.by_head ? c.heads_q : 1;
     c.mask_has_holes = false;  // what is in a list is visited
   }
   s.family->configure(problem, s, c);

@@ -19,6 +19,11 @@ struct ScoreFacts {
   float cap = 0, factor = 0;  // not 0: the score is cap * tanh(factor * q.k)
 };
 
+// Does what tensors of a mask hold decide which tiles have to be visited (analysis/tile_pairs.h), and for each head by itself?
+struct ListFacts {
+  bool any = false, by_head = false;
+};
+
 // A spec on a target, with everything that does not depend on a schedule. The arguments of its constructor must outlive it.
 struct Problem {
   Problem(const AttentionSpec& spec, const Target& target, const TileAnalysis& tiles);
@@ -28,8 +33,7 @@ struct Problem {
   const TileAnalysis& tiles;                        // of spec.mask
   std::shared_ptr<const TileAnalysis> query_tiles;  // of spec.mask along the queries, for backward; otherwise none
   ScoreFacts score;
-  bool has_lists;  // what tensors of the mask hold decides which tiles have to be visited (analysis/tile_pairs.h) ...
-  bool lists_by_head;    // ... by each head for itself
+  ListFacts lists;
   KernelConfig config;   // that of the problem
   std::int64_t queries;  // of a sequence: as many as the spec allows, or are expected
 };

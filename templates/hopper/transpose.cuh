@@ -110,7 +110,7 @@ __device__ inline void order_columns(const char* columns, Int64 stride, int keys
 // A block for each tile of keys of each KV head.
 __device__ inline void transpose_values(const KernelParams& params, char* transposed) {
   const int number = blockIdx.x / config.heads_kv, head = blockIdx.x % config.heads_kv;
-  const auto [b, tile] = tile_of_keys(params, number);
+  const auto [b, tile] = TileAxis<Along::keys>::tile_of(params, number);
   const Sequence seq = sequence_of(params, b, head * group_size(config));
   const int key = tile * kTileKv, keys = seq.k_len - key;
   if (keys <= 0) return;

@@ -55,7 +55,7 @@ __device__ inline void widen_rows(const KernelParams& params, const Sequence& se
 // A block for each tile of keys of each KV head.
 __device__ inline void widen_keys(const KernelParams& params, char* widened) {
   const int number = blockIdx.x / config.heads_kv, head = blockIdx.x % config.heads_kv;
-  const auto [b, tile] = tile_of_keys(params, number);
+  const auto [b, tile] = TileAxis<Along::keys>::tile_of(params, number);
   const Sequence seq = sequence_of(params, b, head * group_size(config));
   const int first = tile * kTileKv, last = min(first + kTileKv, seq.k_len) - 1;
   if (last < first || !is_seen(params, seq, first, last)) return;

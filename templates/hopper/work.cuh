@@ -134,13 +134,7 @@ __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
                                   : WorkItem{sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
 }
 
-// Tiles of keys of all sequences have numbers, where a launch before the loop has one for each.
-__device__ inline NumberedTile tile_of_keys(const KernelParams& params, int number) {
-  if constexpr (kKeyRows == Rows::packed) return numbered_tile(params.offsets_k, params.batch, kTileKv, number);
-  const int tiles = (params.k_len + kTileKv - 1) / kTileKv;
-  return {number / tiles, number % tiles};
-}
-// The number of a sequence's first.
+// The number of the first tile of keys of a sequence, where a launch before the loop has made something of each tile.
 __device__ inline int first_tile_of_keys(const KernelParams& params, const Sequence& seq) {
   if constexpr (kKeyRows == Rows::packed) return static_cast<int>(seq.k_token) / kTileKv + seq.b;
   return seq.b * ((params.k_len + kTileKv - 1) / kTileKv);

@@ -136,7 +136,7 @@ TEST(GuardedCalls, KeysThatATensorHidesAreNotRead) {
   munmap(memory, kBytes);
 }
 
-// The same of gradients: those of keys that are hidden are zeros.
+// Gradients do not read hidden keys either, and those of such keys are zeros.
 TEST(GuardedCalls, KeysThatATensorHidesAreNotReadForGradients) {
   auto engine = Engine::create({.device = Device::Host, .threads = 1});
   if (!engine) GTEST_SKIP() << engine.error().message;

@@ -4,7 +4,7 @@ import concurrent.futures
 import contextlib
 
 import support
-from support import harness, refused
+from support import Skip, harness, refused
 from torch_support import Setting, gradients
 
 
@@ -283,6 +283,36 @@ def test_kernels_and_autograd():
         flashjit.attention(q.numpy(), k, v, out=out)
         refused(RuntimeError, "inplace", product.backward)
         refused(flashjit.InvalidError, "out: has requires_grad", flashjit.attention, q.numpy(), k, v, out=torch.ones_like(q).requires_grad_())
+
+
+def test_a_graph_makes_other_lists_of_tiles():
+    """What a mask reads is looked at by launches of the graph, so that a replay skips what its tensors hide then."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    if not setting.gpu:
+        raise Skip("no GPU that PyTorch can use")
+    q, k, v, given = (x.requires_grad_() for x in setting.tensors(*[(2, 1500, 4, 64)] * 4))
+    doc = torch.zeros(2, 1500, dtype=torch.int32, device=setting.device)
+
+    def step():
+        o = flashjit.attention(q, k, v, mask="document(doc) & causal", doc=doc)
+        return o, *torch.autograd.grad(o, (q, k, v), given.detach())
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    for documents in (1, 7, 40, 1500):
+        doc.copy_(torch.arange(1500, device=setting.device) * documents // 1500)
+        graph.replay()
+        at = torch.arange(1500, device=setting.device)
+        seen = (doc[0, :, None] == doc[0]) & (at[:, None] >= at)
+        wide = [x.detach().transpose(1, 2).double().requires_grad_() for x in (q, k, v)]
+        o = torch.nn.functional.scaled_dot_product_attention(*wide, attn_mask=seen)
+        wanted = o, *torch.autograd.grad(o, wide, given.detach().transpose(1, 2).double())
+        for got, want in zip(results, wanted):
+            want = want.transpose(1, 2)
+            assert (got - want).abs().max() < 0.02 * max(1, want.abs().max().item()), documents
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ bool refuses_heads(const Problem& problem, const Schedule& s, std::string* why) 
         "head_tiles: grouped needs tile_q={} to be a multiple of {}, the query heads of a KV head; use head_tiles=single",
         *s.tile_q, group);
   }
-  if (ranges_use_head(problem) || (*s.tiles == TileSource::list && problem.lists_by_head))
+  if (ranges_use_head(problem) || (*s.tiles == TileSource::list && problem.lists.by_head))
     return refuse(
         why,
         "head_tiles: grouped needs one KV range for all heads of a tile, and the mask depends on h; use head_tiles=single");

@@ -64,7 +64,7 @@ TEST(TileLists, AreMadeWhereTensorsDecide) {
   }
 }
 
-// Those with tensors but without lists run as before.
+// A plan without lists has no launch before its loop, and needs no workspace.
 TEST(TileLists, MayBePinnedAway) {
   const Plan plan = planned(kDocuments, "tiles=range");
   EXPECT_TRUE(plan.before.empty());
