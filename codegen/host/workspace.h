@@ -24,7 +24,8 @@ class Workspace {
     constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
     std::unique_ptr<Workspace> workspace(new (std::nothrow) Workspace);
     if (!workspace) return nullptr;
-    const std::int64_t whole = (std::max<std::int64_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage;  // of empty calls 0
+    const std::int64_t whole =
+        (std::max<std::int64_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage;  // an empty call asks for 0
     void* data =
         mmap(nullptr, static_cast<std::size_t>(whole), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return nullptr;

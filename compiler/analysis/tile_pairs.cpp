@@ -14,9 +14,9 @@ namespace flashjit {
 namespace {
 
 constexpr std::size_t kMostValues = kMostTileValues;  // each takes a pass over its axis
-constexpr std::size_t kMostConditions = 2;  // each takes a pass over all scores
-constexpr std::size_t kMostNodes = 160;     // of an answer, which is evaluated for each pair of tiles
-constexpr int kMostSteps = 512;             // of the search
+constexpr std::size_t kMostConditions = 2;            // each takes a pass over all scores
+constexpr std::size_t kMostNodes = 160;               // of an answer, which is evaluated for each pair of tiles
+constexpr int kMostSteps = 512;                       // of the search
 
 // Bounds of a condition over all pairs of positions of two tiles.
 struct Known {
