@@ -45,7 +45,10 @@ struct PairPrinter {
       const TileCondition& asked = pairs.conditions[i];
       scalars.push_back({asked.some, fmt::format("Int64{{asked[{}] & kSomeHold}}", i)});
       scalars.push_back({asked.all, fmt::format("Int64{{asked[{}] & kAllHold}}", i)});
-      text += function("Asked of each query and key of two tiles.",
+      text +=
+          function("So many queries, from the first of a tile on, have the same answers.",
+                   fmt::format("constexpr int step(Parameter<{}>)", i), fmt::format("  return {};\n", asked.step_q));
+      text += function("Asked of queries and keys of two tiles.",
                        fmt::format("bool condition(Parameter<{}>, const KernelParams& params, const Sequence& seq, "
                                    "Int64 q, Int64 k, Int64 q_lo,\n                        Int64 k_lo)",
                                    i),

@@ -77,6 +77,15 @@ std::int64_t block_of_reads(const Expr& mask, Variable variable) {
   return block;
 }
 
+std::int64_t equal_run(const Expr& e, Variable variable) {
+  if (!uses(e, variable)) return 0;
+  if (e->op == Op::Div && e->args[0]->op == Op::Variable && e->args[1]->op == Op::IntConst) return e->args[1]->integer;
+  if (e->op == Op::Variable) return 1;
+  std::int64_t run = 0;
+  for (const Expr& arg : e->args) run = std::gcd(run, equal_run(arg, variable));
+  return run;
+}
+
 SeparatedMask separate_reads(const Expr& mask) {
   SeparatedMask separated;
   separated.visible = Separator{separated}.without_reads(simplify(mask));

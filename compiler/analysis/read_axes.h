@@ -20,6 +20,10 @@ bool is_read_along_one(const Expr& e);
 // have in common. 0: there are none.
 std::int64_t block_of_reads(const Expr& mask, Variable variable);
 
+// From multiples of this on, so many positions of a variable have the same value each: 64 for `keep[h, q / 64, k]` and Q. 0:
+// all of them have.
+std::int64_t equal_run(const Expr& e, Variable variable);
+
 // Has a mask parts that are worth finding once for a query, or for a key: what it reads, or computes of one of them alone?
 bool has_parts_along_one(const Expr& mask);
 

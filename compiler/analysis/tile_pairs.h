@@ -25,6 +25,7 @@ struct TileValue {
 struct TileCondition {
   Expr condition;
   Param some, all;
+  int step_q = 1;  // so many queries, from the first of a tile on, have the same answers
 };
 
 struct PairAnalysis {

@@ -50,7 +50,8 @@ template <int i = 0>
 __device__ inline void ask(const KernelParams& params, const Sequence& seq, const int4& ends, unsigned char* answers) {
   if constexpr (i < TilePairs::kConditions) {
     bool some = false, all = true;
-    for (int q = ends.x + threadIdx.x / 32; q < ends.y; q += kAnswerThreads / 32) {
+    constexpr int kStep = TilePairs::step(Parameter<i>());
+    for (int q = ends.x + threadIdx.x / 32 * kStep; q < ends.y; q += kAnswerThreads / 32 * kStep) {
 #pragma unroll 4
       for (int k = ends.z + threadIdx.x % 32; k < ends.w; k += 32) {
         const bool holds = TilePairs::condition(Parameter<i>(), params, seq, q, k, ends.x, ends.z);

@@ -100,8 +100,8 @@ class MapEmitter {
     return here;
   }
 
-  // Asks a condition of all pairs of positions, a vector of keys at a time.
-  Asked ask(const Expr& condition, const TilePair& pair) {
+  // Asks a condition of all pairs of positions, a vector of keys at a time, and of one of queries with the same answers.
+  Asked ask(const TileCondition& asked, const TilePair& pair) {
     llvm::Type* bits = ir_.vector_of(ir_.i1);
     const Ir::Values none = {llvm::Constant::getNullValue(bits), llvm::Constant::getAllOnesValue(bits)};
     const auto of_query = [&](Value* q, const Ir::Values& so_far) {
@@ -114,12 +114,12 @@ class MapEmitter {
                         set_places(here, pair);
                         here.set_int(Variable::Q, q);
                         here.set_keys(k);
-                        Value* holds = here.vector(condition);
+                        Value* holds = here.vector(asked.condition);
                         return {b_.CreateOr(of_row[0], b_.CreateAnd(holds, exists)),
                                 b_.CreateAnd(of_row[1], b_.CreateOr(holds, b_.CreateNot(exists)))};
                       });
     };
-    const Ir::Values found = ir_.loop(pair.lo[0], pair.end[0], 1, "query", none, of_query);
+    const Ir::Values found = ir_.loop(pair.lo[0], pair.end[0], asked.step_q, "query", none, of_query);
     return {b_.CreateZExt(b_.CreateOrReduce(found[0]), ir_.i64), b_.CreateZExt(b_.CreateAndReduce(found[1]), ir_.i64)};
   }
 
@@ -128,7 +128,7 @@ class MapEmitter {
     ir_.store(b_.getInt8(kEmptyTile), to, 1);
     ir_.if_then(expressions_of(pair, unknown).scalar(pairs_.sees), "may_see", [&] {
       std::vector<Asked> asked;
-      for (const TileCondition& condition : pairs_.conditions) asked.push_back(ask(condition.condition, pair));
+      for (const TileCondition& condition : pairs_.conditions) asked.push_back(ask(condition, pair));
       ExprEmitter here = expressions_of(pair, asked);
       Value* of_seen = b_.CreateSelect(here.scalar(pairs_.full), b_.getInt8(kFullTile), b_.getInt8(kMixedTile));
       ir_.store(b_.CreateSelect(here.scalar(pairs_.sees), of_seen, b_.getInt8(kEmptyTile)), to, 1);

@@ -48,7 +48,7 @@ class Call {
   // The scalars of `asked` for two tiles.
   void ask(const TileCondition& asked, std::int64_t q_lo, std::int64_t q_hi, std::int64_t k_lo, std::int64_t k_hi) {
     bool some = false, all = true;
-    for (std::int64_t q = q_lo; q <= q_hi; ++q)
+    for (std::int64_t q = q_lo; q <= q_hi; q += asked.step_q)
       for (std::int64_t k = k_lo; k <= k_hi; ++k) {
         const bool holds = sees(asked.condition, q, k);
         some |= holds;
