@@ -11,7 +11,7 @@
 #pragma once
 
 #include "compiler/spec/schedule.h"
-#include "compiler/spec/shared_prefix.h"
+#include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/spec.h"
 #include "compiler/spec/target.h"
 

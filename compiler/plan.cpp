@@ -11,7 +11,7 @@
 #include "compiler/families/gradient_launches.h"
 #include "compiler/families/pass_parts.h"
 #include "compiler/spec/operations/options.h"
-#include "compiler/spec/shared_prefix.h"
+#include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/text_form.h"
 #include "compiler/launches/values.h"
 #include "templates/dropout.h"

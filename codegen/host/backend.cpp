@@ -6,7 +6,7 @@
 
 #include "codegen/host/cpu.h"
 #include "codegen/host/kernel.h"
-#include "compiler/spec/outputs.h"
+#include "compiler/spec/fields/outputs.h"
 
 namespace flashjit {
 namespace {

@@ -9,7 +9,7 @@
 #include <llvm/Support/raw_ostream.h>
 
 #include "codegen/host/emit/attention.h"
-#include "codegen/host/append/append.h"
+#include "codegen/host/before/append.h"
 #include "codegen/host/backward.h"
 #include "codegen/host/cpu.h"
 #include "codegen/host/jit.h"

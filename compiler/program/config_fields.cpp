@@ -9,7 +9,7 @@
 
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
-#include "compiler/spec/gradients.h"
+#include "compiler/spec/fields/gradients.h"
 #include "templates/dropout.h"
 
 namespace flashjit {

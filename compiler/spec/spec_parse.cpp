@@ -8,7 +8,7 @@
 #include "compiler/spec/spec.h"
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
-#include "compiler/spec/outputs.h"
+#include "compiler/spec/fields/outputs.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 

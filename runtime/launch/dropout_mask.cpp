@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/spec/dropout.h"
+#include "compiler/spec/fields/dropout.h"
 #include "runtime/launch/tensor_check.h"
 #include "templates/dropout.h"
 

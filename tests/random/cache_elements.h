@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "compiler/spec/outputs.h"
+#include "compiler/spec/fields/outputs.h"
 #include "compiler/spec/spec.h"
 #include "tests/random/case.h"
 #include "tests/random/random.h"

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "compiler/spec/outputs.h"
+#include "compiler/spec/fields/outputs.h"
 #include "compiler/spec/spec.h"
 
 namespace flashjit {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/spec/shared_prefix.h"
+#include "compiler/spec/fields/shared_prefix.h"
 #include "runtime/launch/parts/parts.h"
 
 namespace flashjit {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-#include "compiler/spec/shared_prefix.h"
+#include "compiler/spec/fields/shared_prefix.h"
 #include "fmt/format.h"
 
 namespace flashjit::testing_random {

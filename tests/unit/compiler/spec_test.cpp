@@ -8,7 +8,7 @@
 
 #include "compiler/language/expr_lex.h"
 #include "compiler/language/named.h"
-#include "compiler/spec/outputs.h"
+#include "compiler/spec/fields/outputs.h"
 #include "tests/unit/random_spec.h"
 
 namespace flashjit {

@@ -14,7 +14,7 @@
 
 #include "autotune/reference/compare.h"
 #include "compiler/spec/half.h"
-#include "compiler/spec/outputs.h"
+#include "compiler/spec/fields/outputs.h"
 #include "compiler/spec/spec.h"
 
 namespace flashjit::reference {

@@ -1,4 +1,4 @@
-#include "compiler/spec/shared_prefix.h"
+#include "compiler/spec/fields/shared_prefix.h"
 
 #include <algorithm>
 

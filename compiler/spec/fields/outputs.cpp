@@ -1,4 +1,4 @@
-#include "compiler/spec/outputs.h"
+#include "compiler/spec/fields/outputs.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "codegen/host/append/append.h"
+#include "codegen/host/before/append.h"
 
 #include <array>
 

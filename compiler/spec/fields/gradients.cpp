@@ -1,4 +1,4 @@
-#include "compiler/spec/gradients.h"
+#include "compiler/spec/fields/gradients.h"
 
 #include <algorithm>
 

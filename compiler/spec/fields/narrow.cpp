@@ -1,4 +1,4 @@
-#include "compiler/spec/narrow.h"
+#include "compiler/spec/fields/narrow.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "compiler/spec/dropout.h"
+#include "compiler/spec/fields/dropout.h"
 
 #include <string_view>
 
