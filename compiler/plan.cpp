@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "compiler/launches/append.h"
+#include "compiler/launches/block_states.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/program/passes.h"
@@ -179,6 +180,7 @@ std::string why_family(const Plan& plan, const Schedule& pins) {
 void add_launches(Plan& plan) {
   plan.head_groups.row_bytes = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
   plan.schedule.family->finish(plan);
+  if (plan.target.gpu) add_block_states(plan);
   if (plan.config.append && plan.target.gpu) add_append(plan);
   if (plan.config.v_transposed && plan.target.gpu && !plan.reads_columns) add_value_rows(plan);
   overlap_with_before(plan);

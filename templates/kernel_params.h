@@ -33,6 +33,14 @@ struct PartStrides {
   Int64 part, batch, head, token;
 };
 
+// Lists of blocks: for each batch index, head and block of queries the numbers of blocks of keys. Strides in elements.
+struct BlockLists {
+  const int* count;  // null: there are none
+  const int* index;
+  Int64 count_stride[3], index_stride[4];
+  int most;  // numbers that a list has room for
+};
+
 struct KernelParams {
   const void* q;
   const void* k;
@@ -98,7 +106,8 @@ struct KernelParams {
   const Int64* offset_at;
   Int64 seed, offset;
   Int64 extra_size[kMaxParams][4];  // of tensors in `extra`: what an index that is read from another one is cut to
-  int* tile_lists;                  // which tiles the loop visits, as launches before it have found (tile_lists/)
+  BlockLists listed_blocks, full_blocks;  // blocks in which the mask says what is seen, and in which all is
+  int* tile_lists;                        // which tiles the loop visits, as launches before it have found (tile_lists/)
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

@@ -45,6 +45,25 @@ void set_number(NamedTensor& tensor, std::int64_t value) {
 
 void set_lengths(NamedTensor& k_lens, const ProblemShape& shape) { set_ints(k_lens, {shape.k.begin(), shape.k.end()}); }
 
+void set_blocks(NamedTensor& tensor, const ProblemShape& shape, const AttentionSpec& spec, std::uint64_t seed) {
+  const auto blocks = static_cast<std::int32_t>((shape.longest_k() + spec.blocks.k - 1) / spec.blocks.k);
+  const std::int32_t listed = std::min(1 + blocks / 8, blocks), full = std::min((blocks + 6) / 8, blocks - listed);
+  const bool of_full = tensor.name.starts_with("full"), is_index = tensor.shape.size() == 4;
+  const std::int64_t rows = tensor.shape[0] * tensor.shape[1] * tensor.shape[2];
+  if (!is_index)
+    return set_ints(tensor, std::vector<std::int32_t>(static_cast<std::size_t>(rows), of_full ? full : listed));
+  std::vector<std::int32_t> values, order(static_cast<std::size_t>(blocks));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    // Both lists of a row are parts of one order, so no block is in both.
+    std::iota(order.begin(), order.end(), 0);
+    std::mt19937_64 random(seed + static_cast<std::uint64_t>(row));
+    for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+    if (of_full) std::ranges::rotate(order, order.begin() + listed);
+    values.insert(values.end(), order.begin(), order.end());
+  }
+  set_ints(tensor, values);
+}
+
 void set_scales(NamedTensor& scales, const AttentionSpec& spec) {
   const float unit = is_float(spec.kv_dtype) ? 1.0f : 0x1p-6f;
   auto* values = reinterpret_cast<float*>(scales.bytes.data());

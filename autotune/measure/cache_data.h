@@ -23,6 +23,9 @@ std::int32_t drawn_prefix(const AttentionSpec& spec, const ProblemShape& shape);
 // none.
 void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
 
+// Lists of blocks: of each row about an eighth of the blocks, and another eighth that is full, in no order.
+void set_blocks(NamedTensor& tensor, const ProblemShape& shape, const AttentionSpec& spec, std::uint64_t seed);
+
 // Drawn numbers as scales: near 1, or near 1/64 of ints, whose elements are random bits.
 void set_scales(NamedTensor& scales, const AttentionSpec& spec);
 

@@ -41,6 +41,9 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
     case Dim::QueryBlocks: return blocks_of(shape.longest_q(), spec);
     case Dim::KeyBlocks: return blocks_of(shape.longest_k(), spec);
     case Dim::Keys: return has_packed_keys(spec) ? shape.k_tokens() : shape.longest_k();
+    case Dim::ListRows: return (shape.longest_q() + spec.blocks.q - 1) / spec.blocks.q;
+    case Dim::Listed:
+    case Dim::ListedFull: return (shape.longest_k() + spec.blocks.k - 1) / spec.blocks.k;
     case Dim::Pages: return drawn_pages(spec, shape);
     case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;
     case Dim::Positions: {  // all that there is room for: whole pages, or all that rows of x or of Q can be at
@@ -65,6 +68,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (operand.name == "block_table") tensor.role = Role::Table;
   if (operand.name == "shared_prefix") tensor.role = Role::Prefix;
   if (operand.repeats) tensor.role = Role::Scales;
+  if (operand.lists) tensor.role = Role::Blocks;
   if (operand.name == "cos" || operand.name == "sin") tensor.role = Role::Angles;
   if (operand.value) tensor.role = Role::Number;
   const OperandAxes axes = axes_of(operand, spec);
@@ -72,7 +76,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   for (std::size_t i = 0; i < std::size(axes.at); ++i) {
     if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(axes.dims[i], spec, shape);
   }
-  if (operand.repeats && spec.shared_prefix && axes.dims[0] == Dim::Batch)
+  if (tensor.role == Role::Scales && spec.shared_prefix && axes.dims[0] == Dim::Batch)
     tensor.shape[0] = 1;  // a part of K and V, which sequences share
   return tensor;
 }
@@ -171,6 +175,7 @@ class Builder {
   void fill(NamedTensor& tensor) const {
     if (tensor.role == Role::Lengths) return set_lengths(tensor, shape_);
     if (tensor.role == Role::Table) return set_table(tensor, spec_, shape_, seed_);
+    if (tensor.role == Role::Blocks) return set_blocks(tensor, shape_, spec_, seed_);
     if (tensor.role == Role::Prefix) return set_ints(tensor, {drawn_prefix(spec_, shape_)});
     if (tensor.role == Role::Angles) return set_angles(tensor);
     if (tensor.role == Role::Number) return set_number(tensor, number(tensor.name));
@@ -212,11 +217,11 @@ class Builder {
 
 Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
   const auto is_param = [&](const std::string& name, bool scalar) {
-    return std::any_of(spec.params.begin(), spec.params.end(),
-                       [&](const Param& p) { return p.name == name && (p.rank == 0) == scalar; });
+    return std::ranges::any_of(given_params(spec),
+                               [&](const Param& p) { return p.name == name && (p.rank == 0) == scalar; });
   };
   std::string known;
-  for (const Param& param : spec.params)
+  for (const Param& param : given_params(spec))
     known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", param.name, param.rank == 0 ? "a number" : "a file");
   if (known.empty()) known = "none";
   for (const auto& [name, file] : inputs.files) {
@@ -280,16 +285,17 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   Builder builder(spec, shape, inputs, seed, most_bytes);
   for (const Operand& operand : kOperands) {
     if (!operand.belongs_to(spec)) continue;
-    // Scales are drawn all the same; anything else that a call may leave out it leaves out.
+    // Scales and lists of blocks are drawn all the same; anything else that a call may leave out it leaves out.
     if (operand.optional && !operand.repeats && !inputs.files.contains(std::string(operand.name))) continue;
     NamedTensor tensor = tensor_of(operand, spec, shape);
     if (tensor.role == Role::Offsets) {
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
       continue;
     }
-    // A pool and tables have room for any number of pages or positions, and scales may count for several heads.
-    const bool exact = tensor.role != Role::Table && tensor.role != Role::Angles && tensor.role != Role::Scales &&
-                       axes_of(operand, spec).dims[0] != Dim::Pages;
+    // A pool, tables and lists have room for any number of pages, positions or blocks; scales and lists may count for several
+    // heads.
+    const bool exact = tensor.role != Role::Blocks && tensor.role != Role::Table && tensor.role != Role::Angles &&
+                       tensor.role != Role::Scales && axes_of(operand, spec).dims[0] != Dim::Pages;
     FLASHJIT_TRY(tensor.role == Role::Output ? builder.output(std::move(tensor))
                                              : builder.input(std::move(tensor), exact));
   }
@@ -298,7 +304,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   for (std::size_t i = 0; i < shape.q.size(); ++i)
     data.score_count_ += static_cast<std::uint64_t>(spec.heads_q) * static_cast<std::uint64_t>(shape.q[i]) *
                          static_cast<std::uint64_t>(shape.k[i]);
-  for (const Param& param : spec.params) {
+  for (const Param& param : given_params(spec)) {
     const auto given = inputs.scalars.find(param.name);
     if (param.rank == 0) data.scalars_[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;
   }
@@ -307,7 +313,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
                                 ? shape.longest_k()
                                 : std::min(table->shape[1] * spec.page_size, SizeBound::kLargest);
   FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape, room, inputs, data.scalars_));
-  for (const Param& param : spec.params) {
+  for (const Param& param : given_params(spec)) {
     if (param.rank == 0) continue;
     FLASHJIT_TRY(builder.input({param.name, Role::Param, param.dtype, shapes[param.name], {}, param.contents}, false));
   }

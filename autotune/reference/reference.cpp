@@ -7,6 +7,7 @@
 
 #include "fmt/format.h"
 #include "autotune/reference/arithmetic.h"
+#include "autotune/reference/blocks.h"
 #include "autotune/reference/narrowed.h"
 #include "autotune/reference/rope.h"
 #include "compiler/spec/half.h"
@@ -141,6 +142,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     if (spec.dropout > 0 && !arguments.params.contains(name) && !arguments.scalars.contains(name))
       return invalid(fmt::format("reference: {} is missing", name));
   }
+  if (has_blocks(spec)) FLASHJIT_TRY(look_at_lists(spec, arguments, problem.semantics_));
   problem.dropout_ = dropout_of(spec, arguments);
   problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : arguments.q.shape[0];
   return problem;

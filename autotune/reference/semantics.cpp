@@ -4,8 +4,10 @@
 #include <array>
 #include <cmath>
 
+#include "compiler/spec/fields/blocks.h"
 #include "compiler/spec/half.h"
 #include "compiler/spec/operations/options.h"
+#include "templates/block_lists/layout.h"
 
 namespace flashjit::reference {
 namespace {
@@ -107,6 +109,7 @@ class Evaluator {
   }
 
   Item load(const Expr& e) const {
+    if (e->param.name == kBlockStates) return {kBlockListed, {}};  // lists are looked at elsewhere (blocks.h)
     const auto found = arguments_.params.find(e->param.name);
     if (found == arguments_.params.end()) return {0, Dual(NAN)};
     const Tensor& tensor = found->second;

@@ -9,7 +9,7 @@
 #include <llvm/Support/raw_ostream.h>
 
 #include "codegen/host/emit/attention.h"
-#include "codegen/host/before/append.h"
+#include "codegen/host/before/before.h"
 #include "codegen/host/backward.h"
 #include "codegen/host/cpu.h"
 #include "codegen/host/jit.h"
@@ -485,8 +485,7 @@ Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, st
   if (merges(plan.spec)) return merge_kernel(plan.spec);
   if (quantizes(plan.spec)) return quantize_kernel(plan.spec);
   FLASHJIT_ASSIGN(attention, link_attention(plan, naive, object));
-  if (!plan.spec.append) return std::move(attention);
-  return appending_kernel(plan.spec, std::move(attention));
+  return prepared_kernel(plan.spec, std::move(attention));
 }
 
 Result<std::string> optimised_ir(const Plan& plan) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "compiler/choice/cost_parts.h"
+#include "templates/block_lists/layout.h"
 
 namespace flashjit {
 
@@ -29,9 +30,10 @@ Density density_of(const Expr& mask) {
   return {.visits = std::clamp(kOperations / mask->tree_nodes, 2, density.visits), .lattice = density.lattice / 2};
 }
 
-// An environment for head 0 of sequence 0 with zeros in every parameter.
+// An environment for head 0 of sequence 0 with zeros in every parameter. Where lists say which blocks are seen, all are.
 struct SampleEnvironment {
   static constexpr std::int64_t kZero = 0;
+  static constexpr unsigned char kListed = kBlockListed;
   std::vector<ParamValue> values;
   Environment environment;
 
@@ -40,6 +42,7 @@ struct SampleEnvironment {
       value.data = &kZero;
       for (std::int64_t& extent : value.shape) extent = SizeBound::kLargest;
     }
+    if (has_blocks(spec)) values.back().data = &kListed;
     environment.params = &spec.params;
     environment.values = values.data();
     set(Variable::QLen, shape.q_len);

@@ -29,6 +29,10 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
                                                  "parts of o_parts",
                                                  "positions of cos",
                                                  "half the columns that rope of the spec rotates",
+                                                 "heads of lists in the spec",
+                                                 "blocks of queries",
+                                                 "as many as block_index",
+                                                 "as many as full_index",
                                                  "it is one number"};
   return kMeanings[static_cast<std::size_t>(dim)];
 }
@@ -42,6 +46,7 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
     case Dim::PageTokens: return spec.page_size;
     case Dim::PageBlocks: return spec.page_size / std::max(spec.scale_block, 1);
     case Dim::RopePairs: return spec.rope_dims / 2;
+    case Dim::ListHeads: return spec.blocks.heads;
     case Dim::One: return 1;
     default: return -1;
   }

@@ -38,9 +38,13 @@ enum class Dim {
   Parts,
   Positions,
   RopePairs,
+  ListHeads,
+  ListRows,
+  Listed,
+  ListedFull,
   One
 };
-inline constexpr std::size_t kDims = 19;
+inline constexpr std::size_t kDims = 23;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
@@ -65,7 +69,8 @@ enum class OperandStrides {
           // columns
   Row,    // row_stride_batch and row_stride_head, which all of these share
   Table,  // table_stride_batch and table_stride_page
-  Parts   // at `part_strides`, in whatever order the layout has them
+  Parts,  // at `part_strides`, in whatever order the layout has them
+  Lists   // those of a count or, with a dimension more, of an index, in `lists`
 };
 
 struct Operand {
@@ -89,6 +94,7 @@ struct Operand {
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
+  BlockLists KernelParams::* lists = nullptr;
   Int64 KernelParams::* value = nullptr;  // a number: where it goes if a call gives it by value instead
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
@@ -118,6 +124,8 @@ inline constexpr std::string_view kOfAttention =
     "a merge reads o_parts and lse_parts, and quantize reads x; leave it out or use fwd";
 inline constexpr std::string_view kOfBackward = "the spec is no bwd; leave it out or use bwd";
 inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
+inline constexpr std::string_view kOfBlocks =
+    "the spec does not ask for it; add blocks=128 to the spec or leave it out";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
 
 // A launch that appends reads angles one by one, whatever the spec says.
@@ -278,6 +286,26 @@ inline constexpr std::array kOperands = {
             .absent = "the spec does not ask for it; add rope=half(N) to a quantize or leave it out",
             .has_field = false, .optional = true, .pointer = offsetof(KernelParams, positions),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::positions_stride},
+    Operand{.name = "block_count", .what = "How many blocks of keys each block of queries has to ask the mask for",
+            .always_dtype = Dtype::I32, .dims = {Dim::Batch, Dim::ListHeads, Dim::ListRows}, .is_in = has_blocks,
+            .absent = kOfBlocks, .has_field = false, .repeats = true,
+            .pointer = offsetof(KernelParams, listed_blocks.count),
+            .strides_kind = OperandStrides::Lists, .lists = &KernelParams::listed_blocks},
+    Operand{.name = "block_index", .what = "The numbers of these blocks", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::ListHeads, Dim::ListRows, Dim::Listed}, .is_in = has_blocks,
+            .absent = kOfBlocks, .has_field = false, .repeats = true,
+            .pointer = offsetof(KernelParams, listed_blocks.index),
+            .strides_kind = OperandStrides::Lists, .lists = &KernelParams::listed_blocks},
+    Operand{.name = "full_count", .what = "How many blocks of keys each block of queries sees whole",
+            .always_dtype = Dtype::I32, .dims = {Dim::Batch, Dim::ListHeads, Dim::ListRows}, .is_in = has_blocks,
+            .absent = kOfBlocks, .has_field = false, .optional = true, .repeats = true,
+            .pointer = offsetof(KernelParams, full_blocks.count),
+            .strides_kind = OperandStrides::Lists, .lists = &KernelParams::full_blocks},
+    Operand{.name = "full_index", .what = "The numbers of these blocks", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::ListHeads, Dim::ListRows, Dim::ListedFull}, .is_in = has_blocks,
+            .absent = kOfBlocks, .has_field = false, .optional = true, .repeats = true,
+            .pointer = offsetof(KernelParams, full_blocks.index),
+            .strides_kind = OperandStrides::Lists, .lists = &KernelParams::full_blocks},
     Operand{.name = "seed", .what = "The seed of dropout", .always_dtype = Dtype::I64, .dims = {Dim::One}, .is_in = drops,
             .absent = "the spec does not ask for it; add dropout=P to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, seed_at), .value = &KernelParams::seed},

@@ -11,6 +11,7 @@
 #include "compiler/language/gradient.h"
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/fields/blocks.h"
 #include "compiler/spec/fields/dropout.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/fields/gradients.h"
@@ -188,6 +189,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_transposed(spec));
   FLASHJIT_TRY(check_scale(spec));
   FLASHJIT_TRY(check_dropout(spec));
+  FLASHJIT_TRY(check_blocks(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));
   FLASHJIT_TRY(check_bound("q_len", spec.q_len));
   FLASHJIT_TRY(check_bound("k_len", spec.k_len));
@@ -322,6 +324,7 @@ Result<void> check_params_used(const AttentionSpec& spec, const Expr& mask, cons
 }
 
 Result<void> resolve_expressions(AttentionSpec& spec) {
+  take_out_blocks(spec);
   if (spec.mask_text.empty()) FLASHJIT_TRY(declare_params_of(spec.mask, spec.declared));
   if (spec.score_text.empty()) FLASHJIT_TRY(declare_params_of(spec.score, spec.declared));
   std::vector<Param> params;
@@ -331,6 +334,7 @@ Result<void> resolve_expressions(AttentionSpec& spec) {
   }
   FLASHJIT_ASSIGN(mask, resolve("mask", spec.mask, spec.mask_text, params, spec));
   FLASHJIT_ASSIGN(score, resolve("score", spec.score, spec.score_text, params, spec));
+  FLASHJIT_TRY(put_in_blocks(spec, params));
   if (params.size() > kMaxParams) {
     return invalid(fmt::format(
         "params: {} parameters, with those of named masks and scores, are above the limit of {}; merge some into one tensor",
@@ -415,6 +419,7 @@ std::string print(const AttentionSpec& spec) {
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
+  if (has_blocks(spec)) out += " blocks=" + print_blocks(spec);
   if (!spec.mask_text.empty()) out += fmt::format(" mask=\"{}\"", spec.mask_text);
   if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
   if (!spec.declared.empty()) out += fmt::format(" params=\"{}\"", print_params(spec.declared));
@@ -451,6 +456,7 @@ std::string meaning(const AttentionSpec& spec) {
 
 Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(check_dtypes(spec));
+  if (has_blocks(spec) && spec.blocks.heads == 0) spec.blocks.heads = spec.heads_q;
   FLASHJIT_TRY(check_sizes(spec));
   if (implies_k_lens(spec)) spec.k_lens = true;
   if (spec.lse == Lse::none) spec.lse = usual_lse(spec);

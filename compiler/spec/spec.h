@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,11 @@ struct SizeBound {
   bool operator==(const SizeBound&) const = default;
 };
 
+// Lists of blocks of so many queries and keys, for so many heads: 1, the KV heads or the query heads.
+struct BlockSizes {
+  int q = 0, k = 0, heads = 0;
+};
+
 struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge | quantize
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
@@ -42,16 +48,18 @@ struct AttentionSpec {
   Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
   Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
   Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
-  Dtype out_dv = Dtype::BF16;                //   (outputs.h)
+  Dtype out_dv = Dtype::BF16;                //   (fields/outputs.h)
   int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
   int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
   Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
   int page_size = 0;                         // not 0: K and V lie in pages, and `layout` is that of Q and O alone
-  Expr mask;                                 // mask="..."   empty: everything visible
+  BlockSizes blocks;                         // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
+  Expr mask;                                 // mask="..."   empty: everything visible; with blocks: in_blocks() of it
   Expr score;                                // score="..."  empty: s
   std::string mask_text, score_text;         // as written by the user: what is printed
   std::vector<Param> declared;               // params="slope: fp32[1], cap: fp32": those the user declared
-  std::vector<Param> params;                 // declared plus those of named rows, in the order of the parameter block
+  std::vector<Param> params;                 // declared plus those of named rows, in the order of the parameter block;
+                                             // with blocks the last is what is made of lists (fields/blocks.h)
   std::vector<std::string> grads;            // grads="slope, sink": of what bwd writes gradients as well; as `params`,
                                              // and the sink last
   double scale = 0;                          // scale=0.125; 0 means 1/sqrt(d_qk)
@@ -104,6 +112,11 @@ inline bool is_forward(const AttentionSpec& spec) { return spec.operation == Ope
 inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Operation::Backward; }
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
+inline bool has_blocks(const AttentionSpec& spec) { return spec.blocks.q > 0; }
+// The parameters that a call gives.
+inline std::span<const Param> given_params(const AttentionSpec& spec) {
+  return std::span(spec.params).first(spec.params.size() - (has_blocks(spec) ? 1 : 0));
+}
 
 // How Q and O, and how K and V lie in memory. Operations that do not attend do not ask which sequence a token is of, unless
 // blocks of its rows have scales.

@@ -22,9 +22,10 @@ constexpr auto kFlagNames = [] {
   return names;
 }();
 constexpr auto kFieldNames = [] {
-  constexpr std::array<std::string_view, 22> with_values = {
-      "kv",  "out",     "d", "heads", "layout", "mask",  "score",    "params", "grads",     "scale",  "align",
-      "lse", "dropout", "b", "q_len", "k_len",  "bytes", "numerics", "rope",   "rope_base", "scales", "compute"};
+  constexpr std::array<std::string_view, 23> with_values = {
+      "kv",    "out",      "d",     "heads",     "layout",  "mask",    "score", "params",
+      "grads", "scale",    "align", "lse",       "dropout", "b",       "q_len", "k_len",
+      "bytes", "numerics", "rope",  "rope_base", "scales",  "compute", "blocks"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -220,6 +221,20 @@ Result<void> parse_scales(const Word& word, AttentionSpec& spec) {
   return rows != 0 ? Result<void>() : invalid("scales: a block of 0 rows holds nothing; use block(128)");
 }
 
+// "128", "64/128", "64/128/8".
+Result<void> parse_blocks(const Word& word, BlockSizes& blocks) {
+  const std::size_t slash = word.value.find('/');
+  const std::size_t second = slash == word.value.npos ? slash : word.value.find('/', slash + 1);
+  Word sizes = word;
+  sizes.value = word.value.substr(0, second);
+  FLASHJIT_TRY(parse_pair(sizes, blocks.q, blocks.k));
+  if (blocks.q == 0) return invalid("blocks: a block of 0 queries holds nothing; use blocks=128");
+  if (second == word.value.npos) return {};
+  FLASHJIT_ASSIGN(heads, parse_int(word, word.value.substr(second + 1)));
+  blocks.heads = heads;
+  return heads != 0 ? Result<void>() : invalid("blocks: lists for 0 heads; use 1, whose lists count for all");
+}
+
 // "half(64)", "interleaved(128)".
 Result<void> parse_rope(const Word& word, AttentionSpec& spec) {
   const std::size_t open = word.value.find('(');
@@ -340,6 +355,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   if (key == "d") return parse_pair(word, spec.d_qk, spec.d_v);
   if (key == "heads") return parse_pair(word, spec.heads_q, spec.heads_kv);
   if (key == "layout") return parse_layout(word, spec);
+  if (key == "blocks") return parse_blocks(word, spec.blocks);
   if (key == "mask") return parse_text(word, spec.mask_text);
   if (key == "score") return parse_text(word, spec.score_text);
   if (key == "params") return parse_params(word, spec.declared);

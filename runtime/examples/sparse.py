@@ -1,5 +1,6 @@
 """One layer of attention is trained on documents of many lengths, none of them packed or padded by hand: their numbers are a
-tensor, and what that hides is skipped, forward and backward. Then the same on blocks that a tensor chooses.
+tensor, and what that hides is skipped, forward and backward. Then the same on blocks of keys that lists name for each block of
+queries.
 
     sparse.py libflashjit.so [TOKENS]    with PyTorch, on a GPU if there is one
 
@@ -10,18 +11,17 @@ import time
 import flashjit
 
 
-def train(torch, name, tokens, heads, d, mask, seen, **tensors):
-    """Twenty steps towards copying the token before, where the mask lets it. `seen` says the same as `mask`, for PyTorch."""
-    device = next(iter(tensors.values())).device
+def train(torch, name, device, tokens, heads, d, seen, **words):
+    """Twenty steps towards copying the token before, where `words` let it. `seen` says the same for PyTorch."""
     torch.manual_seed(1)
-    x = torch.randn(1, tokens, heads * d, device=device, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32)
+    x = torch.randn(1, tokens, heads * d, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
     wanted = torch.roll(x, 1, dims=1)
     layer = torch.nn.Linear(heads * d, 3 * heads * d, bias=False, device=device, dtype=x.dtype)
     optimizer = torch.optim.Adam(layer.parameters(), lr=2e-3)
     losses, begin = [], 0.0
     for step in range(21):
         q, k, v = layer(x).view(1, tokens, 3, heads, d).unbind(2)
-        o = flashjit.attention(q, k, v, mask=mask, **tensors)
+        o = flashjit.attention(q, k, v, **words)
         loss = (o.reshape(x.shape) - wanted).float().square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -50,12 +50,14 @@ def main(tokens):
 
     ends = torch.sort(torch.randperm(tokens)[:tokens // 200]).values
     doc = torch.bucketize(torch.arange(tokens), ends, right=True).to(torch.int32).to(device)[None]
-    done = train(torch, "documents", tokens, 4, 64, "document(doc) & causal", lambda q, k: (doc[0, q] == doc[0, k]) & (q >= k), doc=doc)
+    seen = lambda q, k: (doc[0, q] == doc[0, k]) & (q >= k)
+    done = train(torch, "documents", device, tokens, 4, 64, seen, mask="document(doc) & causal", doc=doc)
 
     blocks = (tokens + 127) // 128
-    keep = ((torch.rand(4, blocks, blocks) < 0.1) | torch.eye(blocks, dtype=torch.bool)).to(torch.uint8).to(device)
-    seen = lambda q, k: (keep[:, q // 128, k // 128] != 0) & (q >= k)
-    return train(torch, "blocks", tokens, 4, 64, "keep[h, q / 128, k / 128] != 0 & causal", seen, keep=keep) and done
+    keep = ((torch.rand(4, blocks, blocks) < 0.1) | torch.eye(blocks, dtype=torch.bool)).to(device)
+    count, index = keep.sum(-1, dtype=torch.int32), keep.byte().argsort(-1, descending=True).to(torch.int32)
+    seen = lambda q, k: keep[:, q // 128, k // 128] & (q >= k)
+    return train(torch, "blocks", device, tokens, 4, 64, seen, mask="causal", blocks=128, block_count=count, block_index=index) and done
 
 
 if __name__ == "__main__":

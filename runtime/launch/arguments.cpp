@@ -86,7 +86,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
         .ordinal = ordinal_};
   }
   for (std::size_t i = 0; i < kDims; ++i) extents_[i] = extent_of(static_cast<Dim>(i), spec_);
-  for (const Param& param : spec_.params) {
+  for (const Param& param : given_params(spec_)) {
     param_rules_.push_back({.name = param.name,
                             .group = "params.",
                             .dtype = param.dtype,
@@ -116,6 +116,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   Extents extents = extents_;
   Overlaps overlaps;
   FLASHJIT_TRY(fill_operands(call, given, extents, params, overlaps));
+  if (has_blocks(spec_)) FLASHJIT_TRY(check_full_blocks(given));
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
   FLASHJIT_TRY(check_scales(sizes, params));
@@ -125,6 +126,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(fill_gradients(given, params, overlaps));
   if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
   const std::int64_t bytes = workspace_.empty() ? 0 : bytes_of(workspace_, sizes);
+  if (has_blocks(spec_)) shape_block_states(sizes, params);
   const TensorView workspace{.data = call.workspace, .dtype = "u8", .rank = 1, .shape = &bytes};
   if (call.workspace) overlaps.add(workspace, kWorkspace, {.bytes = bytes});
   FLASHJIT_TRY(overlaps.check());
@@ -158,7 +160,7 @@ Result<void> ArgumentChecker::find_operand_of(const ParamView& param, Given& giv
   const std::size_t operand = find_operand(param.name);
   if (operand == kOperands.size()) {
     std::string known;
-    for (const Param& p : spec_.params) known += (known.empty() ? "" : ", ") + p.name;
+    for (const Param& p : given_params(spec_)) known += (known.empty() ? "" : ", ") + p.name;
     return invalid(fmt::format("params.{}: the spec has no parameter of this name; it has {}", param.name,
                                known.empty() ? "none" : known));
   }
@@ -211,14 +213,15 @@ Result<void> ArgumentChecker::place_buffers(const CallArguments& call, const Cal
 const TensorView& ArgumentChecker::repeat(std::size_t operand, const Extents& extents, Given& given) const {
   const TensorView& tensor = *given.operands[operand];
   const OperandAxes& axes = rows_[operand].axes;
-  if (!kOperands[operand].repeats || tensor.rank > axes.rank) return tensor;
+  if (!kOperands[operand].repeats || !tensor.given() || tensor.rank > axes.rank) return tensor;
   Repeated& all = given.repeated[given.repeated_count++];
   all.tensor = tensor;
   const auto dim_at = [&](int i) { return axes.dims[std::ranges::find(axes.at, i) - std::begin(axes.at)]; };
   std::int64_t next = 1;
   for (int i = axes.rank - 1, at = tensor.rank - 1; i >= 0; --i, --at) {
-    const bool repeats = at < 0 || tensor.shape[at] == 1;
-    all.shape[i] = repeats ? extents[static_cast<std::size_t>(dim_at(i))] : tensor.shape[at];
+    const std::int64_t extent = extents[static_cast<std::size_t>(dim_at(i))];  // or what this tensor says
+    const bool repeats = at < 0 || (tensor.shape[at] == 1 && extent >= 0);
+    all.shape[i] = repeats ? extent : tensor.shape[at];
     all.strides[i] = repeats ? 0 : tensor.strides ? tensor.strides[at] : next;
     if (at >= 0) next *= tensor.shape[at];
   }
@@ -252,6 +255,7 @@ Result<void> ArgumentChecker::fill_operands(const CallArguments& call, Given& gi
     std::memcpy(reinterpret_cast<char*>(&params) + operand.pointer, &tensor.data, sizeof tensor.data);
     const auto stride = [&](int dim) { return row.axes.at[dim] < 0 ? 0 : Int64{d.stride[row.axes.at[dim]]}; };
     if (operand.strides_kind == OperandStrides::Token) params.*operand.strides = {stride(0), stride(2), stride(1)};
+    if (operand.strides_kind == OperandStrides::Lists) fill_lists(d, params.*operand.lists);
     if (operand.strides_kind == OperandStrides::Table) {
       params.table_stride_batch = stride(0);
       params.table_stride_page = stride(1);
@@ -281,11 +285,11 @@ Result<void> ArgumentChecker::fill_operands(const CallArguments& call, Given& gi
   return {};
 }
 
-// Returns how many blocks of a sequence have scales. For packed sequences the call says how long the longest is.
-std::int64_t ArgumentChecker::blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent) const {
+// Returns how many blocks of so many rows a sequence has. For packed sequences the call says how long the longest is.
+std::int64_t ArgumentChecker::blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent, int rows) const {
   const bool of_q = tokens == Dim::Queries, packed = of_q ? is_packed(spec_) : has_packed_keys(spec_);
   const std::int64_t longest = of_q ? call.max_q_len : call.max_k_len;
-  return ((packed && longest > 0 ? longest : extent) + spec_.scale_block - 1) / spec_.scale_block;
+  return ((packed && longest > 0 ? longest : extent) + rows - 1) / rows;
 }
 
 Result<void> ArgumentChecker::check_extents(const CallArguments& call, std::size_t operand, const Dimensions& d,
@@ -301,8 +305,10 @@ Result<void> ArgumentChecker::check_extents(const CallArguments& call, std::size
     extent = d.size[at];
     if (spec_.scale_block > 0 && (dim == Dim::Queries || dim == Dim::Keys)) {
       const Dim blocks = dim == Dim::Queries ? Dim::QueryBlocks : Dim::KeyBlocks;
-      extents[static_cast<std::size_t>(blocks)] = blocks_of(call, dim, extent);
+      extents[static_cast<std::size_t>(blocks)] = blocks_of(call, dim, extent, spec_.scale_block);
     }
+    if (has_blocks(spec_) && dim == Dim::Queries)
+      extents[static_cast<std::size_t>(Dim::ListRows)] = blocks_of(call, dim, extent, spec_.blocks.q);
     if (dim != Dim::Offsets) continue;
     if (extent < 1)
       return invalid(fmt::format("{}.shape[0]: 0, must be the number of sequences plus 1", row.rule.name));

@@ -80,11 +80,14 @@ class ArgumentChecker {
                              Overlaps& overlaps) const;
   Result<void> check_extents(const CallArguments& call, std::size_t operand, const Dimensions& d,
                              Extents& extents) const;
-  std::int64_t blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent) const;
+  std::int64_t blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent, int rows) const;
   std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;
   Result<void> check_scales(const CallSizes& sizes, const KernelParams& params) const;
+  static Result<void> check_full_blocks(const Given& given);
+  static void fill_lists(const Dimensions& tensor, BlockLists& lists);
+  void shape_block_states(const CallSizes& sizes, KernelParams& params) const;
   Result<void> check_append(const CallSizes& sizes) const;
   Result<void> check_positions(std::int64_t positions, const CallSizes& sizes, KernelParams& params) const;
   Result<void> check_positions_of_x(std::int64_t positions, const CallSizes& sizes, const KernelParams& params) const;
@@ -107,7 +110,7 @@ class ArgumentChecker {
   HeadGroups groups_;
   bool gpu_, tensor_maps_;
   int ordinal_;
-  std::vector<TensorRule> param_rules_;  // parallel to the parameters of the spec
+  std::vector<TensorRule> param_rules_;  // parallel to the parameters that calls give
   std::vector<int> gradient_params_;     // parameters whose gradients are wanted, ...
   std::vector<std::string> gradient_names_;
   std::vector<TensorRule> gradient_rules_;  // ... parallel to them

@@ -91,6 +91,7 @@ void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
     stack.insert(stack.end(), at->args.begin(), at->args.end());
     if (at->op != Op::Load) continue;
     const auto place = [&](const Param& param) { return std::ranges::find(spec.params, param) - spec.params.begin(); };
+    if (place(at->param) == std::ssize(given_params(spec))) continue;  // states of blocks are made as large as is read
     const bool by_position = uses(at, Variable::Q) || uses(at, Variable::K);
     for (std::size_t i = 0; i < at->args.size(); ++i) {
       const Expr& expr = at->args[i];

@@ -149,6 +149,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, params.items, sm_count_);
     return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
   };
+  if (block_states_ >= 0) params.extra[last_param_].data = buffers[static_cast<std::size_t>(block_states_)];
   if (tile_lists_ >= 0) params.tile_lists = static_cast<int*>(buffers[static_cast<std::size_t>(tile_lists_)]);
   for (const Entry& entry : before_) FLASHJIT_TRY(start(entry));
   if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);

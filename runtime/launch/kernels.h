@@ -24,7 +24,9 @@ class RunnableKernel : public Kernel {
         checker_(plan, ordinal),
         rotated_q_(plan.rotated_q),
         value_rows_(plan.value_rows),
-        tile_lists_(plan.tile_lists) {}
+        block_states_(plan.block_states),
+        tile_lists_(plan.tile_lists),
+        last_param_(std::max<std::size_t>(plan.spec.params.size(), 1) - 1) {}
   const Facts& facts() const override { return facts_; }
   Result<void> run(const Arguments& arguments, void* stream) override;
   Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
@@ -38,7 +40,8 @@ class RunnableKernel : public Kernel {
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
   const Facts facts_;
   const ArgumentChecker checker_;
-  const int rotated_q_, value_rows_, tile_lists_;  // their buffers, as in the plan
+  const int rotated_q_, value_rows_, block_states_, tile_lists_;  // their buffers, as in the plan
+  const std::size_t last_param_;                                  // which `block_states_` is for
 };
 
 class GpuKernel : public RunnableKernel {

@@ -1,10 +1,12 @@
 // Parameters of masks and scores among the arguments of a run, and their gradients.
 #include <algorithm>
 #include <bit>
+#include <climits>
 #include <cmath>
 
 #include <fmt/format.h>
 
+#include "compiler/launches/block_states.h"
 #include "runtime/launch/arguments.h"
 
 namespace flashjit {
@@ -30,14 +32,15 @@ Result<Int64> scalar_bits(const Param& param, double value) {
 
 // Returns the place for a parameter of the spec, or for the gradient of one; null: `param` is neither.
 const ParamView** ArgumentChecker::place_of(const ParamView& param, Given& given) const {
-  if (const auto own = std::ranges::find(spec_.params, param.name, &Param::name); own != spec_.params.end())
-    return &given.params[own - spec_.params.begin()];
+  const std::span<const Param> params = given_params(spec_);
+  if (const auto own = std::ranges::find(params, param.name, &Param::name); own != params.end())
+    return &given.params[own - params.begin()];
   const auto gradient = std::ranges::find(gradient_names_, param.name);
   return gradient == gradient_names_.end() ? nullptr : &given.gradients[gradient - gradient_names_.begin()];
 }
 
 Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const {
-  for (std::size_t i = 0; i < spec_.params.size(); ++i) {
+  for (std::size_t i = 0; i < param_rules_.size(); ++i) {
     const Param& param = spec_.params[i];
     const ParamView* found = given.params[i];
     const std::string_view kind = param.rank == 0 ? "scalars" : "params";
@@ -62,6 +65,31 @@ Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& para
     }
   }
   return {};
+}
+
+// The states of blocks are no tensor of the call: whoever launches makes them.
+void ArgumentChecker::shape_block_states(const CallSizes& sizes, KernelParams& params) const {
+  const BlockCounts blocks = block_counts(spec_.blocks, sizes);
+  const std::int64_t size[] = {sizes.batch, spec_.blocks.heads, blocks.q, blocks.k};
+  Int64 stride = 1;
+  for (std::size_t i = std::size(size), at = param_rules_.size(); i-- > 0; stride *= size[i]) {
+    params.extra[at].stride[i] = stride;
+    params.extra_size[at][i] = size[i];
+  }
+}
+
+Result<void> ArgumentChecker::check_full_blocks(const Given& given) {
+  const bool has_count = given.operands[operand("full_count")]->given(),
+             has_index = given.operands[operand("full_index")]->given();
+  if (has_count == has_index) return {};
+  return invalid(fmt::format("{}: missing, and {} is given; give both, or none where no block is full",
+                             has_count ? "full_index" : "full_count", has_count ? "full_count" : "full_index"));
+}
+
+void ArgumentChecker::fill_lists(const Dimensions& tensor, BlockLists& lists) {
+  const bool is_index = tensor.rank == std::ssize(lists.index_stride);
+  std::copy_n(tensor.stride, tensor.rank, is_index ? lists.index_stride : lists.count_stride);
+  if (is_index) lists.most = static_cast<int>(std::min<std::int64_t>(tensor.size[tensor.rank - 1], INT_MAX));
 }
 
 // As large as the parameters that they are the gradients of.

@@ -8,6 +8,7 @@
 #include "fmt/ranges.h"
 #include "tests/random/operations/append_generator.h"
 #include "tests/random/operations/backward_generator.h"
+#include "tests/random/operations/blocks_generator.h"
 #include "tests/random/cache_elements.h"
 #include "tests/random/cache_generator.h"
 #include "tests/random/draws.h"
@@ -45,7 +46,7 @@ class Generator {
     poison_new_rows();
     write_spec();
     case_.any_schedule = true;
-    return draw_linear(draw_compute(draw_dropout(draw_shared_prefix(std::move(case_)))));
+    return draw_linear(draw_compute(draw_dropout(draw_blocks(draw_shared_prefix(std::move(case_))))));
   }
 
   Case make(const FixedCase& row) {
@@ -69,7 +70,7 @@ class Generator {
     case_.spec = row.spec;
     case_.independent = false;
     case_.side_by_side = row.side_by_side;
-    return take_dropout(take_shared_prefix(std::move(case_)));
+    return take_blocks(take_dropout(take_shared_prefix(std::move(case_))));
   }
 
  private:
@@ -434,8 +435,7 @@ class Generator {
   }
 
   void write_spec() {
-    std::string& text = case_.spec;
-    text = fmt::format("fwd {} d={}", flashjit::name(dtype_), d_qk_);
+    std::string& text = case_.spec = fmt::format("fwd {} d={}", flashjit::name(dtype_), d_qk_);
     if (d_v_ != d_qk_) text += fmt::format("/{}", d_v_);
     text += fmt::format(" heads={}", heads_q_);
     if (heads_kv_ != heads_q_) text += fmt::format("/{}", heads_kv_);

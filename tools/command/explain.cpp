@@ -9,6 +9,7 @@
 
 #include "autotune/measure/shape.h"
 #include "compiler/launches/append.h"
+#include "compiler/launches/block_states.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/families/family.h"
 #include "compiler/narrowing.h"
@@ -75,8 +76,8 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
   }
   const FamilyRow& family = *plan.schedule.family;
   if (all)
-    text +=
-        family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan) + describe_tile_lists(plan);
+    text += family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan) +
+            describe_block_states(plan) + describe_tile_lists(plan);
   if (all && family.explain_tuned)
     text += family.explain_tuned(Problem(plan.spec, plan.target, plan.tiles), plan.schedule);
   const std::vector<std::string> notes = plan.all_notes();

@@ -136,7 +136,8 @@ typedef struct flashjit_prepare_options {
  * the KV heads (with `v_in_k` no "v_new"); with `rope` "cos" and "sin", float32 [positions, half the columns that
  * rotate], and of quantize "positions", int32 [batch, tokens], which may be left out. With `dropout` "seed" and "offset"
  * are int64 [1], which a launch reads when it runs, or scalars. With `v_transposed` v is [batch, KV heads, d, keys],
- * packed [KV heads, d, tokens].
+ * packed [KV heads, d, tokens]. With `blocks` lists are int32: "block_count" [batch, heads of lists, blocks of queries]
+ * and "block_index" with a dimension more, and "full_count" and "full_index", both or none.
  */
 typedef struct flashjit_param {
   const char* name;

@@ -82,7 +82,8 @@ struct Arguments {
   // max_q_len or max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new",
   // shaped like q with the KV heads, and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half
   // the columns that rotate], and of quantize "positions", i32 [batch, tokens], which may be left out; with `dropout`
-  // "seed" and "offset", i64 [1], which a launch reads when it runs.
+  // "seed" and "offset", i64 [1], which a launch reads when it runs; with `blocks` lists, i32: "block_count" [batch, heads
+  // of lists, blocks of queries] and "block_index" with a dimension more, and "full_count" and "full_index", both or none.
   std::map<std::string, Tensor, std::less<>> params;
   std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name; "seed" and "offset"
                                                        // may be here, too

@@ -6,7 +6,7 @@ import functools
 import re
 import sys
 import threading
-from typing import Any, Literal, Mapping, Sequence, TypeVar, overload
+from typing import Any, Literal, Mapping, Sequence, TypeVar, Union, overload
 
 from flashjit import tensors
 from flashjit.capi import InvalidError
@@ -18,15 +18,18 @@ from flashjit.values import address, in_words_of_calls, integer, number, shown, 
 
 # Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
-            "sin": "", "block_table": "", "scale_q": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
+            "sin": "", "block_table": "", "block_count": "", "block_index": "", "full_count": "", "full_index": "",
+            "scale_q": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
 # Those whose addresses and strides `bytes=` promises something of.
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
 # What a call makes, or is for bwd: no names of parameters here.
 RESERVED = ("o", "lse", "max_logit", "do", "dlse", "dq", "dk", "dv", "dsink")
-_KEYWORDS = ("mask", "score", "lse", "layout", "scale", "align", "spec", "out", "stream", "max_q_len", "max_k_len", "seed", "offset", *OPERANDS)
+_KEYWORDS = ("mask", "score", "lse", "layout", "scale", "align", "blocks", "spec", "out", "stream", "max_q_len", "max_k_len", "seed", "offset",
+             *OPERANDS)
 _LEFT_OUT = ('v: there is none; where it is the first columns of k (v_in_k), use flashjit.Engine.prepare and Kernel.run')
 
 Array = TypeVar("Array")  # PyTorch's tensors, NumPy's arrays, and what speaks DLPack
+Blocks = Union[int, Sequence[int], None]  # of as many queries as keys, or of queries and keys
 
 _engines: dict[tuple[int, int], Engine] = {}
 _making = threading.RLock()  # a signal's handler may call attention() while its thread makes an engine
@@ -98,6 +101,18 @@ def word(words: str, name: str) -> str | None:
     """The value of a field whose value has no blanks."""
     found = re.search(rf"(?:^|\s){name}=(\S+)", unquoted(words))
     return found.group(1) if found else None
+
+
+def _with_blocks(spec: str, blocks: Blocks, params: Mapping[str, Any]) -> str:
+    """The spec with `blocks`, and with how many heads have lists of their own."""
+    sizes = [blocks, blocks] if isinstance(blocks, int) else blocks
+    if isinstance(sizes, str) or not isinstance(sizes, Sequence) or len(sizes) != 2:
+        raise InvalidError(f"blocks: {shown(blocks)} is neither a number of tokens nor two, those of queries and of keys, as in (64, 128)")
+    if not isinstance(spec, str):
+        raise InvalidError(f"spec: {shown(spec)} is no text")
+    shapes = [tuple(getattr(params.get(name), "shape", ())) for name in ("block_count", "full_count")]
+    heads = max((shape[-2] if len(shape) > 1 else 1 for shape in shapes if shape), default=1)
+    return f"{spec} blocks={integer('blocks', sizes[0])}/{integer('blocks', sizes[1])}/{heads}".lstrip()
 
 
 def axes_of(words: str) -> tuple[int, int, int]:
@@ -226,34 +241,39 @@ def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
 
 @overload
 def attention(q: Array, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: Literal[False] = False,
-              layout: str = "bshd", scale: float | None = None, align: str | None = None, spec: str = "", out: Any = None,
-              stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> Array: ...
+              layout: str = "bshd", scale: float | None = None, align: str | None = None, blocks: Blocks = None,
+              spec: str = "", out: Any = None, stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0,
+              **params: Any) -> Array: ...
 
 
 @overload
 def attention(q: Array, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: Literal[True, "ln", "log2"],
-              layout: str = "bshd", scale: float | None = None, align: str | None = None, spec: str = "", out: Any = None,
-              stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> tuple[Array, Array]: ...
+              layout: str = "bshd", scale: float | None = None, align: str | None = None, blocks: Blocks = None,
+              spec: str = "", out: Any = None, stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0,
+              **params: Any) -> tuple[Array, Array]: ...
 
 
 @overload
 def attention(q: Array, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str,
-              layout: str = "bshd", scale: float | None = None, align: str | None = None, spec: str = "", out: Any = None,
-              stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> Array | tuple[Array, Array]: ...
+              layout: str = "bshd", scale: float | None = None, align: str | None = None, blocks: Blocks = None,
+              spec: str = "", out: Any = None, stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0,
+              **params: Any) -> Array | tuple[Array, Array]: ...
 
 
 def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str = False,
-              layout: str = "bshd", scale: float | None = None, align: str | None = None, spec: str = "", out: Any = None,
-              stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> Any:
+              layout: str = "bshd", scale: float | None = None, align: str | None = None, blocks: Blocks = None,
+              spec: str = "", out: Any = None, stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0,
+              **params: Any) -> Any:
     """Attention of `q` over `k` and `v`, as one kernel that is made for this kind of call, once.
 
     Tensors are PyTorch's (with gradients, on the current stream), NumPy's (on the processor), or anything with
     __dlpack__: [batch, tokens, heads, d] for layout="bshd", [batch, heads, tokens, d] for "bhsd", [tokens, heads, d] for
     "packed". There may be fewer heads of k and v than of q. `mask`, `score`, `scale` and `align` are fields of the spec
     (compiler/SPEC.md), and `spec` is for the others, as text. Tensors and numbers that mask and score read are given by
-    their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. With `lse` (True, "ln", "log2") there
-    are two results. `out` is what the result is written into. `stream` is a CUDA stream as a number, for others than
-    PyTorch and CuPy.
+    their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. With `blocks`, a number of tokens or
+    two, those of queries and of keys, lists (`block_count`, `block_index`, `full_count`, `full_index`) say which blocks are
+    seen. With `lse` (True, "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a
+    CUDA stream as a number, for others than PyTorch and CuPy.
 
     >>> import flashjit, numpy
     >>> q = numpy.random.rand(2, 300, 8, 64).astype("float32")
@@ -274,6 +294,8 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
     """
     if stream is not None:
         stream = address("stream", stream)
+    if blocks is not None:
+        spec = _with_blocks(spec, blocks, params)
     if tensors.is_torch(q):
         try:
             return (_torch_attention or _on_torch())(q, k, v, (mask, score, lse, layout, scale, align, spec), out, stream, max_q_len,
@@ -287,8 +309,10 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
 
 
 def plan_of(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str = False, layout: str = "bshd",
-            scale: float | None = None, align: str | None = None, spec: str = "", **params: Any) -> Text:
+            scale: float | None = None, align: str | None = None, blocks: Blocks = None, spec: str = "", **params: Any) -> Text:
     """The plan of the kernel that attention() takes for these arguments."""
+    if blocks is not None:
+        spec = _with_blocks(spec, blocks, params)
     words = words_of(mask, score, lse, layout, scale, align, spec)
     given, scalars = split(params)
     views = {name: tensors.view(value, name) for name, value in {"q": q, "k": k, "v": v, **given}.items()}

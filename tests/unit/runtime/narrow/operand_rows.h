@@ -133,6 +133,10 @@ inline std::vector<Expected> of_backward() {
   };
 }
 
+inline Expected of_blocks(const Shape& shape, std::string name, decltype(Expected::pointer) pointer) {
+  return add(also_of_bwd(everywhere(shape)), std::move(name), "i32", "blocks=128", std::move(pointer));
+}
+
 // In the order of the table, as fields of arguments are.
 inline const std::vector<Expected>& expected() {
   static const std::vector<Expected> rows = [] {
@@ -144,6 +148,10 @@ inline const std::vector<Expected>& expected() {
                 row([](P p) -> const void* { return p.sin; })),
             add(of_quantize({2, 5}, {2, 5}, {10}), "positions", "i32", "rope=half(32)",
                 row([](P p) -> const void* { return p.positions; })),
+            of_blocks({2, 4, 1}, "block_count", row([](P p) -> const void* { return p.listed_blocks.count; })),
+            of_blocks({2, 4, 1, 3}, "block_index", row([](P p) -> const void* { return p.listed_blocks.index; })),
+            of_blocks({2, 4, 1}, "full_count", row([](P p) -> const void* { return p.full_blocks.count; })),
+            of_blocks({2, 4, 1, 2}, "full_index", row([](P p) -> const void* { return p.full_blocks.index; })),
             add(number(), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; })),
             add(number(), "offset", "i64", "dropout=0.1", row([](P p) -> const void* { return p.offset_at; }))};
     std::ranges::move(last, std::back_inserter(all));
