@@ -84,7 +84,8 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
 Expr first_wide_part(const AttentionSpec& spec, const TileAnalysis& tiles) {
   const VariableRanges ranges = variable_ranges(spec);
   for (const Expr* expr :
-       {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+       {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see,
+        &tiles.may_see_in_blocks}) {
     if (const Expr part = *expr ? wide_part(*expr, ranges) : Expr()) return part;
   }
   return Expr();
@@ -176,6 +177,17 @@ std::string why_family(const Plan& plan, const Schedule& pins) {
                      why_passed_over(first, plan, pins));
 }
 
+// Blocks that a mask reads are looked at for the tiles of the schedule. Launches of gradients have several sizes.
+void look_at_blocks(Plan& plan) {
+  constexpr int kWidest = 128;
+  const KernelConfig& c = plan.config;
+  const TileSizes sizes =
+      is_backward(plan.spec) ? TileSizes{kWidest, kWidest} : TileSizes{std::max(queries_per_tile(c), 1), c.tile_kv};
+  // With many blocks in a tile there may be too much to ask.
+  if (const Expr may_see = analyse_tiles(plan.spec.mask, Axis::Keys, sizes).may_see_in_blocks)
+    plan.tiles.may_see_in_blocks = may_see;
+}
+
 // Adds what a call launches, and the buffers between: schedule and config say it, whatever the passes do.
 void add_launches(Plan& plan) {
   plan.head_groups.row_bytes = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
@@ -219,6 +231,7 @@ Result<Plan> draft_plan(const AttentionSpec& spec, const Target& target, const S
   FLASHJIT_ASSIGN(schedule, choose(*plan.candidates, spec, target, pins));
   plan.schedule = schedule;
   plan.config = config_of(problem, schedule);
+  if (plan.tiles.may_see_in_blocks) look_at_blocks(plan);
   FLASHJIT_ASSIGN(program, run_passes({problem, plan.schedule, plan.config}, sink, sink != nullptr));
   FLASHJIT_TRY(check_honoured(program, name(schedule.family), schedule.family->honoured));
   add_launches(plan);

@@ -247,6 +247,7 @@ std::string limit_functions(const Plan& plan) {
   const TileAnalysis &t = plan.tiles, &of_keys = plan.query_tiles;
   const Expr none = Expr::integer(0), all = Expr::variable(Variable::KLen), yes = Expr::boolean(true),
              every = Expr::variable(Variable::QLen);
+  const Expr& may_see = plan.config.list_heads == 0 && t.may_see_in_blocks ? t.may_see_in_blocks : t.may_see;
   constexpr std::string_view kQueries = "{0} q_lo, {0} q_hi", kKeys = "{0} k_lo, {0} k_hi",
                              kBoth = "{0} q_lo, {0} q_hi, {0} k_lo, {0} k_hi";
   struct Limit {
@@ -259,7 +260,7 @@ std::string limit_functions(const Plan& plan) {
       {"Keys before this one are not visible to all of q_lo..q_hi.", "int full_begin", kQueries, t.full_begin, none},
       {"Keys from this one on are not visible to all of q_lo..q_hi.", "int full_end", kQueries, t.full_end, all},
       {"False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool may_see", kBoth,
-       t.may_see ? t.may_see : yes, yes}};
+       may_see ? may_see : yes, yes}};
   if (is_backward(plan.spec)) {
     // Behind the last query S is 0, of which a score may make no number: then the last tile is one with mask code.
     const bool is_hidden = plan.spec.score && !is_number_at_zero(plan.spec.score);

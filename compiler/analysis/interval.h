@@ -64,9 +64,16 @@ struct TileAnalysis {
   Expr full_begin, full_end;   // every pair in [full_begin, full_end) is visible; empty when begin >= end
   Expr may_see;                // over both tiles, q_lo q_hi k_lo k_hi: false only if no pair of the two is visible.
                                // Empty Expr when the range [begin, end) has no holes worth testing.
+  Expr may_see_in_blocks;      // the same, which also reads what the mask reads once for a block of positions, for who has
+                               // no lists of tiles. Empty Expr when it reads nothing so.
   bool line_is_range = false;  // for a tile of one position both ranges are the same: it is visible there, nowhere else
 };
-TileAnalysis analyse_tiles(const Expr& mask, Axis along = Axis::Keys);  // an empty mask: everything visible
+// Tiles for which may_see_in_blocks is exact; of others, and of those that begin elsewhere, it may be true too often.
+struct TileSizes {
+  int q = 1, kv = 1;
+};
+// An empty mask: everything visible.
+TileAnalysis analyse_tiles(const Expr& mask, Axis along = Axis::Keys, const TileSizes& sizes = {});
 
 // The same, evaluated: what a tile of the range is for a tile of the other axis. For tests, the cost model and explain.
 enum class TileClass { Empty, Mixed, Full };

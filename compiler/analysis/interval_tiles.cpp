@@ -8,10 +8,13 @@
 // and nothing, which is always sound.
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "compiler/language/expr_rules.h"
 #include "compiler/analysis/interval.h"
 #include "compiler/analysis/interval_bounds.h"
+#include "compiler/analysis/block_probes.h"
+#include "compiler/analysis/read_axes.h"
 
 namespace flashjit {
 namespace {
@@ -52,7 +55,8 @@ constexpr int kMaxWrittenBound = 1024;  // the same with shared ones counted at 
 
 class TileSolver {
  public:
-  explicit TileSolver(Axis along) : axis_(along) {}
+  // `sizes`: tests of holes read what a mask reads once for a block, for such tiles; null: they read nothing.
+  TileSolver(Axis along, const TileSizes* sizes) : axis_(along), sizes_(sizes) {}
   TileAnalysis analyse(const Expr& mask);
 
  private:
@@ -92,6 +96,7 @@ class TileSolver {
   void set_limits(const Range& range, Expr& begin, Expr& end);
 
   const Axis axis_;
+  const TileSizes* const sizes_;
   const AxisVariables along_ = variables_of(axis_), across_ = variables_of(other(axis_));
   const VariableRanges ranges_ = widest_ranges(axis_);
   Simplifier simplifier_{ranges_};
@@ -375,6 +380,11 @@ Region TileSolver::region(const Expr& e, bool negated) {
   const auto& args = e->args;
   // Independent of q and k: the same for the whole tile.
   if (!has_position(e) && !uses(e, across_.position)) return guarded(condition(negated ? ~e : e));
+  if (const Expr seen = sizes_ ? seen_in_blocks(negated ? ~e : e, *sizes_) : kNone) {
+    Region in_blocks = unknown();
+    in_blocks.holes = tidy(seen);
+    return in_blocks;
+  }
   switch (e->op) {
     case Op::Not: return region(args[0], !negated);
     case Op::And:
@@ -430,7 +440,13 @@ TileAnalysis TileSolver::analyse(const Expr& mask) {
 
 }  // namespace
 
-TileAnalysis analyse_tiles(const Expr& mask, Axis along) { return TileSolver(along).analyse(mask); }
+TileAnalysis analyse_tiles(const Expr& mask, Axis along, const TileSizes& sizes) {
+  TileAnalysis tiles = TileSolver(along, nullptr).analyse(mask);
+  if (!mask || !uses(mask, Op::Load)) return tiles;
+  const Expr may_see = TileSolver(along, &sizes).analyse(mask).may_see;
+  if (may_see && reads_at(may_see, Variable::QLo, Variable::KLo)) tiles.may_see_in_blocks = may_see;
+  return tiles;
+}
 
 TileClass classify(const TileAnalysis& analysis, Environment environment, std::int64_t q_lo, std::int64_t q_hi,
                    std::int64_t k_lo, std::int64_t k_hi) {

@@ -86,6 +86,16 @@ std::int64_t equal_run(const Expr& e, Variable variable) {
   return run;
 }
 
+Expr at_positions(const Expr& e, const Expr& q, const Expr& k) {
+  if (!changes(e)) return e;
+  if (e->op == Op::Variable) return e->variable == Variable::Q ? q : k;
+  std::vector<Expr> made;
+  for (const Expr& arg : e->args) made.push_back(at_positions(arg, q, k));
+  if (e->op == Op::Load) return Expr::load(e->param, std::move(made));
+  Result<Expr> whole = Expr::make(e->op, std::move(made));
+  return whole ? *whole : Expr();
+}
+
 SeparatedMask separate_reads(const Expr& mask) {
   SeparatedMask separated;
   separated.visible = Separator{separated}.without_reads(simplify(mask));

@@ -24,6 +24,9 @@ std::int64_t block_of_reads(const Expr& mask, Variable variable);
 // all of them have.
 std::int64_t equal_run(const Expr& e, Variable variable);
 
+// `e` with these in place of the positions of a query and a key.
+Expr at_positions(const Expr& e, const Expr& q, const Expr& k);
+
 // Has a mask parts that are worth finding once for a query, or for a key: what it reads, or computes of one of them alone?
 bool has_parts_along_one(const Expr& mask);
 

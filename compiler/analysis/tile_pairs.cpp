@@ -86,17 +86,6 @@ Expr PairSolver::value_of(const Expr& e, bool upper) {
   return Expr::scalar(upper ? values_.back().most : values_.back().least);
 }
 
-// `e` with these in place of the positions of a query and a key.
-Expr at_positions(const Expr& e, const Expr& q, const Expr& k) {
-  if (!changes(e)) return e;
-  if (e->op == Op::Variable) return e->variable == Variable::Q ? q : k;
-  std::vector<Expr> made;
-  for (const Expr& arg : e->args) made.push_back(at_positions(arg, q, k));
-  if (e->op == Op::Load) return Expr::load(e->param, std::move(made));
-  Result<Expr> whole = Expr::make(e->op, std::move(made));
-  return whole ? *whole : Expr();
-}
-
 // A condition with one answer for so many queries and keys is asked once in each such part of two tiles. A part behind the
 // ends is the last one before them.
 Known PairSolver::in_parts(const Expr& e, std::int64_t part_q, std::int64_t part_kv) const {

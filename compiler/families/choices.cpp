@@ -14,10 +14,20 @@ int score_registers(const AttentionSpec& spec) {
   return loads_per_key(spec.score) ? kAddressesAndValues : 0;
 }
 
-bool keys_differ_by_head(const Problem& problem) { return problem.config.has_mask && differ_by_head(problem.tiles); }
+// Holes may be those of a KV head, or of a query head that is alone.
+bool keys_differ_by_head(const Problem& problem) {
+  const TileAnalysis& tiles = problem.tiles;
+  const bool alone = problem.spec.heads_q == problem.spec.heads_kv;
+  for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end})
+    if (*expr && (uses(*expr, Variable::H) || uses(*expr, Variable::Hk))) return true;
+  for (const Expr* expr : {&tiles.may_see, &tiles.may_see_in_blocks})
+    if (*expr && !alone && uses(*expr, Variable::H)) return true;
+  return false;
+}
 
 bool differ_by_head(const TileAnalysis& tiles) {
-  for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+  for (const Expr* expr :
+       {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see, &tiles.may_see_in_blocks}) {
     if (*expr && (uses(*expr, Variable::H) || uses(*expr, Variable::Hk))) return true;
   }
   return false;

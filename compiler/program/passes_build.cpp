@@ -196,7 +196,7 @@ Result<Program> analyse_mask(Program p, const PassContext& context) {
     // Most loops go from the last tile down: with a causal mask the mixed tiles come first and the rest is plain.
     const bool from_first = context.schedule.family->from_first;
     FLASHJIT_TRY(s.attributes.set("direction", std::string(from_first ? "first_to_last" : "last_to_first"), kAnalyse));
-    if (masked && context.problem.tiles.may_see) return s.attributes.set("holes", std::string("may_see"), kAnalyse);
+    if (context.config.mask_has_holes) return s.attributes.set("holes", std::string("may_see"), kAnalyse);
     return {};
   }));
   return p;

@@ -203,7 +203,8 @@ TEST(KeyFault, EveryPartOfAHostPlan) {
     std::function<void(Plan&)> change;
   };
   const Expr seven = Expr::integer(7);
-  const Row tiles[] = {{"along", nullptr},  // that of keys, always
+  const Row tiles[] = {{"along", nullptr},              // that of keys, always
+                       {"may_see_in_blocks", nullptr},  // processors have maps of tiles instead
                        {"begin", [&](Plan& p) { p.tiles.begin = seven; }},
                        {"end", [&](Plan& p) { p.tiles.end = seven; }},
                        {"full_begin", [&](Plan& p) { p.tiles.full_begin = seven; }},

@@ -61,7 +61,7 @@ class Generator {
     elements_.take(spec, data_ == Data::Codes, data_ == Data::Scales);
     if (spec.append) cache_.own_ends(q_lens_);
     measure_lengths();
-    for (const Param& param : spec.params) drawn_params_.push_back(draw_values(random_, context(), param));
+    for (const Param& param : given_params(spec)) drawn_params_.push_back(draw_values(random_, context(), param));
     draw_tensors();
     fill_inputs();
     place_extremes(row.jump, spec.effective_scale());

@@ -154,7 +154,8 @@ bool ranges_use_head(const Problem& problem) {
   const AttentionSpec& spec = problem.spec;
   const TileAnalysis& tiles = problem.tiles;
   if (!spec.mask || !uses(spec.mask, Variable::H)) return false;
-  for (const Expr* expr : {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see}) {
+  for (const Expr* expr :
+       {&tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see, &tiles.may_see_in_blocks}) {
     if (*expr && uses(*expr, Variable::H)) return true;
   }
   return false;
