@@ -146,5 +146,39 @@ def test_a_graph_takes_other_lists():
             assert (got - want).abs().max() < 0.02 * max(1, want.abs().max().item())
 
 
+# Kernels that leave out tiles, by lists or step by step, and how many queries they take.
+_LOOPS = (("family=hopper,tiles=list", "fwd", 1300), ("family=hopper_backward,tiles=list", "bwd", 1300),
+          ("family=hopper_backward,tiles=range,dq=launch", "bwd", 1300), ("family=sync,tiles=list", "fwd", 1300),
+          ("family=sync,tiles=range", "fwd", 1300), ("family=sync_backward", "bwd", 1300), ("family=decode", "fwd", 2))
+
+
+def test_blocks_that_no_list_has_are_not_visited():
+    """There is NaN in their rows, which even a weight of 0 would carry into the result."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    if not setting.gpu:
+        raise Skip("no GPU that PyTorch can use")
+    engine = flashjit.Engine("gpu")
+    for pins, operation, queries in _LOOPS:
+        if "hopper" in pins and engine.target != "sm_90a":
+            continue
+        q, k, v, given = setting.tensors((2, queries, 4, 64), (2, 2000, 2, 64), (2, 2000, 2, 64), (2, queries, 4, 64))
+        seen = torch.tensor([column for column in range(16) if column % 3 != 1], device=setting.device)
+        count, index = draw_for(setting, 2, -(-queries // 128), len(seen), 3)
+        lists = {"block_count": count, "block_index": seen[index.long()].to(torch.int32)}
+        o, lse = flashjit.attention(q, k, v, mask="causal", blocks=128, lse=True, **lists)
+        hidden = torch.arange(2000, device=setting.device) // 128 % 3 == 1
+        k[:, hidden], v[:, hidden] = float("nan"), float("nan")
+        results = {"o": torch.full_like(q, float("nan"))}
+        if operation == "bwd":
+            results = {"dq": torch.full_like(q, float("nan")), "dk": torch.full_like(k, float("nan")), "dv": torch.full_like(v, float("nan"))}
+            lists.update({"o": o, "lse": lse, "do": given})
+        spec = f'{operation} bf16 d=64 heads=4/2 blocks=128/128/2 mask="causal"'
+        engine.prepare(spec, schedule=pins).run(q=q, k=k, v=v, **lists, **results)
+        for name, result in results.items():
+            assert result.isfinite().all(), (pins, name)
+            assert name != "o" or (result - o).abs().max() < 0.02, pins
+
+
 if __name__ == "__main__":
     harness.main(globals())

@@ -213,12 +213,16 @@ std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r
          footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
 }
 
+// Says how tensors that a mask reads were counted: their contents are not known.
+std::string guess_text(const AttentionSpec& spec) {
+  if (has_blocks(spec)) return " (counted as if the lists of the call had all blocks)";
+  return fmt::format(" (counted as if `{}`, which the mask reads, were 0)", params_of(spec.mask)[0].name);
+}
+
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all) {
   const Prediction& p = r.predicted;
-  std::string text = fmt::format(
-      "what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
-      r.exact ? ""
-              : fmt::format(" (counted as if `{}`, which the mask reads, were 0)", params_of(plan.spec.mask)[0].name));
+  std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
+                                 r.exact ? "" : guess_text(plan.spec));
   text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
                       r.visible * 100);
   text += fmt::format(

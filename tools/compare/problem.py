@@ -5,6 +5,7 @@ import random
 
 import torch
 
+from compare import sparse
 from compare.rows import SOFTCAP, WINDOW
 from flashjit.calls import dropped_share
 
@@ -101,6 +102,8 @@ class Problem:
         elif row.score.startswith("bias_"):
             dtype = DTYPES[row.score.removeprefix("bias_")]
             self.params["table"] = torch.randn(row.heads, row.s, row.s, device=device, dtype=dtype)
+        if row.block or row.documents:
+            self.params.update(sparse.params_of(row, device))
         if row.dropout:
             self.params.update({name: torch.randint(1 << 40, (1,), device=device) for name in ("seed", "offset")})
             self.kept = self.kept_weights(engine.prepare(row.spec_of("fwd")))
@@ -214,11 +217,15 @@ class Problem:
             s = s + self.params["table"][head, q].to(s.dtype)
         if self.row.mask == "full":
             return s
+        if self.row.mask == "blocks":
+            return s.masked_fill(sparse.hidden(self, head, q[:, None], k), -math.inf)
         if self.row.mask == "tree":
             draft = (k + count - s.shape[1]).clamp(min=0)
             seen = self.params["ancestors"][batch, index][:, draft // 64] >> draft % 64 & 1
             return s.masked_fill((k >= s.shape[1] - count) & (seen == 0), -math.inf)
         hidden = k > q[:, None]
+        if self.row.mask == "documents":
+            hidden = hidden | sparse.hidden(self, head, q[:, None], k)
         if self.row.mask == "window":
             hidden = hidden | (k <= q[:, None] - WINDOW)
         return s.masked_fill(hidden, -math.inf)

@@ -4,10 +4,10 @@ import json
 import math
 import statistics
 
-from compare import rows
+from compare import rows, sparse_rows
 
 SHOWN = {"before": "before", "unshared": "unshared", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer",
-         "flashmla": "FlashMLA", "efficient": "efficient", "products": "products", "torch": "PyTorch"}
+         "fa4": "FA4", "cudnn_blocks": "cuDNN blocks", "flashinfer_blocks": "FlashInfer blocks", "flashmla": "FlashMLA", "efficient": "efficient", "products": "products", "torch": "PyTorch"}
 PEERS = tuple(SHOWN)
 
 
@@ -240,6 +240,7 @@ def figures(results, products, tables, wanted):
     made = peer_figures(results, wanted) + product_figures(results, products, wanted)
     for of_table in (backward_figures, drawn_figures, drawn_cache_figures, decode_figures, cache_figures, mla_figures, prefix_figures, mixed_figures):
         made += of_table(results, wanted)
+    made += sparse_rows.figures_of(results, wanted, figure)
     for table in tables:
         made += ratio_figures(results, table, wanted)
     return made + error_figures(results)

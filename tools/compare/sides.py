@@ -4,8 +4,9 @@ import importlib.util
 import torch
 import torch.nn.functional as F
 
+from compare import sparse
 from compare.gradients import backward_of
-from compare.rows import SOFTCAP, WINDOW
+from compare.rows import SOFTCAP, SPARSE_TABLES, WINDOW
 
 
 def sdpa(problem, backend=None):
@@ -92,7 +93,9 @@ def launches_of(problem, with_flex, report):
     """name -> launch, after a first call of each; one that this row is not for, or that fails, is left out and reported."""
     row = problem.row
     makers = {}
-    if row.table == "cpu":
+    if row.table in SPARSE_TABLES:
+        makers = sparse.makers_of(problem, with_flex)
+    elif row.table == "cpu":
         makers["torch"] = lambda: sdpa(problem)
     elif row.table == "cpu_backward":
         makers["torch"] = lambda: backward_of(problem)

@@ -23,8 +23,12 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
   if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
     const bool finds =
         plan.target.gpu ? plan.tile_lists >= 0 : analyse_pairs(plan.spec.mask, tile_q, tile_kv).has_value();
-    return unsupported(fmt::format("the mask depends on {}, whose values are only known when it runs{}", params[0].name,
-                                   finds ? ": each call finds what it hides first, a tile at a time" : ""));
+    const std::string known = has_blocks(plan.spec) ? "blocks are in lists, which are only known when it runs"
+                                                    : fmt::format(
+                                                          "the mask depends on {}, whose values are only known "
+                                                          "when it runs",
+                                                          params[0].name);
+    return unsupported(known + (finds ? ": each call finds what it hides first, a tile at a time" : ""));
   }
   Environment environment;
   environment.variables[static_cast<int>(Variable::QLen)] = q_len;

@@ -1,0 +1,141 @@
+"""A row of a table: a problem that is run. And what rows of ours are held against each other for."""
+import dataclasses
+
+SOFTCAP = 50.0
+WINDOW = 1024  # visible keys
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    table: str
+    d: int
+    mask: str             # full, causal, window, tree, blocks, documents
+    s: int                # packed: the longest document
+    b: int                # packed: the number of documents
+    heads: int
+    kv_heads: int
+    dtype: str = "bf16"
+    score: str = "plain"  # plain, softcap, alibi, bias_bf16, bias_fp32
+    data: str = "normal"  # a key of DATA
+    queries: int = 0      # where they are not as many as the keys
+    q_lens: tuple = ()    # the same of each sequence, packed, beside keys in pages
+    lengths: tuple = ()   # of the sequences, where they are not all `s`; `s` is the longest
+    page: int = 0         # tokens of a page, where keys lie in pages
+    prefix: int = 0       # tokens that all sequences begin with, in the same pages
+    d_v: int = 0          # columns of V, where they are not as many as those of K
+    numerics: str = ""    # of the spec, where it is not the default
+    grads: str = ""       # of gradients: parameters that have some
+    dropout: float = 0.0
+    compute: str = ""     # of the spec: what Q, K and V of 16 bits are made first
+    linear: bool = False  # of 8 bits: weights may be interpolated
+    kv: str = ""          # elements of K and V, where they are not those of Q
+    append: bool = False  # the last tokens are written into the cache by the call, which turns them and Q
+    threads: int = 0      # processor only
+    block: int = 0        # tokens of a block, where lists say which are seen
+    listed: int = 0       # blocks of each list
+    documents: tuple = () # lengths, where a tensor has the numbers of documents
+
+    @property
+    def packed(self):
+        """Documents follow one another, queries as keys."""
+        return bool(self.lengths) and not self.page
+
+    @property
+    def v_in_k(self):
+        """V is the first columns of K."""
+        return self.table == "mla"
+
+    @property
+    def backward(self):
+        return self.table in ("backward", "training", "cpu_backward", "drawn_backward", "sparse_backward")
+
+    @property
+    def layout(self):
+        in_pages = f"paged({self.page})" if self.page else ""
+        return "packed" if self.packed else f"packed/{in_pages}" if self.q_lens else in_pages or "bhsd"
+
+    @property
+    def keys(self):
+        """Of each sequence."""
+        return self.lengths or (self.s,) * self.b
+
+    @property
+    def spec(self):
+        return self.spec_of("bwd" if self.backward else "fwd")
+
+    def spec_of(self, operation):
+        queries = f" q_len={self.queries}" if self.queries else ""
+        heads = str(self.heads) if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
+        mask = {"full": "", "causal": ' mask="causal"', "window": f' mask="causal & window({WINDOW - 1}, 0)"',
+                "tree": ' mask="tree(ancestors)"', "blocks": "", "documents": ' mask="document(doc) & causal"'}[self.mask]
+        score = {"plain": "", "softcap": f' score="softcap({SOFTCAP:g})"', "alibi": ' score="alibi"',
+                 "bias_bf16": ' score="bias(table, bf16)"', "bias_fp32": ' score="bias(table)"'}[self.score]
+        numerics = f" numerics={self.numerics}" if self.numerics else ""
+        dims = f"{self.d}/{self.d_v}" if self.d_v else self.d
+        more = (" v_in_k" if self.v_in_k else "") + (" shared_prefix" if self.prefix else "")
+        more += f' grads="{self.grads}"' if self.grads and operation == "bwd" else ""
+        more += f" dropout={self.dropout:g}" if self.dropout else ""
+        more += f" compute={self.compute}" if self.compute else ""
+        more += " linear_exp" if self.linear else ""
+        more += f" kv={self.kv}" if self.kv else ""
+        more += f" append rope=half({self.d})" if self.append else ""
+        more += f" blocks={self.block}" if self.block else ""
+        return f"{operation} {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
+
+    @property
+    def unshared(self):
+        """The spec of one who does not know that sequences share anything."""
+        return self.spec.replace(" shared_prefix", "")
+
+    @property
+    def shape(self):
+        """As prepare takes it for a hint; of several lengths, the mean."""
+        s = -(-sum(self.keys) // self.b)
+        return f"b={self.b},q={self.queries or max(self.q_lens, default=s)},k={s}"
+
+    @property
+    def name(self):
+        sizes = f"documents={self.b} tokens={sum(self.lengths)}" if self.packed else f"b={self.b} s={self.s}"
+        if self.page and self.lengths:
+            sizes = f"b={self.b} s={min(self.lengths)}..{self.s} tokens={sum(self.lengths)}"
+        return f"{sizes} {self.spec}" + (f", {self.data}" if self.table == "data" else "")
+
+    @property
+    def flops(self):
+        """2 (d of K + d of V) per visible score, of gradients 6 d of K + 4 d of V; the diagonal counts half, as it is usual."""
+        d_v = self.d_v or self.d
+        if self.q_lens:
+            return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
+        of_score = 6.0 * self.d + 4.0 * d_v if self.backward else 2.0 * (self.d + d_v)
+        if self.queries:
+            return of_score * self.heads * self.queries * sum(self.keys)
+        visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
+                   "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2), "blocks": lambda n: n * self.listed * self.block,
+                   "documents": lambda n: sum(length ** 2 / 2 for length in self.documents)}[self.mask]
+        return of_score * self.heads * sum(visible(n) for n in self.keys)
+
+    @property
+    def kv_bytes(self):
+        return (1 if self.v_in_k else 2) * (1 if self.kv else 2) * float(sum(self.keys)) * self.kv_heads * self.d
+
+    def shown(self):
+        return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """A row of ours against another row of ours: TFLOP/s over TFLOP/s, at least `limit`; time over time, or us more, at most."""
+    what: str
+    row: Row
+    base: Row
+    kind: str  # rate, time, more
+    limit: float  # None: shown only
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """The time of a row over the sum of those of others, at most `limit`."""
+    what: str
+    row: Row
+    parts: tuple
+    limit: float
