@@ -191,6 +191,11 @@ def test_no_merge_was_left_half_done():
             assert not marker.search(file.read()), f"{os.path.relpath(place, source())} has the marks of a merge"
 
 
+def test_the_picture_shows_what_was_measured():
+    done = subprocess.run([sys.executable, source("tools", "figures"), "--check"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 def test_readmes_are_short():
     for folder in ORDER + ["tests"]:
         path = source(folder, "README.md")
