@@ -62,6 +62,20 @@ Libs.private: @zstd@ -lstdc++ -lm -lpthread -ldl
 ]])
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
+# The reference of both APIs, where Doxygen is: it is installed where it was built (ninja reference).
+find_package(Doxygen QUIET)
+if(DOXYGEN_FOUND AND PROJECT_IS_TOP_LEVEL)
+  set(FLASHJIT_REFERENCE_DIR ${CMAKE_CURRENT_BINARY_DIR}/reference)
+  file(MAKE_DIRECTORY ${FLASHJIT_REFERENCE_DIR})
+  configure_file(reference/Doxyfile.in ${FLASHJIT_REFERENCE_DIR}/Doxyfile @ONLY)
+  add_custom_command(OUTPUT ${FLASHJIT_REFERENCE_DIR}/html/index.html
+    COMMAND ${DOXYGEN_EXECUTABLE} ${FLASHJIT_REFERENCE_DIR}/Doxyfile
+    DEPENDS ${FLASHJIT_REFERENCE_DIR}/Doxyfile reference/comments include/flashjit/flashjit.hpp include/flashjit/flashjit.h
+      ${PROJECT_SOURCE_DIR}/compiler/result.h)
+  add_custom_target(reference DEPENDS ${FLASHJIT_REFERENCE_DIR}/html/index.html)
+  install(DIRECTORY ${FLASHJIT_REFERENCE_DIR}/html DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
+endif()
+
 # All that is installed, and what tools/try builds.
 add_custom_target(installable)
 add_dependencies(installable flashjit flashjit_static flashjit_compiler_program)
