@@ -10,8 +10,8 @@
 //   word     k / 16 % 2 * 2 + q / 8 % 2
 //   half     k % 2, the lower one first; its bytes exchanged where k / 8 % 2 is 1
 //   number   bits 7 to 14 of that: as floats of 16 bits without their sign, halves are in the order of these
-// A weight is dropped where its number is below how many of 256 are. (Not Philox for all of it: the upper half of a
-// product of integers takes 23 clocks beside the matrix unit, the lower half 4; H200, 2026-11-25.)
+// A weight is dropped where its number is below how many of 256 are. Philox does not draw all of it, as the upper half
+// of a product of integers takes several times as long as the lower one [M68].
 #pragma once
 
 #include "templates/kernel_params.h"

@@ -88,10 +88,10 @@ struct WorkItem {
   int tile;  // query tile
 };
 
-// Heads have so many tiles each. Returns the tile, and its head, that is to start at place `number`. Heads are taken one after
-// the other, or where the longest tiles start first in groups that L2 holds together, a tile of all heads of a group before the
-// next. (A group of all heads: gradients at 16 x 1024, d=256, causal, 0.58 of the speed; H100, 2026-11-27.) The first group may
-// be smaller: everything would wait for the long tiles of a small last group.
+// Heads have so many tiles each. Returns the tile, and its head, that is to start at place `number`. Heads are taken
+// one after the other, or where the longest tiles start first in groups that L2 holds together, a tile of all heads of
+// a group before the next. A group of all heads would be much slower [M93]. The first group may be smaller: everything
+// would wait for the long tiles of a small last group.
 struct TileOfHead {
   int head, tile;
 };

@@ -259,7 +259,7 @@ struct SmallArguments {
 
 // An exponent that is cap * tanh(factor * x) - offset, by the same polynomial. In t = root * x its leading coefficient
 // is 1, and it is t * ((t^2 + half)^2 + rest): as many operations as Horner's scheme takes, with fewer registers read,
-// which they have to share with the products beside them (d=128: 0.985 of the time; H200, 2026-11-22).
+// which they have to share with the products beside them [M94].
 struct CappedExponent {
   float root, half, rest;
 

@@ -28,8 +28,7 @@ constexpr TileLayout tile_layout(int rows, int columns, Element element) { retur
 
 // A tile as TMA writes and WGMMA reads it: panels of 128 bytes a row, one below the other; within a panel the hardware
 // XORs 16-byte chunks with row bits. Columns behind the head dim are zeros that TMA fills in: narrower panels would
-// save their memory, but copying takes the time of its rows (d=40, two warpgroups: 32-byte rows 0.85 of 128-byte ones;
-// H200, 2026-11-21).
+// save their memory, but copying takes the time of its rows, and so they are slower [M96].
 constexpr int kPanelWidth = 128;  // bytes
 
 struct PanelLayout {

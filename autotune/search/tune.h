@@ -87,7 +87,7 @@ Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& optio
 // that; of such, what ties with the fastest of them and is first in the model's order.
 void choose_best(TuneOutcome& outcome);
 
-std::string today();  // "2026-11-21"
+std::string today();  // year, month and day, with hyphens
 // Makes the record of a decided outcome for the session's machine.
 TunedRecord record_of(const TuneOutcome& outcome, const Machine& machine, const std::string& date);
 

@@ -18,15 +18,14 @@ namespace flashjit {
 
 namespace {
 
-// Instruction slots per score that are not hidden: of max, scale, exp, sum and half a conversion, what the fit left
-// over. A score function has one per node; with two, alibi at d=128 got 64-row tiles (267 us instead of 241, H200,
-// 2026-11-21).
+// These are instruction slots per score that nothing hides: what the fit left over of max, scale, exp, sum and half a
+// conversion. A score function has one per node: with two, alibi would get tiles with too few rows [M1].
 constexpr double kMaskSlots = 4, kScoreSlotsPerNode = 1;
 
 double element_bytes_of(const AttentionSpec& spec) { return size_of(spec.dtype); }
 
-// The share of the memory rate that loops without a share of the keys for every SM reach with few queries, and the time
-// until they do: 8 x 4096, 16 x 8192 and 64 x 8192 keys in 47, 144 and 523 us (H200, 2026-11-23).
+// With few queries, loops without a share of the keys for every SM reach this share of the memory rate, after so many
+// microseconds [M2].
 constexpr double kReadShare = 0.91, kReadStartUs = 6;
 constexpr std::int64_t kFewQueries = 64;
 
@@ -44,8 +43,7 @@ class WorkSamplers {
     const int warpgroups = schedule.family->warpgroups ? schedule.family->warpgroups(c) : 1;
     if (warpgroups < 2 || shape_.q_len < 1) return work;
     // Warpgroups leave out a tile that only others see, and those without queries at the end all of them. Half of that
-    // is time: d=64 full 1k takes 0.95 of it for 0.89 of the steps, causal 0.87 for 0.77, d=256 causal 0.97 for 0.95
-    // (H200, 2026-11-22).
+    // is time [M3].
     constexpr double kGain = 0.5;
     const int queries = std::max(1, queries_per_tile(c) / warpgroups);
     double own = work.kv_tiles;

@@ -36,8 +36,7 @@ struct TileClocks {
 // nodes.
 double score_slots(const Work& work);
 double mask_slots(const Work& work, int free_nodes);
-// The share of these that votes by rows leave (hood and streaming masks, forward and backward, take 0.43 to 0.85 of their time
-// before; H200, 2026-11-29).
+// Votes by rows leave this share of the slots of a mask [M4].
 constexpr double kVotedSlots = 0.5;
 
 // Multiply-adds of each score, in all products: S and O; S, dP, dV, dK and dQ; those of a merge, and of a quantize none.

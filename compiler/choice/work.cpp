@@ -122,9 +122,9 @@ Visits count_tiles(const SampledTile& t, int size) {
   return visits;
 }
 
-// Terms that depend on the score are computed for every one. A term that depends on the key alone becomes an addend of the
-// exponent, and only what is read from memory costs more: chosen so that alibi, softcap and bias are predicted as well as
-// products without a score (300, 200 and 2 times; H200, 2026-11-22, tests/device/RESULTS.md).
+// Terms that depend on the score are computed for every one. A term that depends on the key alone becomes an addend of
+// the exponent, and only what is read from memory costs more. These slots are chosen so that alibi, softcap and bias
+// are predicted as well as products without a score [M5].
 struct SymbolicSlots {
   static constexpr double kOperation = 1, kFunction = 3, kAddend = 0.5, kLoad = 4;
 

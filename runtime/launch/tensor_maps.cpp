@@ -20,8 +20,8 @@ constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
 constexpr std::uint64_t kSequenceEnd = std::uint64_t{1} << 30;
 constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;  // times kSequenceEnd it is 0 modulo 2^64
 
-// CUtensorMap* enumerations of the driver. L2 reads what a row of a box has, and no more: twice as much is read twice
-// (the decode family: 4.1 TB/s for 4.3; H200, 2026-11-23).
+// These are CUtensorMap* enumerations of the driver. L2 reads what a row of a box has, and no more: what lies beside it
+// would be read twice [M62].
 constexpr int kNoInterleave = 0, kNoFill = 0, kSwizzle128Bytes = 3, kPromote128Bytes = 2;
 
 struct Dimension {

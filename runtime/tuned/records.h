@@ -37,7 +37,7 @@ struct TunedRecord {
   Shape shape;
   Schedule schedule;  // complete
   double us = 0, us_low = 0, us_high = 0, default_us = 0;
-  std::string date;  // 2026-11-21
+  std::string date;  // year, month and day, with hyphens
   bool operator==(const TunedRecord&) const;
 };
 

@@ -31,7 +31,7 @@ constexpr int row_pairs(const KernelConfig& c) { return (octets(c) + 1) / 2; }
 // A tile may have more rows than a warp has registers for beside O: then Q is read from shared memory for each tile, and
 // parts of the result lie in the rings, as there is no room beside them.
 constexpr int most_dim_of_pair(bool scaled) {
-  return scaled ? 128 : 160;  // with more, 8 to 832 bytes spill on some target (NVRTC 13.0, 2026-11-27)
+  return scaled ? 128 : 160;  // with more, kernels of some target spill [M65]
 }
 constexpr bool has_many_rows(const KernelConfig& c) {
   return row_pairs(c) > 1 || (octets(c) > 1 && c.head_dim_qk > most_dim_of_pair(is_scaled(c)));

@@ -315,8 +315,8 @@ struct BoxTiles : RingTiles {
   }
 };
 
-// All lanes fill it, row after row. The first of many tiles come later than boxes do, but L2 gives whole rows faster than
-// halves: 4.5 TB/s against 4.3 (64 x 8192 keys; H200, 2026-11-23).
+// All lanes fill it, row after row. The first of many tiles come later than boxes do, but L2 gives whole rows faster
+// than halves [M66].
 struct RowTiles : RingTiles {
   __device__ RowTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
       : RingTiles(params, maps, shared) {}
@@ -366,8 +366,8 @@ struct RowTiles : RingTiles {
     commit_copies();
   }
   __device__ void begin(const Segment& s, int first) { RingTiles::begin(*this, s, first); }
-  // V comes later than K, and scores need none: waited for together, a block with one tile for each warp takes 0.2 us longer
-  // (1 x 1024, H200, 2026-11-26).
+  // V comes later than K, and scores need none: where both are waited for together, a block with one tile for each warp
+  // takes longer [M67].
   template <int pending>
   __device__ static void await_groups() {
     wait_copies<pending>();

@@ -242,8 +242,8 @@ __device__ inline u32 product_of_bf16(u32 a, u32 b) {
   return product;
 }
 
-// x if the word has this bit, else -infinity. In one statement, as a tile has one for each score: three that the compiler has
-// to follow take 2 % of all longer to compile, for the same code (d=128; NVRTC 13.0, 2026-11-25).
+// This is x if the word has this bit, else -infinity. It is one statement, as a tile has one for each score: three that
+// the compiler has to follow take longer to compile, for the same code [M69].
 __device__ inline float where_bit(u32 word, u32 bit, float x) {
   asm("{\n .reg .pred there;\n .reg .b32 only;\n"
       "and.b32 only, %1, %2;\n setp.ne.u32 there, only, 0;\n selp.f32 %0, %0, 0fFF800000, there;\n}"

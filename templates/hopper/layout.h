@@ -13,8 +13,8 @@ constexpr bool widens(const KernelConfig& c) { return is_scaled(c) && !has_scale
 constexpr bool interpolates(const KernelConfig& c) {
   return c.linear_exp && c.element == Element::f8 && c.hopper.row_sum == RowSum::matrix;
 }
-// Is the scale of K found for each tile of keys? Also where it is the same for all, if the loop has no register that
-// holds it for an item, as with d=256. Else that costs 5 % (d=128, 4 x 4096; H200, 2026-11-27).
+// Is the scale of K found for each tile of keys? It is so, too, where all tiles have one scale, if the loop has no
+// register that holds it for an item, as with d=256. Else that would cost speed [M70].
 constexpr bool has_tile_scales(const KernelConfig& c) { return has_key_scales(c) || (widens(c) && c.head_dim_v > 224); }
 
 // The hardware adds up products of 8 bits with some 13 bits, and the sum so far is one of the terms. So P V of a tile
@@ -58,10 +58,9 @@ constexpr bool output_replaces_queries(const KernelConfig& c) {
 constexpr bool transposes_values(const KernelConfig& c) { return c.hopper.transpose == Transpose::loop; }
 constexpr bool reads_transposed(const KernelConfig& c) { return c.hopper.transpose == Transpose::launch; }
 constexpr int kTransposingWarps = 3;
-// Copies take long, to transpose does not: two places of transposed V are enough, but not where rows are summed up beside it
-// (1 x 16384: linear_exp, d=64 1.03, d=128 1.02; H100, 2026-11-27; exact, d=64 1.04; H200, 2026-11-28). Fewer leave room for
-// O: three of 96 keys (linear_exp, d=128, window of 1024 1.015), two of 128 (window 1.03, causal 1.02, full 0.99 to 1.00;
-// H200, 2026-11-28).
+// Copies take long, to transpose does not: two places of transposed V are enough, but not where rows are summed up
+// beside it, with interpolated weights [M71] or exact ones [M72]. Then fewer leave room for O: three of 96 keys, and
+// two of 128 [M73].
 constexpr int value_stages(const KernelConfig& c) {
   int most = 3;
   if (c.hopper.row_sum != RowSum::matrix) most = 2;
@@ -115,10 +114,9 @@ constexpr int consumer_registers(const KernelConfig& c) {
   return c.hopper.warpgroups == 1 ? 248 : c.hopper.warpgroups == 2 ? 232 : 160;
 }
 
-// Scores of 8 bits read Q from registers where these suffice, and a third less from shared memory (1 x 16384, d=64: 1.02,
-// linear_exp 1.03, with d=96 1.06; exact, d=80, 96: 0.97, 0.995, but causal 4k 1.04, 1.02; H200, 2026-11-28). Beside O, P V, S
-// and P so many are kept for all else; where less is left, or there is more to keep, kernels spill (d=48 in 192x128; softcap;
-// scales of blocks; NVRTC 13.0).
+// Scores of 8 bits read Q from registers where these suffice, and a third less from shared memory [M74]. Beside O, P V,
+// S and P so many are kept for all else; where less is left, or there is more to keep, kernels spill (d=48 in 192x128;
+// softcap; scales of blocks; NVRTC 13.0).
 constexpr int kMostDimsInRegisters = 96, kRegistersBesideQueries = 18, kRegistersOfAddedSums = 8;
 constexpr bool queries_in_registers(const KernelConfig& c) {
   const int sums = c.tile_kv / 2 + output_columns(c) + (c.hopper.row_sum == RowSum::matrix ? 0 : kRegistersOfAddedSums),
@@ -149,9 +147,9 @@ constexpr int copied_input_bytes(const KernelConfig& c) {
     bytes += is_input(c, i) ? input_panels(c, i) * input_rows(c, i) * kPanelWidth : 0;
   return bytes;
 }
-// Beside ones a few tiles are added up before O takes them in: the row sum loses as many bits as what it divides. (linear_exp,
-// d=128, 96 keys a tile, 1 x 16384: 1005, 1029, 1055 TFLOP/s with one, two, four; H100, 2026-11-27.) Not where O takes each in
-// before the next is exponentiated, for what the score or the reference needs, nor where their V has other scales.
+// Beside ones a few tiles are added up before O takes them in, which is faster [M75]: the row sum loses as many bits as
+// what it divides. They are not where O takes each in before the next is exponentiated, for what the score or the
+// reference needs, nor where their V has other scales.
 constexpr int tiles_of_sum(const KernelConfig& c) {
   const bool later = c.hopper.overlap == Overlap::qk_pv && c.reference == Reference::first && !c.score_has_tanh &&
                      inputs_bytes(c) == 0;
@@ -251,9 +249,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c) {
 constexpr int made_keys_bytes(const KernelConfig& c) { return widens(c) ? hopper_layout(c).k.bytes() : 0; }
 constexpr int made_tile_bytes(const KernelConfig& c) { return made_keys_bytes(c) + hopper_layout(c).v.bytes(); }
 
-// Boxes of a tile of K or of V in pages, and threads that copy them, one each at most. To go along costs a tile of few boxes
-// more than it brings (32/8 heads, d=128, 512 and 2048 queries on 16k keys, of the speed without pages: pages of 64 tokens
-// 0.98 and 0.97 with a warp, 0.95 and 0.94 with four; of 16 0.70 and 0.65, 0.93 and 0.94; H200, 2026-11-23).
+// These are the boxes of a tile of K or of V in pages, and threads that copy them, one each at most. To go along costs
+// a tile of few boxes more than it brings [M76].
 constexpr int boxes_of_tile(const KernelConfig& c) {
   const HopperLayout s = hopper_layout(c);
   return c.tile_kv / box_rows(c) * (s.k.panels() > s.v.panels() ? s.k.panels() : s.v.panels());

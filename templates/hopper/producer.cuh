@@ -91,9 +91,9 @@ struct ProducerState {
             scale_of(params.scale_v, params.scale_v_stride, outer, work.seq.hk, key)};
   }
 
-  // Copies what the score function reads of a tile, for each warpgroup its rows. A warpgroup has one place, which is free
-  // again when the scores of the tile before have been computed. (To call it to L2 earlier costs more than it brings: bf16
-  // 1.36 instead of 1.31 of a kernel without, fp32 1.78 instead of 1.51; H200, 2026-11-21.)
+  // Copies what the score function reads of a tile, for each warpgroup its rows. A warpgroup has one place, which is
+  // free again when the scores of the tile before have been computed. To call it to L2 earlier costs more than it
+  // brings [M77].
   __device__ void copy_inputs(const WorkState& work, int tile) {
 #pragma unroll 1
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
@@ -252,11 +252,11 @@ struct ProducerState {
   }
 };
 
-// All items of the block. A turn is a tile, or what comes after an item. V follows one tile behind K: it is needed when the
-// scores of the next tile are on their way. The next item is found when few tiles of this one are still to be copied: while
-// there is time, and not earlier, or a block would take its next item at the start of a long one, and blocks with short
-// ones would be done too soon (causal 16k: d=256 1.07, d=128 1.01; H200, 2026-11-22); nor before its first keys are on
-// their way. Everything is here once: the compiler copies all calls into this loop.
+// All items of the block. A turn is a tile, or what comes after an item. V follows one tile behind K: it is needed when
+// the scores of the next tile are on their way. The next item is found when few tiles of this one are still to be
+// copied: while there is time, and not earlier, or a block would take its next item at the start of a long one, and
+// blocks with short ones would be done too soon [M78]; nor before its first keys are on their way. Everything is here
+// once: the compiler copies all calls into this loop.
 template <class Producer>
 __device__ inline void deal_items(Producer& p) {
   u32 flushes = 0;

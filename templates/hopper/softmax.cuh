@@ -7,8 +7,8 @@ namespace flashjit {
 
 // References of earlier tiles may turn out too low for a later one; then they rise, and what a row has summed up falls.
 // fp16 ends at 2^16, which wide logits reach in every layer: whether a tile has probabilities beyond kLargestP is asked
-// after every step. bf16 has the range of fp32: sums are looked at after every few, outside of the main loop, where four
-// more instructions take 1 to 3 % of the speed (H200, 2026-11-23; but see kLooksInLoop).
+// after every step. bf16 has the range of fp32: sums are looked at after every few, outside of the main loop, where
+// four more instructions would show [M79] (but see kLooksInLoop).
 constexpr bool kRises = config.reference == Reference::first;
 constexpr bool kLooksAtTile = kRises && config.element != Element::bf16;
 constexpr bool kLooksBack = kRises && !kLooksAtTile;
@@ -18,14 +18,12 @@ constexpr int kLooksAfter = 4;        // main steps
 
 // P is 2^kRaised times what it stands for, which the row sum takes out again. e4m3 ends at 448 and at 2^-9: relative to
 // a maximum of all tiles so far nothing is larger; relative to an older one, a row may still rise by 2^3.8 before its
-// reference must, with interpolated weights by 2^2.8: below 2^-6 these fall short of what they stand for (errors on outliers,
-// wide logits, normal ones: 1.13, 1.13, 3.13 % with 2^5, 0.94, 0.94, 3.09 with 2^6; 2^7 takes 3 % of the speed; H100,
-// 2026-11-28). 16 bits begin lower, so that fewer rows rise at all: of logits with a standard deviation of 10, under
-// a causal mask, a fifteenth as many in bf16, which loses nothing but V below 2^-110, and three quarters in fp16. There
-// a row loses by it of which one key has half of the weight and 100,000 others share the rest, as their weights are
-// below 2^-14: by 2^-6 the error is 1.6 times that of a P whose largest is 1, by 2^-4 0.85. More than 2^-2 was slower
-// where logits fall by 200 over 4096 keys, 2^9 a tile (d=128 0.97 of cuDNN, now 1.04; H200, 2026-11-26). Capped scores
-// rise little, and ptxas makes slower kernels of theirs (softcap 0.978; H200, 2026-11-26).
+// reference must, with interpolated weights by 2^2.8: below 2^-6 these fall short of what they stand for. So they have
+// 2^6 instead of 2^5, and not 2^7, which is slower [M80]. 16 bits begin lower, so that fewer rows rise at all: far
+// fewer in bf16, which loses nothing but V below 2^-110, and somewhat fewer in fp16. There a row loses by it of which
+// one key has half of the weight and 100,000 others share the rest, as their weights are below 2^-14: 2^-6 would make
+// its error larger. To lower fp16 by more than 2^-2 was slower where logits fall steeply [M81]. Capped scores rise
+// little, and ptxas makes slower kernels of theirs [M82].
 constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8
                                                              : kLinear                           ? 6
                                                                                                  : 5)
@@ -135,9 +133,9 @@ __device__ inline bool rose(const float (&factor)[2]) {
 constexpr float kExponentScale = kLog2Scale * kExponentUnit;
 __device__ inline float weight(float exponent) { return kLinear ? exponent : exp2_approx(exponent); }
 
-// Exponents of a row are relative to this in the main loop. It is computed by one operation: ptxas makes one of a product
-// and a difference as well, but then takes half of a tile's exponents before the first exponential (fp16 0.98 to 0.99,
-// bf16 with d=64 0.985; H200, 2026-11-26). This was not tried for 8 bits.
+// Exponents of a row are relative to this in the main loop. It is computed by one operation: ptxas makes one of a
+// product and a difference as well, but then takes half of a tile's exponents before the first exponential, which is
+// slower [M83]. This was not tried for 8 bits.
 __device__ inline float offset_of(float reference) {
   if constexpr (kLinear) return reference * kExponentScale - (kRaised + kExponentOfBits) * kExponentUnit;
   return kRaised < 0 ? fmaf(reference, kLog2Scale, -kRaised) : reference * kLog2Scale - kRaised;

@@ -23,8 +23,8 @@ __device__ inline void transpose_tile(u32 to, u32 from, u32 warp) {
   const u32 lane = threadIdx.x % 32, i = lane % 8, column = 2 * i + (lane / 8 % 2 ^ i / 4);
   const u32 first = lane / 4 < 4 ? 0x6420 : 0x7531, second = first ^ (0x6420 ^ 0x7531);
   const u32 half = to & kPanelWidth / 2;  // of the rows, if places lie side by side
-  // Each instruction of warps beside the loop is one less of a warp that computes (unrolled, d=128 1.07; H200, 2026-11-25).
-  // The registers do not suffice to unroll more turns.
+  // Each instruction of warps beside the loop is one less of a warp that computes, so turns are unrolled [M84]. The
+  // registers do not suffice to unroll more turns.
   constexpr int kTurns = (kBlocks + warps - 1) / warps, kTurnsUnrolled = kTurns <= 3 ? kTurns : 1;
   const u32 target = to - half + column * kPanelWidth, target_chunk = (lane / 16 ^ column % 8) * 16 ^ half;
 #pragma unroll kTurnsUnrolled

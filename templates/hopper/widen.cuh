@@ -1,6 +1,6 @@
-// K and V of 8 bits under Q of 16: a launch before the loop widens them to the type of products, and leaves tiles of both as
-// shared memory is to have them. It walks through pages, so that the loop need not. (Widened in the loop, on their way to
-// the products, d=128 took 1.78 times as long as 16 bits, 1.03 without what converts; H200, 2026-11-27.)
+// K and V of 8 bits under Q of 16: a launch before the loop widens them to the type of products, and leaves tiles of
+// both as shared memory is to have them. It walks through pages, so that the loop need not. To widen them in the loop,
+// on their way to the products, took much longer [M85].
 #pragma once
 
 #include "templates/cache_elements.cuh"

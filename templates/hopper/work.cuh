@@ -42,9 +42,9 @@ constexpr int kTurnBarrier = 1;                           // one per consumer wa
 constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;  // one per consumer warpgroup
 constexpr int kProducerBarrier = kVoteBarrier + kWarpgroups;
 
-// At the end of a window of items the producer waits until all are done, and has those done again that failed. At the end of
-// the last one consumers look for themselves whether any did, and mostly are done at once: to be told so takes 0.4 us more
-// (d=64 and 128, 128 and 512 tokens; H200, 2026-11-27).
+// At the end of a window of items the producer waits until all are done, and has those done again that failed. At the
+// end of the last one consumers look for themselves whether any did, and mostly are done at once: to be told so takes
+// longer [M86].
 enum class Work { item, careful_item, flush, last_flush, end };
 // Products of 8 bits leave no registers for it (d=128: spills 40 bytes).
 constexpr bool kEndsUntold = config.element != Element::f8;

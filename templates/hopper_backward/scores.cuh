@@ -195,8 +195,7 @@ constexpr bool kAsksIfSmall = kCapped && config.score_cap <= 128;
 struct ExponentAndSlope {
   float exponent, slope;
 };
-// `small`: tanh is a polynomial, which needs no special function. Three for a score are what binds at d=64 (softcap(50), 4 x
-// 4096, causal: 1.28 of the plain time for 1.48; H200, 2026-11-25).
+// Where `small`, tanh is a polynomial, which needs no special function. Three for a score are what binds at d=64 [M87].
 template <bool small>
 __device__ inline ExponentAndSlope exponent_and_slope(float product, const KernelParams& params,
                                                       const InputWords& words, const ScorePlace& place, int i) {

@@ -20,8 +20,7 @@ __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequenc
 // Tiles of a head are worked on one after the other, so that what runs together shares in L2 what it reads and adds to.
 // Where tiles have unequal work, heads are taken in groups that stay in L2 together, and a tile of all of these goes before
 // the next: with a causal mask the first tile has most queries, and what is left for the end is short.
-// (A causal mask, 4 x 4096: d=128 543 TFLOP/s for 524, d=192 469 for 458; packed d=128 497 for 470; but d=64 619 for 636 at
-// 1 x 16384, d=256 with dq=launch 295 for 306 at 16 x 1024; H200, 2026-11-24.)
+// Most kernels gain by it; d=64, and d=256 with a launch for dQ, lose [M88].
 // Where batch indices share elements of a score's tensors, and of their gradients, L2 has them for all batch indices if
 // the same head of all batch indices is taken together.
 constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;

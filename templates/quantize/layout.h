@@ -8,13 +8,13 @@ namespace flashjit {
 // A warp has as many rows as a matrix instruction, so that it can rotate them.
 constexpr int kQuantizedRows = 16;
 constexpr int quantize_threads(const KernelConfig& c) { return c.tile_q / kQuantizedRows * 32; }
-// So many blocks share an SM: as many warps as leave a lane the registers for its columns. With more registers than two blocks
-// leave, d=128 with angles from tables takes 58.0 us for 41.6 (H200, 2026-11-25).
+// So many blocks share an SM: as many warps as leave a lane the registers for its columns. More registers than two
+// blocks leave make kernels with angles from tables slower [M89].
 constexpr int quantize_blocks_per_sm(const KernelConfig& c) {
   return (c.head_dim_qk <= 128 ? 512 : 256) / quantize_threads(c);
 }
-// Heads that a block takes one after the other, so that it has the angles of all but the first from L1. H200, 2026-11-25,
-// 4 for 1: 0.84 of the time with d=256, 0.96 with 128, but 1.11 with 64, whose tables are short.
+// A block takes so many heads one after the other, so that it has the angles of all but the first from L1. Short
+// tables, as with d=64, lose by it [M90].
 constexpr int heads_of_block(const KernelConfig& c) {
   const bool long_tables = c.rope != Rope::none && c.rope_base == 0 && c.head_dim_qk > 64;
   return !long_tables ? 1 : c.heads_q < 4 ? c.heads_q : 4;
@@ -24,8 +24,7 @@ constexpr int blocks_of_heads(const KernelConfig& c) { return (c.heads_q + heads
 constexpr int tiles_of_scale(const KernelConfig& c) { return c.scale_block / c.tile_q; }
 
 // A block takes one tile after the other, and asks for the next one while it computes. Nothing copies 2 bytes to shared
-// memory; rows that turn leave no registers for it (d=128 spills 120 bytes; 256 takes 101 us for 96), and short rows have
-// many blocks in an SM instead (d=64: 19.6 us for 18.8; H200, 2026-11-28).
+// memory; rows that turn leave no registers for it, and short rows have many blocks in an SM instead [M91].
 constexpr bool reads_ahead(const KernelConfig& c) {
   return c.copy_bytes > 2 && c.rope == Rope::none && c.head_dim_qk > 64;
 }

@@ -247,6 +247,25 @@ def test_comments_have_subjects():
             if len(all) > MOST_ODD[folder]])
 
 
+def test_measurements_are_notes():
+    """Comments have no dated figures, but the number of a row that has them."""
+    numbered, dated = re.compile(r"\[(M\d+)\]"), re.compile(r"//.*\b20\d\d-\d\d-\d\d|#.*\b20\d\d-\d\d-\d\d")
+    named, problems = {}, []
+    for path, folder, text in files(".h", ".cpp", ".cuh", ".py"):
+        if folder not in ORDER or path.startswith("templates/MEASURED"):
+            continue
+        for line in text.splitlines():
+            if dated.search(line):
+                problems.append(f"{path}: {line.strip()}")
+        for number in numbered.findall(text):
+            named.setdefault(number, set()).add(path)
+    with open(source("templates", "MEASURED.md"), encoding="utf-8") as file:
+        rows = dict(re.findall(r"(?m)^\| (M\d+) \| `([^`]+)`", file.read()))
+    problems += [f"{number} is named in {sorted(paths)} and no row of templates/MEASURED.md" for number, paths in named.items() if number not in rows]
+    problems += [f"{number} of templates/MEASURED.md: {path} does not name it" for number, path in rows.items() if path not in named.get(number, ())]
+    report(problems)
+
+
 def test_python_syntax():
     for path, _, text in files(".py"):
         ast.parse(text, path)

@@ -12,8 +12,7 @@ DRAWN_TABLES = ("drawn", "drawn_backward", "drawn_cache")
 GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache", *SPARSE_TABLES, *DRAWN_TABLES)  # data takes minutes
 IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed", "cache", "drawn", "drawn_cache")  # replayed from CUDA graphs, as servers do where launches are short
 
-# By how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19: one H200, 2026-11-21, CUDA 13.0,
-# PyTorch 2.11, bf16, 16384 tokens, heads x d = 2048; FlashAttention-3 built from its source of 2026-08.
+# These say by how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19 [M64].
 BEST_PEER_OVER_CUDNN = {
     (64, "full", 1024): 1.00, (64, "full", 4096): 1.04, (64, "full", 16384): 1.13,
     (64, "causal", 1024): 1.00, (64, "causal", 4096): 1.03, (64, "causal", 16384): 1.10,

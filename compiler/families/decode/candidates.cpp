@@ -14,9 +14,8 @@ constexpr int kRegisterGranule = 8;          // registers are given to warps in 
 constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each block's share of the SM
 constexpr int kMaxWarps = 16;
 constexpr int kMostTileRows = 32;
-// Rows that pay without being asked for. With more tiles than one K and V are read more than once, from L2 where a call has
-// few sequences: 16 queries of 8 heads at 1, 4 and 16 x 8192 keys in 37, 93 and 730 us, in the hopper family 77, 81 and 197
-// (H100, 2026-11-27).
+// So many rows pay without being asked for. With more tiles than one, K and V are read more than once: from L2 where a
+// call has few sequences; where it has many, the hopper family is faster [M6].
 constexpr std::int64_t kMostRows = 4 * kMostTileRows;
 // A cache of 8 bits is widened here and in sync alone, whose blocks have all keys of their rows and widen them again for
 // each tile of these. (2048 rows at 1 x 16k keys take 685 us, in sync 1245; at 4 as long. More than 540 have not been
@@ -24,14 +23,13 @@ constexpr std::int64_t kMostRows = 4 * kMostTileRows;
 constexpr std::int64_t kMostNarrowRows = 32 * kMostTileRows;
 std::int64_t most_rows(const AttentionSpec& spec) { return has_scaled_keys(spec) ? kMostNarrowRows : kMostRows; }
 
-// Registers besides tiles: addresses, loop state, temporaries of the softmax; and the pieces of a tile that are on their
-// way from a ring at a time. Compiled for sm_80 and sm_90a with d=64..256 (NVRTC 13.0, 2026-11-23).
+// Besides tiles, registers hold addresses, loop state and temporaries of the softmax, and the pieces of a tile that are
+// on their way from a ring at a time. Compiled kernels show how many these are [M7].
 constexpr int kBaseRegisters = 40, kPieceRegisters = 12;
-// With many rows more is under way: 253 of 24 or 32 rows at d=128 (2026-11-27).
+// With many rows more is under way [M8].
 constexpr int kManyRowsRegisters = 36;
 
-// The bytes of a cache of 8 bits that an SM has under way at most, unless that is pinned: with 192 KB 64 x 8192 keys took
-// 277 us in pages and 267 in one piece, with 128 KB 266 to 270 and 261 to 265 (H200, 2026-11-23).
+// An SM has at most so many bytes of a cache of 8 bits under way, unless that is pinned: with more it is slower [M9].
 constexpr std::int64_t kMostBytesInFlight = 128 << 10;
 bool is_too_much_in_flight(const AttentionSpec& spec, const Schedule& s, const Schedule& pins) {
   const std::int64_t warps = std::int64_t{*s.blocks_per_sm} * *s.warps;

@@ -8,13 +8,9 @@ namespace flashjit {
 
 namespace {
 
-// H200, 2026-11-23: 1 x 1024, 1 x 8192, 8 x 4096, 16 x 8192 and 64 x 8192 keys, 32/8 heads, d=128, in a graph, 8 warps.
-// With teams: straight to registers 8.9, 19.2, 42.7, 140 and 525 us; through rings of three places filled with boxes 9.2,
-// 17.2, 42.5, 138 and 503 us, with rows 8.4, 16.6, 41.5, 131 and 480 us (2026-11-26). With ranges one to two us more up to
-// 16 x 8192. 1 x 3008 in pages of 16: rows through a ring 10.8, 32 keys straight to registers 13.0 us (2026-11-28).
-// The second launch waits for the last block of the first. Caches of 296 and 1500 keys in pages of 64, 2 and 16 sequences, 1
-// to 4 queries of 4 heads for each KV head: 11.7 to 14.8 us at d=64, 13.9 to 20.5 at d=128, 14.3 to 25.6 at d=256 (H200,
-// 2026-11-29).
+// These are fitted to whole kernels, with teams and with ranges, whose tiles go straight to registers, through rings
+// that are filled with boxes [M10] or with rows [M11], and through a ring from small pages [M12]. The second launch
+// waits for the last block of the first [M13].
 constexpr double kLaunchUs = 5.7;        // of both launches, one after the other
 constexpr double kSecondTileUs = 1.5;    // for a block whose range ends in another row tile than it begins in
 constexpr double kPartFloatUs = 1.3e-3;  // of each element of O in a part: warps add theirs up, then blocks
@@ -24,26 +20,23 @@ constexpr double kMergeUs = 2.0;         // of the warps, then of the blocks
 constexpr double kTeamLaunchUs = 3.0;    // of the one launch that teams need
 constexpr double kTeamMergeUs = 1.8;
 constexpr double kPartUs = 0.02;  // of each part of a row
-// The cost of each step of a team whose rings have two places: rows take 18.8 and 44.7 us at 1 x 8192 and 8 x 4096 keys,
-// with three places 16.8 and 41.2 (H200, 2026-11-25). Blocks that have no team lose nothing.
+// Each step of a team costs this much more where its rings have two places instead of three [M14]. Blocks that have no
+// team lose nothing.
 constexpr double kTwoPlacesUs = 0.27;
-// The cost of each step of an SM where elements are widened: tiles of 16 keys and four stages take 17.3, 81.6, 273 and 160
-// us at 1, 16 and 64 x 8192 and 128 x 2048 keys in pages, tiles of 32 and two stages 15.7, 81.0, 266 and 146 (H200,
-// 2026-11-24).
+// Each step of an SM costs this where elements are widened: fewer and larger tiles are faster [M15].
 constexpr double kWideningUs = 0.003;
-// Where the warps of an SM are no multiple of its four parts, some of these widen more: 3 blocks of 2 warps 280 and 155 us.
+// Where the warps of an SM are no multiple of its four parts, some of these widen more [M15].
 constexpr int kSmParts = 4;
 constexpr double kUnevenRate = 0.95;
 constexpr double kRegisterRate = 0.94, kBoxRate = 0.965,
                  kRowRate = 1.0;            // of the target's, with any number of bytes ...
 constexpr double kHalfRateBytes = 5 << 10;  // ... in flight in an SM; with as many as these half of it
 constexpr double kSmBytesPerClock = 48;     // no SM takes in more
-// The row tiles of a KV head read again, where all of them are computed at once, at this share of the memory's rate: 8 and
-// 16 queries of 8 heads take 7 and 28 us more than 4 at 4 x 8192 keys (H100, 2026-11-27).
+// Where all row tiles of a KV head are computed at once, all but the first read so many times as fast as memory [M16].
 constexpr double kAgainRate = 3;
 constexpr double kStepClocks = 800, kKeyClocks = 50;  // from one tile of a warp to the next
 constexpr double kKeyInPiecesClocks = 100;            // where each row of a tile is found by itself
-constexpr double kManyNarrowRows = 1.35;  // of 128 rows, 8 bits: 1305 us at 64 x 8192, 35 at 1 (H200, 2026-11-27)
+constexpr double kManyNarrowRows = 1.35;              // many rows of 8 bits take this much longer [M17]
 
 // The work of a launch, on a device whose SMs are in groups like those of the usual product.
 Teams teams_at(const KernelConfig& c, const Target& target, const Shape& shape) {

@@ -15,14 +15,13 @@ namespace {
 
 constexpr int kMostOfTeam = 8;  // what every GPU with clusters runs
 
-// Rows of K and V that a call has room for leave L2 first up to so many times its size. Where most of L2 has been written
-// before, it is the written lines that then stay and need not be copied out: 1 x 8192 17.2 us for 18.6, 8 x 4096 42.0 for
-// 45.1, 16 x 4096, 5.4 times the size, as fast, 16 x 8192 138 for 133; where it has been read, nothing changes (H200,
-// 2026-11-25).
+// Rows of K and V that a call has room for leave L2 first up to this multiple of its size: where most of L2 has been
+// written before, the written lines then stay, and need not be copied out [M18]. Where it has been read, that changes
+// nothing.
 constexpr double kEvictedFirst = 4;
 
-// Where the rows of a token do not lie side by side, so many heads are read at a time that every SM has a range: 32/32
-// heads, 1 x 131072, 485 us with 4 on 132 SMs, 495 with 8 on 128 (H200, 2026-11-25).
+// Where the rows of a token do not lie side by side, so many heads are read at a time that every SM has a range: more
+// heads at a time on fewer SMs are slower [M19].
 void spread_heads(const Problem& problem, KernelConfig& c) {
   if (problem.spec.layout != Layout::Bhsd) return;
   while (problem.target.sm_count * c.decode.blocks_per_sm % c.decode.side_by_side != 0) c.decode.side_by_side /= 2;
@@ -76,8 +75,8 @@ GridRule combine_grid(const KernelConfig& c) {
   return {.queries = 1, .heads = (quads + kCombineThreads - 1) / kCombineThreads, .blocks_per_sm = kBlocksPerSm};
 }
 
-// Teams do without the second launch. Limits of keys: H200, 2026-11-23, 1 x 1024 to 1 x 131072, 32/8 heads, d=128. Many
-// keys: 64 of 132 SMs in teams and all in ranges read 537 MB in 135.5 and 137.4 us, 2.1 GB in 552 and 495 (2026-11-25).
+// Teams do without the second launch. The limits of keys, up to which that pays, come from whole kernels [M20]; with
+// many keys ranges on all SMs are faster than teams on some [M21].
 constexpr int kManyKeys = 16384;
 TeamRule team_rule(const KernelConfig& c, const Target& target) {
   const double in_flight =

@@ -17,8 +17,7 @@ namespace flashjit {
 namespace {
 
 constexpr int kMaxOutputColumns = 256;
-// Wider tiles than 128 keys lost at every head dim (d=128: 160 keys 0.97, 176 keys 0.96 of 128; H200, 2026-11-21), and so
-// they did of 8 bits (d=128: 160 keys 0.99, 192 keys 0.93; d=64: 192 keys 0.86; H200, 2026-11-25).
+// Tiles wider than 128 keys lost at every head dim [M22], and so they did of 8 bits [M23].
 constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 
 // Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are
@@ -259,8 +258,7 @@ struct Enumeration {
     tiles(s);
   }
 
-  // Tiles of 192 queries are mixed more often than they save (40 documents in 32k, d=64: 192x96 1.08 of the time of 128x128,
-  // d=128: 192x80 1.22; H200, 2026-11-29), and votes on a mask leave three warpgroups no registers.
+  // Tiles of 192 queries are mixed more often than they save [M24], and votes leave three warpgroups no registers.
   bool suits_lists(const Schedule& s) const {
     return *s.warpgroups < 3 && lies_in_block(problem, Axis::Queries, *s.tile_q);
   }
@@ -277,8 +275,7 @@ struct Enumeration {
   }
 
   // Heads share a tile where one head's queries do not fill it, as those of single tokens among prompts; no tile is a
-  // warpgroup taller than its rows. Three warpgroups of shared tiles are predicted too well (packed/paged(64), d=128,
-  // three prompts of 4k: 192x64 1.08, 192x80 1.09 of the time of 128x128; H200, 2026-11-23).
+  // warpgroup taller than its rows. Three warpgroups of shared tiles are predicted too well [M25].
   void heads(Schedule s) {
     for (const HeadTiles heads : {HeadTiles::single, HeadTiles::grouped}) {
       if (pins.head_tiles && *pins.head_tiles != heads) continue;
@@ -310,8 +307,8 @@ struct Enumeration {
     }
   }
 
-  // Beside three warpgroups the warps that copy and transpose have 32 registers each. Where a window begins as well, packed
-  // sequences spill 12 to 20 bytes, and tiles of 96 keys 12 (NVRTC 13.0, 2026-11-28).
+  // Beside three warpgroups the warps that copy and transpose have 32 registers each. Where a window begins as well,
+  // packed sequences and tiles of 96 keys spill [M26].
   bool overburdens_producer(const Schedule& s) const {
     const bool begins = spec.mask && problem.tiles.begin && uses(problem.tiles.begin, Variable::QLo);
     return narrow && begins && *s.warpgroups == 3 && (has_packed_keys(spec) || (*s.tile_kv == 96 && !is_paged(spec)));
@@ -327,7 +324,7 @@ struct Enumeration {
   }
 
   // One block has the SM, so memory has no other use: as many stages as fit, with and without a second Q. Three lose to
-  // two: where the ring stands is then a division (d=64 to 128: 0.93 to 0.97; H200, 2026-11-21).
+  // two: where the ring stands is then a division [M27].
   void buffers(Schedule s) {
     int stages_beside_two = 0;
     for (int q_stages = *s.grid == GridKind::persistent ? 2 : 1; q_stages > 0; --q_stages) {
@@ -350,9 +347,8 @@ struct Enumeration {
   void overlaps(Schedule s) {
     s.overlap = Overlap::qk_pv;
     if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
-    // Products of 8 bits are over too soon for a loop that waits for each, but where heads in groups leave no other room for
-    // 128 keys (packed queries of pages, d=128, 4 x 4096: 819 TFLOP/s for 716 of 96 keys, causal with scales of blocks 682
-    // for 497 of 64; softcap, which takes 96, has 661 for 668; H200, 2026-11-25). Three warpgroups would spill.
+    // Products of 8 bits are over too soon for a loop that waits for each, except where heads in groups leave no other
+    // room for 128 keys, which are then faster than fewer keys [M28]. Three warpgroups would spill.
     const bool in_groups = *s.head_tiles == HeadTiles::grouped && *s.warpgroups == 2;
     if (narrow && spec.d_v <= 128 && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !in_groups &&
         !pins.overlap && !pins.tile_kv)
@@ -372,10 +368,9 @@ struct Enumeration {
            problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
-  // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which tensors of the score function, and masks,
-  // leave no registers: 16 bytes spill, beside 192 dims of Q 32. Then 96 keys with turns are faster than 128 without (causal
-  // 1 x 16384 1053 TFLOP/s for 1012; H200, 2026-11-28). Windows, and keys whose scales are those of blocks, take none
-  // anyway.
+  // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which tensors of the score function, and
+  // masks, leave no registers. Then 96 keys with turns are faster than 128 without [M29]. Windows, and keys whose
+  // scales are those of blocks, take none anyway.
   bool leaves_no_turns(const Schedule& s) const {
     const bool tight = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
     const bool turns_under_mask = spec.mask && spec.scale_block == 0 && !begins_late(problem);

@@ -37,12 +37,11 @@ bool takes_turns(const KernelConfig& c) { return c.hopper.warpgroups > 1 && c.ho
 bool sums_in_matrix(const KernelConfig& c) { return c.hopper.row_sum == RowSum::matrix; }
 
 // Beside P V of a tile in registers of its own, what a score reads of tensors is read when O has taken that in, and has
-// these registers. So 128 keys leave room for it (bias, d=128: 0.75 of the time of 64 keys; H200, 2026-11-25).
+// these registers. So there is room for 128 keys, which are faster than 64 [M30].
 bool reads_inputs_late(const KernelConfig& c) {
   return adds_tiles(c) && overlaps(c) && inputs_bytes(c) > 0 && computes_logits_in_pass(c);
 }
-// Many instructions on the FMA pipes slow products down that run beside them: P V first (softcap, d=128: 1.08 to 1.12;
-// H200, 2026-11-21).
+// Many instructions on the FMA pipes slow products down that run beside them, so P V goes first [M31].
 bool waits_first(const KernelConfig& c) {
   return reads_inputs_late(c) || (overlaps(c) && c.score_has_tanh && computes_logits_in_pass(c));
 }
@@ -50,8 +49,8 @@ bool waits_first(const KernelConfig& c) {
 bool takes_in_later(const KernelConfig& c) {
   return adds_tiles(c) && overlaps(c) && !waits_first(c) && c.reference != Reference::tile;
 }
-// The tiles that a window begins in take the main step as well: rows have references by then. (Window of 1024, d=128: 1.03,
-// linear_exp 1.08; of 16 bits 0.975; H200, 2026-11-28.)
+// The tiles that a window begins in take the main step as well, as rows have references by then. That is faster of 8
+// bits, and slower of 16 [M32].
 bool masks_in_step(const PassContext& context) {
   const KernelConfig& c = context.config;
   return is_narrow(c) && c.mask_is_range && !c.mask_has_holes && c.list_heads == 0 && rises(c) &&
@@ -97,8 +96,8 @@ Body look_between(const Maker& maker, const PassContext& context) {
   const Statement step = maker.call("main_step"),
                   first = maker.let(masks_in_step(context) ? "first_of_all" : "first_full");
   const auto lower_when = [&](std::string_view large) { return maker.when(large, {maker.call("lower")}); };
-  // Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs nothing,
-  // and one loop less around all registers of a tile compiles in 0.965 of the time (d=128; NVRTC 13.0, 2026-11-25).
+  // Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs
+  // nothing, and one loop less around all registers of a tile compiles faster [M33].
   if (looks_back(c) && sums_in_matrix(c) && !takes_turns(c))
     return {first, maker.loop("looks_inside", {step, lower_when("large_sum_now")})};
   if (!rises(c)) return {first, maker.loop("all", {step})};
@@ -316,12 +315,11 @@ Result<Program> add_up_tiles(Program p, const PassContext& context) {
   return p;
 }
 
-// P is an operand until the product of the tile before is done, which is waited for behind the exponentials. Not where they
-// need its pipes or its registers: then before. Where O takes in the product later it is waited for when half of the scores
-// are exponentiated, so that the others are converted as they come; but beside products with ones not (d=64 1.07; H200,
-// 2026-11-28): there ptxas puts exponentials behind the wait wherever that stands, and where it stands between them and
-// their conversion, merges no halves of a word as they are converted (d=64, 128: 255, 387 instructions a step for 243, 371;
-// NVRTC 13.0).
+// P is an operand until the product of the tile before is done, which is waited for behind the exponentials, or before
+// them where they need its pipes or its registers. Where O takes in the product later it is waited for when half of the
+// scores are exponentiated, so that the others are converted as they come. Beside products with ones it is not [M34]:
+// there ptxas puts exponentials behind the wait wherever that stands, and where it stands between them and their
+// conversion, merges no halves of a word as they are converted.
 Result<Program> place_waits(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const bool halfway = takes_in_later(c) && !sums_in_matrix(c),
@@ -394,9 +392,8 @@ Result<Program> drop_weights(Program p, const PassContext& context) {
   return p;
 }
 
-// Once all rows have references, tiles that the mask cuts take a main step that masks, too, in a body of its own: a branch in
-// the main step would cost the others (window of 1024, 16 bits: 0.975; H200, 2026-11-28). The mask is asked while scores are
-// multiplied.
+// Once all rows have references, tiles that the mask cuts take a main step that masks, too, in a body of its own: a
+// branch in the main step would slow the others down [M35]. The mask is asked while scores are multiplied.
 Result<Program> vote_on_masks(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   if (!c.mask_by_rows) return p;

@@ -8,17 +8,14 @@ namespace flashjit {
 
 namespace {
 
-// Clocks of the target table's clock rate, fitted to whole kernels: H200, 2026-11-22, `tests/device/tune_experiments
-// --only regret` with the seeds 53, 59, 61 and 67: 3408 times of 160 specs, all head dims, seven masks and scores, 512
-// to 32k tokens (tests/device/RESULTS.md). The fit is within 7 % (root mean square), and its first choice within 0.4 %
-// of the fastest (mean), 10 % (worst); fitted to three of the seeds, 0.7 and 6 % in the fourth. Factors are of the
-// clocks that the matrix unit or the exp unit alone needs for a tile; they add up because both are busy most of the
-// time, and come out below one because the card clocks higher than the table says when they wait.
+// These are clocks of the target table's clock rate, and factors of the clocks that the matrix unit or the exp unit
+// alone needs for a tile, fitted to whole kernels [M36]. Factors add up because both units are busy most of the time,
+// and come out below one because the card clocks higher than the table says when they wait.
 struct HopperCalibration {
   double mma = 0.83;
   double mma_at_least = 1.17;  // no tile takes less than this times its products, where rows are summed beside them
   double exp_tile = 0.92, exp_first = 0.41;  // by reference
-  double bits_slots = 0.64;                  // of a weight that is the bits of its exponent (H100, 2026-11-27)
+  double bits_slots = 0.64;                  // of a weight that is the bits of its exponent [M37]
   double tile_clocks = 472;                  // barriers, fences, what is left over of every tile
   double mma_alone = 0.89;  // the same where one warpgroup, or a loop without overlap, waits for everything
   double tile_clocks_alone = 575;
@@ -29,8 +26,7 @@ struct HopperCalibration {
   double no_turns = 0.044;    // of the smaller of both: warpgroups fall into step and do the same at the same time; not
                               // seen beside matrix_sum
   double matrix_sum = -0.04;  // of the exponentials: additions that are gone
-  // A factor of everything, for 8 bits with ones beside V: two warpgroups without turns hide less (exact weights, d=64,
-  // causal: 128x128 takes 1.086 and 1.075 of the time of 192x96 at 4 x 4096, 16 x 1024; H200, 2026-11-28).
+  // This is a factor of everything, for 8 bits with ones beside V: two warpgroups without turns hide less [M38].
   double two_warpgroups = 1.08;
   double careful_clocks_per_key = 12.7;  // of a tile that the mask cuts
   double item_clocks = 1380;             // of a query tile: first scores, output
@@ -44,11 +40,10 @@ struct HopperCalibration {
   double odd_sectors = 1.5;        // of L2's time, for rows that do not begin with a sector of 32 bytes
   double single_heads = 1.3;  // of everything, in batches with single tokens, whose tiles one head alone leaves empty
   double launch_us = 5;
-  // The cost of a launch that transposes V, or widens K and V: itself, and its bytes at so much of the memory's rate. The
-  // time that warps of the loop take for it shows nowhere (d=64 to 256, 1k to 16k keys; H200, 2026-11-25).
+  // A launch that transposes V, or widens K and V, costs this, and its bytes at so much of the memory's rate. The time
+  // that warps of the loop take for it shows nowhere [M39].
   double transpose_us = 2, transpose_rate = 0.8;
-  // The cost of putting parts together: 32/8 heads, d=128, 16 queries on 8k keys take 39 us, 37 by decode (H100,
-  // 2026-11-27).
+  // Putting parts together costs this [M40].
   double combine_us = 8;
 };
 constexpr HopperCalibration kCalibration;
@@ -137,8 +132,7 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   const double tiles = static_cast<double>(shape.b) *
                        (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
                        std::ceil(static_cast<double>(shape.q_len) / queries_per_tile(c));
-  // Two blocks of an SM wait for each other's products. (Blocks of 64, 32k, d=128: 553 TFLOP/s; of 128, whose tiles are
-  // larger, 716 in 16k; H200, 2026-11-29.)
+  // Two blocks of an SM wait for each other's products [M41].
   constexpr double kSharedSm = 1.5;
   const int of_sm = hopper_blocks(c);
   const double shared = of_sm > 1 ? kSharedSm : 1, slots = target.sm_count * of_sm;

@@ -67,8 +67,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   if (has_scaled_queries(problem.spec)) c.element = Element::f8;
   c.mask_is_range = problem.tiles.line_is_range;
   const bool votes = c.list_heads > 0 || !c.mask_is_long;
-  // A mask of nothing but both positions together is asked for each score as fast ("(q + k) % 3 != 1", d=128: votes 1.15;
-  // H200, 2026-11-29).
+  // A mask of nothing but both positions together is asked for each score as fast [M42].
   c.mask_by_rows = c.has_mask && !c.mask_is_range && votes && has_parts_along_one(problem.spec.mask);
   c.score_has_tanh = problem.score.has_tanh;
   c.score_loads = problem.score.loads;

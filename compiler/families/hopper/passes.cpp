@@ -107,8 +107,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
   std::string_view remark = "";
   if (c.hopper.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
   if (adds_tiles(c)) remark = "Of a few tiles: O takes them in by additions of fp32.";
-  // Compiles in 0.976 of the time (d=128; NVRTC 13.0). Other kernels lose speed by it, for which ptxas then finds other
-  // registers (softcap 0.93, d=64 0.96 to 0.98; H200, 2026-11-25).
+  // This compiles faster. Other kernels lose speed by it, as ptxas then finds other registers for them [M43].
   const bool replaces =
       c.element == Element::bf16 && c.hopper.row_sum == RowSum::matrix && c.hopper.exclusive == Exclusive::none;
   return {Product{.name = "scores",

@@ -226,8 +226,8 @@ GridRule tiles_of_keys(const KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
-// Whole kernels on an H200: d=128 and 64 with sums in memory, and both with a launch for dQ (2026-11-24). That keeps
-// products busier, with d=128 it takes 1.11 to 1.16 of the time of atomics; sums in order take 0.99 to 1.10 (2026-11-25).
+// These constants are fitted to whole kernels with sums in memory, and with a launch for dQ [M44]. That launch keeps
+// products busier, but takes longer than atomics; sums in order take about as long as these [M45].
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250;
@@ -323,11 +323,10 @@ void add_kept(Plan& plan) {
   plan.launches[0].buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
 }
 
-// With sums in order tiles of keys of one head wait for each other, most of all where a tile is no longer than a step. More
-// heads are better then, as many as L2 holds: where a mask lets few queries see a tile of keys, however long the sequence
-// is, those are all that counts, of the first tile, one in the middle and the last. (Windows of 1024 at 16k, d=64: 374
-// TFLOP/s with 32 heads for 316 with 4. But d=128, with two steps for a tile: 380 with 16 heads for 390 with 2; H200,
-// 2026-11-25.)
+// With sums in order tiles of keys of one head wait for each other, most of all where a tile is no longer than a step.
+// More heads are better then, as many as L2 holds: where a mask lets few queries see a tile of keys, however long the
+// sequence is, those are all that counts, of the first tile, one in the middle and the last. With two steps for a tile
+// few heads are better [M46].
 std::int64_t most_rows(const Plan& plan) {
   constexpr std::int64_t kLong = HeadGroupRule{}.most_rows;
   const Expr& mask = plan.spec.mask;

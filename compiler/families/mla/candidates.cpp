@@ -9,8 +9,8 @@ namespace {
 constexpr int kLatentV = 512;    // columns of V: two warpgroups have registers for 256 each
 constexpr int kPageStep = 8;     // rows after which the swizzle of shared memory repeats
 constexpr int kMostCluster = 2;  // blocks, with 64 rows each
-// Registers besides tiles: addresses, loop state, temporaries of the softmax. Compiled for sm_90a (NVRTC 13.0,
-// 2026-11-23).
+// Besides tiles, registers hold addresses, loop state and temporaries of the softmax. Compiled kernels show how many
+// these are [M47].
 constexpr int kBaseRegisters = 40;
 
 }  // namespace

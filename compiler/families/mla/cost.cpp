@@ -8,8 +8,7 @@ namespace flashjit {
 
 namespace {
 
-// H200, 2026-11-25, 128 heads, pages of 64, in a graph: 16 x 8192, 64 x 8192 and 128 x 4096 keys in 89, 259 and 270 us
-// by clusters; two days before in 98, 283 and 295 us, and 102, 297 and 404 us by blocks alone.
+// These are fitted to whole kernels, by clusters and by blocks alone [M48].
 constexpr double kMatrixShare = 0.59;      // of the target's rate
 constexpr double kReadRate = 0.9;          // of the target's memory rate
 constexpr double kL2BytesPerClock = 18;    // per SM

@@ -14,15 +14,12 @@ constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each bl
 constexpr int kMaxWarps = 16;
 constexpr int kMaxBlocksPerSm = 32;
 
-// Registers besides tiles: addresses, loop state, temporaries of the softmax and the mask. From compiling schedules of
-// d=32..256 with and without a causal mask (NVRTC 13.0, sm_90a, 2026-11-21): with S and O of up to 192 registers
-// together spills are rare and a few bytes, with 208 they are common. A kernel that spills is found in the compile log and
-// passed over.
+// Besides tiles, registers hold addresses, loop state and temporaries of the softmax and the mask. Compiled schedules
+// show with how many of these spills are rare [M49]. A kernel that spills is found in the compile log and passed over.
 constexpr int kBaseRegisters = 35;
 
-// How many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs
-// registers, and about four of them: that hides the loads (2 costs 2 to 4 %, H200, 2026-11-21), and more is only
-// compile time.
+// So many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs
+// registers, and about four of them. Fewer do not hide all loads [M50], and more is only compile time.
 int default_unroll(int steps) {
   for (const int part : {4, 3, 5, 7, 2}) {
     if (steps % part == 0) return part;

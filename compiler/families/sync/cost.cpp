@@ -8,8 +8,8 @@ namespace flashjit {
 
 namespace {
 
-// Costs that the rates of the target table do not have. There is one row per target that was measured; the others take the
-// first. A new figure comes with a comment: GPU, date, command.
+// These are costs that the rates of the target table do not have. There is one row per target that was measured; the
+// others take the first. A new figure comes with a row in templates/MEASURED.md: GPU, date, command.
 struct Calibration {
   std::string_view target;
   double overlap;  // how fast co-resident warps hide what is not the binding unit: excess / warps_per_scheduler^overlap
@@ -22,12 +22,8 @@ struct Calibration {
   double compute;             // of the compute time that all of these give
 };
 constexpr Calibration kCalibrations[] = {
-    // H200, 2026-11-21: fitted to a sweep of d=32..256, full and causal, 1k, 4k and 16k tokens, 144 schedules in all,
-    // timed
-    // one after the other as tools/compare.py --sweep does. Regret of the first choice 0.5 % on average, 5 % at worst;
-    // error of the predicted time 10 % (rms). Head dims that are no multiple of 64, and 512 tokens, took 1.1 to 1.5
-    // times as long
-    // (medians of 1700 times, 2026-11-22, tune_experiments), by which sync was taken where hopper was faster.
+    // These are fitted to a sweep of schedules [M51]. Head dims that are no multiple of 64, and few tokens, took longer
+    // than these say, by which sync was taken where hopper was faster [M52].
     {"", 0.46, 900, 100, 2.8, 2000, 48, 1.15},
 };
 
@@ -81,8 +77,7 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
 
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
-  // Elements of 8 bits that each block widens on the way: 1449 us for 797, 198 for 99, 1714 for 887, 4139 for 2522
-  // (compare.py --table drawn_cache --seed 21, H200, 2026-11-27).
+  // Elements of 8 bits that each block widens on the way take so much longer [M53].
   constexpr double kWidening = 1.9;
   p.compute = calibration.compute * (has_scaled_keys(spec) && !has_scaled_queries(spec) ? kWidening : 1) *
               makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::longest_first) /

@@ -162,14 +162,14 @@ double operand_bytes(const KernelConfig& c, Side side) {
                   shared * rows * columns * size_of(c.element));
 }
 
-// H200, 2026-11-24, d=64, 128, 256, 20 schedules: bound by what is read from shared memory, times 1.4 to 1.6.
+// Whole kernels take the time of what is read from shared memory, times a factor [M54].
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   constexpr double kBound = 1.2, kExcess = 0.15, kSums = 0.25, kOneStage = 1.1;  // shares of what takes how long
-  // Before and after its loop: 580 us where this says 480, a window of 128 keys at 4 x 4096, 16 heads (H200, 2026-11-27).
+  // A block takes this before and after its loop, and more where that is short [M55].
   constexpr double kBlockClocks = 16000;
   constexpr double kEnoughWarps = 2;       // of a scheduler
-  constexpr double kL2BytesPerClock = 15;  // of sums; facts of an H200, 2026-11-23
+  constexpr double kL2BytesPerClock = 15;  // of sums [M56]
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
