@@ -170,7 +170,7 @@ __device__ inline void take_items(Consumer& c) {
       const Work kind = static_cast<Work>(uniform(static_cast<int>(work.kind)));
       if (kind == Work::end) break;
       __syncwarp();
-      if (kEndsUntold && kind == Work::last_flush) {
+      if (kEndsWithoutNotice && kind == Work::last_flush) {
         c.release(c.shared.finished());
         wait_barrier(c.shared.finished(), 0);
         if (!uniform(c.shared.some_failed())) break;

@@ -9,7 +9,7 @@
 
 namespace flashjit {
 
-constexpr int kFindsAhead = 4;  // tiles; two are no better
+constexpr int kTilesFoundAhead = 4;  // tiles; two are no better
 
 struct ProducerState {
   const KernelParams& params;
@@ -222,7 +222,7 @@ struct ProducerState {
     }
     if (kMainIsCareful || window == 0) return Work::end;
     again = 0;
-    return kEndsUntold && dealt < 0 ? Work::last_flush : Work::flush;
+    return kEndsWithoutNotice && dealt < 0 ? Work::last_flush : Work::flush;
   }
 
   // Finds the scales of an item whose keys all share them. The producer has time to wait for them, and consumers have no
@@ -264,7 +264,7 @@ __device__ inline void deal_items(Producer& p) {
   int tile = p.announced().tiles.last;
 #pragma unroll 1
   while (true) {
-    if (!found && tile < p.announced().tiles.first + (copies ? kFindsAhead : 0)) {
+    if (!found && tile < p.announced().tiles.first + (copies ? kTilesFoundAhead : 0)) {
       if (p.leads()) p.find_next();
       p.join();
       found = true;
@@ -281,7 +281,7 @@ __device__ inline void deal_items(Producer& p) {
       p.announce(p.shared.work(p.q_ring.count));
       if (p.announced().kind == Work::end) break;
       if (p.announced().kind == Work::flush) wait_barrier(p.shared.flushed(), flushes++ % 2);
-      if (kEndsUntold && p.announced().kind == Work::last_flush) {
+      if (kEndsWithoutNotice && p.announced().kind == Work::last_flush) {
         wait_barrier(p.shared.finished(), 0);
         if (!p.shared.some_failed()) break;
       }

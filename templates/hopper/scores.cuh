@@ -130,7 +130,7 @@ struct Inputs {
 };
 
 // Scales of queries are on their way while O is written. Not where keys have scales in blocks: d=128 spills 16 bytes.
-constexpr bool kAsksEarly = kNarrow && !kHasUnits;
+constexpr bool kLoadsScalesEarly = kNarrow && !kHasUnits;
 
 // Factors from products to scores, for this thread's rows: elements of 8 bits have scales, which are found for an item
 // and, where keys have scales in blocks, for each tile. Rows of a head share one factor: a block of rows with one scale is
@@ -149,7 +149,7 @@ struct RowScales {
     }
   }
   __device__ void receive(const KernelParams& params, const WorkState& work) {
-    if constexpr (!kAsksEarly) ask(params, work);
+    if constexpr (!kLoadsScalesEarly) ask(params, work);
 #pragma unroll
     for (int h = 0; h < kCount; ++h) of[h] *= config.scale * work.scales.k;
   }

@@ -8,13 +8,13 @@ namespace flashjit {
 // References of earlier tiles may turn out too low for a later one; then they rise, and what a row has summed up falls.
 // fp16 ends at 2^16, which wide logits reach in every layer: whether a tile has probabilities beyond kLargestP is asked
 // after every step. bf16 has the range of fp32: sums are looked at after every few, outside of the main loop, where
-// four more instructions would show [M79] (but see kLooksInLoop).
-constexpr bool kRises = config.reference == Reference::first;
-constexpr bool kLooksAtTile = kRises && config.element != Element::bf16;
-constexpr bool kLooksBack = kRises && !kLooksAtTile;
+// four more instructions would show [M79] (but see kChecksInLoop).
+constexpr bool kReferenceRises = config.reference == Reference::first;
+constexpr bool kChecksEachTile = kReferenceRises && config.element != Element::bf16;
+constexpr bool kChecksEarlierSums = kReferenceRises && !kChecksEachTile;
 constexpr float kLargestP = kNarrow ? 448 : 0x1p15f;
-constexpr float kLargeSum = 0x1p50f;  // of 2^100: four steps may add the rest
-constexpr int kLooksAfter = 4;        // main steps
+constexpr float kLargeSum = 0x1p50f;    // of 2^100: four steps may add the rest
+constexpr int kTilesBetweenChecks = 4;  // of sums, in the main loop
 
 // P is 2^kRaised times what it stands for, which the row sum takes out again. e4m3 ends at 448 and at 2^-9: relative to
 // a maximum of all tiles so far nothing is larger; relative to an older one, a row may still rise by 2^3.8 before its
@@ -24,18 +24,18 @@ constexpr int kLooksAfter = 4;        // main steps
 // one key has half of the weight and 100,000 others share the rest, as their weights are below 2^-14: 2^-6 would make
 // its error larger. To lower fp16 by more than 2^-2 was slower where logits fall steeply [M81]. Capped scores rise
 // little, and ptxas makes slower kernels of theirs [M82].
-constexpr int kRaised = kNarrow                           ? (config.reference == Reference::tile ? 8
-                                                             : kLinear                           ? 6
-                                                                                                 : 5)
-                        : !kRises || config.score_cap > 0 ? 0
-                        : kLooksBack                      ? -12
-                                                          : -2;
+constexpr int kRaised = kNarrow                                    ? (config.reference == Reference::tile ? 8
+                                                                      : kLinear                           ? 6
+                                                                                                          : 5)
+                        : !kReferenceRises || config.score_cap > 0 ? 0
+                        : kChecksEarlierSums                       ? -12
+                                                                   : -2;
 constexpr float kLowered = kRaised > 0 ? 1.0f / (1 << kRaised) : 1 << -kRaised;
 
 // A key far above the rest that comes after its row's reference has a weight which is not 1, and P has it rounded to
 // 8 bits. Then what a thread adds to the sum is that weight and next to nothing: it is rounded alike, and O is that
 // key's V. Sums of many weights lose nothing: 2^-9 of a part of them, up or down. An LSE needs them as they are.
-constexpr bool kSumsRounded = kLooksBack && config.hopper.row_sum == RowSum::adds && config.lse == Lse::none;
+constexpr bool kSumsRounded = kChecksEarlierSums && config.hopper.row_sum == RowSum::adds && config.lse == Lse::none;
 
 // A row sum beyond this means that the reference of the row did not rise in time: a few tiles raised the sum by 2^70.
 // V may be as large as 2^26 before O overflows, which is checked as well.
@@ -46,7 +46,7 @@ struct RowStates {
   float sum[2];        // this thread's part
   float top[2];        // the true maximum, where it is an output
   bool polynomial;     // capped scores: quick steps take tanh by its polynomial
-  bool large;          // kLooksAtTile: some P of this thread, of the last tile, may be beyond kLargestP
+  bool large;          // kChecksEachTile: some P of this thread, of the last tile, may be beyond kLargestP
 
   __device__ void clear() { *this = {{-kInfinity, -kInfinity}, {0, 0}, {-kInfinity, -kInfinity}, false, false}; }
 
@@ -55,7 +55,7 @@ struct RowStates {
     if constexpr (kSumInMatrix) return;
     float of_row[2] = {tile[0] + tile[1], tile[2] + tile[3]};
     if constexpr (kNarrow) large = fmaxf(fmaxf(tile[0], tile[1]), fmaxf(tile[2], tile[3])) > kLargestP;
-    else if constexpr (kLooksAtTile) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
+    else if constexpr (kChecksEachTile) large = of_row[0] > kLargestP || of_row[1] > kLargestP;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       if (kSumsRounded && !reference_is_maximum) {
@@ -166,10 +166,10 @@ __device__ inline void exponentiate(Scores& s, RowStates& rows, const Columns& c
 
 // The step where the mask cuts, and the first of an item: references rise to this tile's maxima before anything is
 // exponentiated. If `exact` that is right for every input. If not, references may be older where sums are looked at
-// later (kLooksBack), once all rows of the warp have one.
+// later (kChecksEarlierSums), once all rows of the warp have one.
 __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns& columns, bool exact,
                                        float (&factor)[2]) {
-  const bool rises = !kLooksBack || exact ||
+  const bool rises = !kChecksEarlierSums || exact ||
                      __any_sync(0xffffffff, rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   factor[0] = factor[1] = 1.0f;
   if (rises) {
@@ -223,7 +223,7 @@ __device__ inline void exponentiate_capped(Scores& s, RowStates& rows, const See
 }
 
 // The quick step: references are those of earlier tiles, and nothing waits for a maximum. Softmax is the same for every
-// reference as long as no exponent leaves the range of the formats, which is checked as it goes (kRises), and once at
+// reference as long as no exponent leaves the range of the formats, which is checked as it goes (kReferenceRises), and once at
 // the end (reference_failed).
 template <class Seen, class Halfway>
 __device__ inline void quick_softmax(Scores& s, RowStates& rows, Tile& tile, const Seen& seen, const Halfway& halfway) {
@@ -263,7 +263,7 @@ __device__ inline float lower_row(RowStates& rows, int h, float largest) {
   // With 8 bits the sums need not show that the item failed, so NaN makes O show it.
   if (largest > kLargestToLower) largest = kNarrow ? __uint_as_float(0x7fc00000) : 1.0f;
   // By a power of two, which leaves P as it was rounded.
-  if constexpr (kLooksBack) largest = __uint_as_float(__float_as_uint(largest) & 0xff800000);
+  if constexpr (kChecksEarlierSums) largest = __uint_as_float(__float_as_uint(largest) & 0xff800000);
   const float before = rows.reference[h] * kLog2Scale;
   rows.reference[h] += log2_approx(largest) / kLog2Scale;
   // The factor is that between the references as exponents take them: both are rounded.
@@ -353,7 +353,7 @@ __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowState
   convert(p, s);
 }
 
-// The sum of this thread's row h, for kLooksBack: of what O has summed up or, where sums are added, of all tiles.
+// The sum of this thread's row h, for kChecksEarlierSums: of what O has summed up or, where sums are added, of all tiles.
 __device__ inline float row_sum(const RowStates& rows, const Output& o, int h) {
   return kSumInMatrix ? o[config.head_dim_v / 2 + 2 * h] : rows.sum[h];
 }

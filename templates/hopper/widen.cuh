@@ -11,9 +11,9 @@ namespace flashjit {
 
 // Does any query of any head of the group see keys from first to last? A window leaves most of a cache as it is.
 __device__ inline bool is_seen(const KernelParams& params, Sequence seq, int first, int last) {
-  constexpr int kHeadsAsked = config.has_mask ? group_size(config) : 1;
+  constexpr int kHeadsOfMask = config.has_mask ? group_size(config) : 1;
 #pragma unroll 1
-  for (int i = 0; i < kHeadsAsked && seq.q_len > 0; ++i, ++seq.h) {
+  for (int i = 0; i < kHeadsOfMask && seq.q_len > 0; ++i, ++seq.h) {
     const int begin = Variant::kv_begin(params, seq, 0, seq.q_len - 1);
     const int end = Variant::kv_end(params, seq, 0, seq.q_len - 1);
     if (begin <= last && first < end) return true;

@@ -47,7 +47,7 @@ constexpr int kProducerBarrier = kVoteBarrier + kWarpgroups;
 // longer [M86].
 enum class Work { item, careful_item, flush, last_flush, end };
 // Products of 8 bits leave no registers for it (d=128: spills 40 bytes).
-constexpr bool kEndsUntold = config.element != Element::f8;
+constexpr bool kEndsWithoutNotice = config.element != Element::f8;
 
 // KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees
 // every key: they need no mask code. None: the last is before the first. Where there are lists of tiles, these are places in
@@ -59,21 +59,22 @@ struct Tiles {
 
 constexpr bool kOwnTiles = has_own_tiles(config, config.hopper.warpgroups);
 
-// An item's properties for one warpgroup, as bits that the warpgroup may then change.
-constexpr u32 kFresh = 1;        // O holds nothing of it yet
-constexpr u32 kItem = 2;         // it is one: O is to be written
-constexpr u32 kValues = 4;       // P of the tile before has still to be multiplied with V
-constexpr u32 kExact = 8;        // every step takes the standard softmax
-constexpr u32 kIdle = 16;        // it ends before this warpgroup's rows begin
-constexpr u32 kPassesLast = 32;  // the block's last tile, which is visited first, is not one of this warpgroup's
-constexpr u32 kPassesFirst = 64;
-constexpr u32 kAllBegun =
-    128;  // every row sees a key behind those that all rows see, so it has a reference when the main steps begin;
-          // not found out with own tiles, for which the producer has too few registers
+// Marks say what a warpgroup has to do for an item. They are bits of one register, because registers are scarce, and the
+// warpgroup may change them.
+constexpr u32 kFresh = 1;         // O holds no sums of the item yet
+constexpr u32 kItem = 2;          // the work is an item, whose O has to be written
+constexpr u32 kValues = 4;        // P of the previous tile has still to be multiplied with V
+constexpr u32 kExact = 8;         // every step takes the standard softmax
+constexpr u32 kIdle = 16;         // the item ends before the rows of this warpgroup begin
+constexpr u32 kPassesLast = 32;   // the block's last tile, which is visited first, is not one of this warpgroup's tiles
+constexpr u32 kPassesFirst = 64;  // neither is the block's first tile
+// Every row sees a key behind those that all rows see, so each has a reference when the main steps begin. Nobody finds that
+// out where warpgroups have tiles of their own: the producer has too few registers for it.
+constexpr u32 kAllBegun = 128;
 
 struct alignas(16) Share {
   Tiles tiles;  // that this warpgroup visits: at least one if there are any
-  u32 marks;
+  u32 marks;    // what the warpgroup has to do for the item
 };
 
 // One work item: a query tile of a head. The producer writes it, the consumers read it; both walk the same KV tiles.

@@ -182,7 +182,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Let, "first_full", "const int first = tiles.full_first;"},
     {Kind::Let, "first_of_all", "const int first = tiles.first;"},
     {Kind::Let, "this_tile", "const int stop = tile;"},
-    {Kind::Let, "few_tiles", "const int stop = max(tile - kLooksAfter + 1, first);"},
+    {Kind::Let, "few_tiles", "const int stop = max(tile - kTilesBetweenChecks + 1, first);"},
 
     {Kind::Let, "consumer", "Consumer consumer{{{{{{}}, {{}}, {{}}, params, maps, shared}}}};"},
     {Kind::Let, "page", "const u32 page = look_up_page(work, tile * kTileKv);"},
@@ -292,7 +292,7 @@ constexpr Condition kConditions[] = {
     {"none_large", "!uniform(has_large(p))"},
     {"large", "uniform(rows.large)"},
     {"large_sum", "uniform(has_large_sum(rows, o))"},
-    {"large_sum_now", "tile % kLooksAfter == 0 && uniform(has_large_sum(rows, o))"},
+    {"large_sum_now", "tile % kTilesBetweenChecks == 0 && uniform(has_large_sum(rows, o))"},
     {"inputs_given", "inputs.given"},
     {"holds_values", "holds_values"},
     {"holds_no_values", "!holds_values"},
