@@ -62,6 +62,8 @@ Libs.private: @zstd@ -lstdc++ -lm -lpthread -ldl
 ]])
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
+include(notices.cmake)
+
 # The reference of both APIs, where Doxygen is: it is installed where it was built (ninja reference).
 find_package(Doxygen QUIET)
 if(DOXYGEN_FOUND AND PROJECT_IS_TOP_LEVEL)

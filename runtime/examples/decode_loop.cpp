@@ -35,7 +35,7 @@ void* allocate(std::size_t bytes) {
 #ifdef WITH_CUDA
   if (on_gpu) return cudaMallocManaged(&memory, bytes) == cudaSuccess ? memory : nullptr;
 #endif
-  return memory = std::malloc(bytes);
+  return memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);  // what a workspace has to begin at
 }
 void wait() {
 #ifdef WITH_CUDA

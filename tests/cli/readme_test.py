@@ -48,5 +48,21 @@ def test_paths_exist():
         assert not missing, f"{page} names {missing}, which do not exist"
 
 
+def anchors_of(page):
+    """Of its headings, as GitHub makes them."""
+    with open(source(page), encoding="utf-8") as file:
+        headings = re.findall(r"(?m)^#+ (.+)$", file.read())
+    return {re.sub(r"[^a-z0-9_ -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_to_headings():
+    for page in PAGES + OTHERS:
+        with open(source(page), encoding="utf-8") as file:
+            links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", file.read())
+        lost = [f"{other}#{anchor}" for other, anchor in links
+                if anchor not in anchors_of(os.path.normpath(os.path.join(os.path.dirname(page), other)) if other else page)]
+        assert not lost, f"{page} links to {lost}, and there are no such headings"
+
+
 if __name__ == "__main__":
     harness.main(globals())

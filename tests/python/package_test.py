@@ -2,7 +2,9 @@
 
 import doctest
 import importlib.util
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -75,7 +77,15 @@ def test_what_a_wheel_has():
     subprocess.run(["cmake", "--install", harness.ARGS.build, "--component", "programs", "--prefix", os.path.join(wheel, "flashjit")],
                    check=True, stdout=subprocess.PIPE)
     folders = {name for name in os.listdir(os.path.join(wheel, "flashjit")) if os.path.isdir(os.path.join(wheel, "flashjit", name))}
-    assert folders - {"__pycache__"} == {"bin", "lib", "libexec"}, folders
+    assert folders - {"__pycache__"} == {"bin", "lib", "libexec", "share"}, folders
+    notices = os.path.join(wheel, "flashjit", "share", "doc", "flashjit", "notices")
+    with open(os.path.join(notices, "components.cdx.json"), encoding="utf-8") as file:
+        components = json.load(file)["components"]
+    assert {"fmt", "zstd", "CLI11", "nlohmann-json"} <= {one["name"] for one in components}, components
+    for one in components:
+        assert re.fullmatch(r"\d+(\.\d+)+", one["version"]), one
+        with open(os.path.join(notices, one["name"] + ".txt"), encoding="utf-8") as file:
+            assert len(file.read()) > 100, one
     out = python("-c", "import flashjit; print(flashjit.Engine('host', disk_cache=False).library.path); "
                  "print(flashjit.explain('fwd bf16 d=64', 'sm_90a'))", PYTHONPATH=wheel)
     assert out.startswith(os.path.join(wheel, "flashjit", "lib")) and "for sm_90a" in out, out

@@ -252,17 +252,17 @@ def test_measurements_are_notes():
     numbered, dated = re.compile(r"\[(M\d+)\]"), re.compile(r"//.*\b20\d\d-\d\d-\d\d|#.*\b20\d\d-\d\d-\d\d")
     named, problems = {}, []
     for path, folder, text in files(".h", ".cpp", ".cuh", ".py"):
-        if folder not in ORDER or path.startswith("templates/MEASURED"):
+        if folder not in ORDER:
             continue
         for line in text.splitlines():
             if dated.search(line):
                 problems.append(f"{path}: {line.strip()}")
         for number in numbered.findall(text):
             named.setdefault(number, set()).add(path)
-    with open(source("templates", "MEASURED.md"), encoding="utf-8") as file:
+    with open(source("tests", "device", "MEASURED.md"), encoding="utf-8") as file:
         rows = dict(re.findall(r"(?m)^\| (M\d+) \| `([^`]+)`", file.read()))
-    problems += [f"{number} is named in {sorted(paths)} and no row of templates/MEASURED.md" for number, paths in named.items() if number not in rows]
-    problems += [f"{number} of templates/MEASURED.md: {path} does not name it" for number, path in rows.items() if path not in named.get(number, ())]
+    problems += [f"{number} is named in {sorted(paths)} and no row of tests/device/MEASURED.md" for number, paths in named.items() if number not in rows]
+    problems += [f"{number} of tests/device/MEASURED.md: {path} does not name it" for number, path in rows.items() if path not in named.get(number, ())]
     report(problems)
 
 

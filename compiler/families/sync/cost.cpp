@@ -9,7 +9,7 @@ namespace flashjit {
 namespace {
 
 // These are costs that the rates of the target table do not have. There is one row per target that was measured; the
-// others take the first. A new figure comes with a row in templates/MEASURED.md: GPU, date, command.
+// others take the first. A new figure comes with a row in tests/device/MEASURED.md: GPU, date, command.
 struct Calibration {
   std::string_view target;
   double overlap;  // how fast co-resident warps hide what is not the binding unit: excess / warps_per_scheduler^overlap
