@@ -126,7 +126,7 @@ def test_the_manual_page_is_accepted():
         checked.append(accepted("man", "-l", "--warnings=w", page, env=dict(os.environ, MANPAGER="cat", LC_ALL="C.UTF-8")))
     if not checked:
         raise Skip("neither groff nor man on this machine")
-    assert all("SYNOPSIS" in re.sub(".\x08", "", text) for text in checked), checked  # terminals of old got bold by two strokes
+    assert all("SYNOPSIS" in re.sub(".\x08", "", text) for text in checked), checked
 
 
 def test_the_manual_page_has_all_that_help_names():

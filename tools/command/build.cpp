@@ -165,6 +165,7 @@ void add_build(CLI::App& app, int& exit_code) {
       ->required()
       ->type_name("FILE");
   sub->add_option("--arch", args->archs, "Targets of the lines that name none: sm_80, sm_90a, ...")
+      ->type_name("TARGET")
       ->delimiter(',')
       ->required();
   sub->add_option("-o,--out", args->out, "The bundle")->required()->type_name("FILE.fjb");

@@ -150,7 +150,7 @@ void add_cache_explain(CLI::App& cache, int& exit_code) {
   CLI::App* sub =
       cache.add_subcommand("explain", "Is the kernel of a spec stored; if not, in what does the nearest one differ");
   sub->add_option("spec", args->spec, "The problem")->required();
-  sub->add_option("--arch", args->arch, "The target")->required();
+  sub->add_option("--arch", args->arch, "The target")->required()->type_name("TARGET");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128,tile_kv=64; the rest is chosen");
   sub->add_option("--dir", args->directory, kDirHelp)->type_name("DIR");
   sub->add_flag("--json", args->json, "One JSON object");

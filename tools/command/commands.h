@@ -15,5 +15,7 @@ void add_doctor(CLI::App& app, int& exit_code);
 void add_cache(CLI::App& app, int& exit_code);
 void add_build(CLI::App& app, int& exit_code);
 void add_bundle(CLI::App& app, int& exit_code);
+void add_completion(CLI::App& app, int& exit_code);
+void add_man(CLI::App& app, int& exit_code);
 
 }  // namespace flashjit

@@ -342,6 +342,7 @@ void add_compile(CLI::App& app, int& exit_code) {
   CLI::App* sub = app.add_subcommand("compile", "Compile specs for one or more targets; needs no GPU");
   sub->add_option("spec", args->specs, "The problems, one argument each")->required();
   sub->add_option("--arch", args->archs, "Targets: sm_80, sm_90a, x86-64-v3, ..., or cards: a100, h100, b200, ...")
+      ->type_name("TARGET")
       ->delimiter(',')
       ->required();
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128,tile_kv=64; the rest is chosen");

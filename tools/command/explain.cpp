@@ -427,6 +427,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   sub->add_option("spec", args->spec, "The problem")->required();
   sub->add_option("--arch", args->archs,
                   "Targets: sm_80, sm_90a, x86-64-v3, ..., or cards: a100, h100, b200, ... (default: this machine's)")
+      ->type_name("TARGET")
       ->delimiter(',');
   sub->add_option(
       "--shape", args->shape,

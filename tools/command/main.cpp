@@ -3,15 +3,20 @@
 #include <charconv>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <new>
 #include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "compiler/spec/text_form.h"
 #include "flashjit/flashjit.hpp"
 #include "tools/command/commands.h"
+#include "tools/manual/definitions.h"
+#include "tools/manual/help.h"
+#include "tools/manual/pages.h"
 #include "tools/support/output.h"
 
 namespace {
@@ -22,17 +27,23 @@ constexpr char kAbout[] =
     "A problem is one line, the spec:\n"
     "  'fwd bf16 d=128 heads=32/8 mask=\"causal & window(4096, 0)\" score=\"softcap(50)\"'\n";
 
-constexpr char kFooter[] =
+constexpr char kExamples[] =
     "\nExamples:\n"
     "  flashjit doctor\n"
     "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch sm_90a --shape b=1,q=4096\n"
     "  flashjit compile 'fwd fp16 d=64 heads=16' --arch sm_80,sm_90a --out kernels\n"
-    "  flashjit run 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=1024 --check\n"
-    "\n"
-    "Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage.\n"
-    "Environment: FLASHJIT_CACHE_DIR FLASHJIT_JIT FLASHJIT_LOG FLASHJIT_DUMP_DIR FLASHJIT_TRUSTED_LIST FLASHJIT_NVRTC FLASHJIT_LINE_INFO FLASHJIT_THREADS";
+    "  flashjit run 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=1024 --check\n";
 
 constexpr char kHelpHint[] = "\nRun with --help for more information.\n";
+
+std::string footer() {
+  std::vector<std::string> codes, names;
+  for (const flashjit::Meaning& code : flashjit::exit_codes())
+    codes.push_back(fmt::format("{} {}", code.name, code.about));
+  for (const flashjit::Meaning& variable : flashjit::variables()) names.emplace_back(variable.name);
+  return fmt::format("{}\nExit codes: {}.\nEnvironment: {}; `flashjit man` says what they do.", kExamples,
+                     fmt::join(codes, ", "), fmt::join(names, ", "));
+}
 
 // The subcommand that was asked for, as far as there is one.
 const CLI::App& innermost(const CLI::App& app) {
@@ -74,6 +85,15 @@ std::optional<std::string> unknown_subcommand(const CLI::App& app) {
   return flashjit::there_is_no("subcommand", unknown.front(), names) + kHelpHint;
 }
 
+// Who gave no subcommand gets to know which there are. Nothing: that is not what is wrong.
+std::optional<std::string> list_of_subcommands(const CLI::App& app, const CLI::ParseError& error,
+                                               const CLI::Formatter& formatter) {
+  const CLI::App& at = innermost(app);
+  const bool is_missing = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
+  if (!is_missing || !app.remaining(true).empty() || flashjit::subcommands_of(at).empty()) return std::nullopt;
+  return "A subcommand is required\n" + formatter.make_subcommands(&at, CLI::AppFormatMode::Normal) + kHelpHint;
+}
+
 // A name that a script left empty would be looked for, or written, where nobody meant it.
 void refuse_empty_names(CLI::App& app) {
   const CLI::Validator named([](std::string& name) { return name.empty() ? "the name is empty" : std::string(); }, "");
@@ -101,7 +121,9 @@ void refuse_other_seeds(CLI::App& app) {
 int run(int argc, char** argv) {
   using namespace flashjit;
   CLI::App app{kAbout, "flashjit"};
-  app.footer(kFooter);
+  const auto formatter = std::make_shared<HelpFormatter>(help_columns());
+  app.formatter(formatter);  // subcommands take it over
+  app.footer(footer());
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("flashjit ") + version());
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
@@ -115,6 +137,8 @@ int run(int argc, char** argv) {
   add_cache(app, exit_code);
   add_build(app, exit_code);
   add_bundle(app, exit_code);
+  add_completion(app, exit_code);
+  add_man(app, exit_code);
   refuse_empty_names(app);
   refuse_other_seeds(app);
   try {
@@ -125,12 +149,14 @@ int run(int argc, char** argv) {
     app.exit(error, out, err);
     if (asked) {
       Output output(false);
-      output.text(out.str());
+      output.help(out.str());
       return output.exit_code();
     }
     // An option that is missing may be one that was mistyped.
-    const auto unknown = unknown_option(app);
-    say(unknown ? *unknown : unknown_subcommand(app).value_or(err.str()));
+    auto says = unknown_option(app);
+    if (!says) says = unknown_subcommand(app);
+    if (!says) says = list_of_subcommands(app, error, *formatter);
+    say(says.value_or(err.str()));
     return static_cast<int>(Exit::Usage);
   }
   return exit_code;

@@ -455,6 +455,7 @@ void add_tune(CLI::App& app, int& exit_code) {
   sub->add_option("--sweep", args->sweep, "More problems, a line each: SPEC, or SHAPE SPEC")->type_name("FILE");
   sub->add_option("--budget", args->budget, "For all problems together: 60s, 10m (default: 10s each)");
   sub->add_option("--target", args->inputs.target, "gpu, host, auto (a GPU if there is one), or a target's name")
+      ->type_name("WHERE")
       ->capture_default_str();
   sub->add_option("--device", args->devices, "Which GPUs; default: all of the first one's kind")
       ->check(CLI::Range(0, 1023))
@@ -484,7 +485,7 @@ void add_tune(CLI::App& app, int& exit_code) {
   sub->add_option("--merge", args->merge_from, "Only take over the records of a file")->type_name("FILE");
   sub->add_flag("--json", args->json, "One JSON object per problem");
   sub->footer(
-      "\nA tuning that was ended goes on when the same command is run again. Examples:\n"
+      "\nA tuning that was ended goes on when the same command is run again.\n\nExamples:\n"
       "  flashjit tune 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
       "  flashjit tune 'fwd bf16 d=64 heads=8' --shape q=512 --shape q=4096 --target host --budget 20s\n"
       "  flashjit tune --sweep specs.txt --shape b=4,q=4096 --budget 10m --report tuned.html\n"

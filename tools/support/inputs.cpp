@@ -61,6 +61,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
          "q=100+37+0,k=100+64+9; with k_lens those of k, and K and V hold as many as the longest. The schedule is chosen for these sizes, each rounded up to a power of two (of a list, its mean)")
       ->required();
   app.add_option("--target", args.target, "gpu, host, auto (a GPU if there is one), or a target's name")
+      ->type_name("WHERE")
       ->capture_default_str();
   app.add_option("--device", args.device, "Which GPU")->capture_default_str()->check(CLI::Range(0, 1023));
   app.add_option("--schedule", args.schedule, "Choices to pin, such as tile_q=128; the rest is chosen");
@@ -72,7 +73,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   add_line_info_option(app, args.line_info);
   app.add_option("--seed", args.seed, "Of the random inputs, and of dropout")->capture_default_str();
   app.add_option("--data", args.data, fmt::format("How the logits of random inputs are distributed: {}", kLogitKinds))
-      ->type_name("NAME")
+      ->type_name("KIND")
       ->capture_default_str();
   app.add_option(
          "--param", args.params,

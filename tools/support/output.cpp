@@ -1,10 +1,14 @@
 #include "tools/support/output.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 
 #include <fmt/format.h>
 
@@ -14,6 +18,7 @@ namespace flashjit {
 namespace {
 
 constexpr std::size_t kStatusColumns = 150;
+constexpr std::size_t kHelpColumns = 100;
 
 // A full disk or a closed pipe must show in the exit code, so every line is flushed and checked.
 bool put_raw(std::FILE* stream, std::string_view text) {
@@ -30,6 +35,29 @@ bool dies_of_closed_pipes = false;
 void die_of_closed_pipe() {
   std::signal(SIGPIPE, SIG_DFL);
   std::raise(SIGPIPE);
+}
+
+std::string_view variable_of_terminal(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool shows_bold() {
+  const std::string_view terminal = variable_of_terminal("TERM");
+  return ::isatty(STDOUT_FILENO) != 0 && variable_of_terminal("NO_COLOR").empty() && !terminal.empty() &&
+         terminal != "dumb";
+}
+
+std::string with_bold_headings(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end), rest = text.substr(end, 1);
+    const bool is_heading = line.ends_with(':') && line.find(' ') == line.npos;
+    out += is_heading ? fmt::format("\x1b[1m{}\x1b[0m{}", line, rest) : fmt::format("{}{}", line, rest);
+    text.remove_prefix(end + rest.size());
+  }
+  return out;
 }
 
 // In ASCII, as JSON can say every character so; what is no UTF-8 is replaced.
@@ -66,11 +94,7 @@ void add_facts(Json& line, const Facts& facts) {
 }
 
 void Output::result(const Json& line, const std::string& text) {
-  if (!put(stdout, json_ ? dump(line) + "\n" : text)) {
-    if (errno == EPIPE && dies_of_closed_pipes) die_of_closed_pipe();
-    if (!failed_) say("error: standard output cannot be written (a full disk or a closed pipe?)\n");
-    failed_ = true;
-  }
+  if (!put(stdout, json_ ? dump(line) + "\n" : text)) not_written();
 }
 
 void Output::failure(Json line, const Error& error) {
@@ -86,9 +110,30 @@ void Output::text(const std::string& text) {
   if (!json_) result({}, text);
 }
 
+void Output::help(const std::string& text) {
+  const std::string shown = harmless(text, Lines::Many);
+  if (!put_raw(stdout, shows_bold() ? with_bold_headings(shown) : shown)) not_written();
+}
+
+void Output::not_written() {
+  if (errno == EPIPE && dies_of_closed_pipes) die_of_closed_pipe();
+  if (!failed_) say("error: standard output cannot be written (a full disk or a closed pipe?)\n");
+  failed_ = true;
+}
+
 int Output::exit_code() const { return static_cast<int>(failed_ ? Exit::Failed : Exit::Done); }
 
 void notice_closed_pipes() { dies_of_closed_pipes = std::signal(SIGPIPE, SIG_IGN) == SIG_DFL; }
+
+std::size_t help_columns() {
+  const std::string_view given = variable_of_terminal("COLUMNS");
+  std::size_t columns = 0;
+  const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(), columns);
+  if (error == std::errc() && end == given.data() + given.size() && columns > 0) return columns;
+  winsize size = {};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return kHelpColumns;
+}
 
 void say(std::string_view text) { put(stderr, text); }
 

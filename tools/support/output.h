@@ -32,9 +32,12 @@ class Output {
   // The error on stderr, and as a line with --json; the command's exit code becomes Failed.
   void failure(Json line, const Error& error);
   void text(const std::string& text);  // nothing with --json
+  // Lines that are a word and a colon are headings, and bold where that can be seen.
+  void help(const std::string& text);
   int exit_code() const;
 
  private:
+  void not_written();
   bool json_;
   bool failed_ = false;
 };
@@ -42,6 +45,9 @@ class Output {
 // To be called once, first. From then on a closed pipe is an error of the write to it, which a file of a kernel is not lost by; a reader
 // of stdout that has gone (`| head`) ends the command as it ends others, by SIGPIPE and without a word.
 void notice_closed_pipes();
+
+// How wide help may be: what COLUMNS says, else the width of the terminal that stdout is, else 100.
+std::size_t help_columns();
 
 // A line, or several, on stderr.
 void say(std::string_view text);
