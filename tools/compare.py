@@ -40,7 +40,7 @@ import time
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(1, str(REPOSITORY / "runtime" / "python"))
 
-from compare import report, rows
+from compare import record, report, rows
 from flashjit import Engine, FlashJitError
 from flashjit.capi import Library
 
@@ -63,6 +63,8 @@ def parse():
     parser.add_argument("--rounds", type=int, help="alternating rounds per row (default: 5)")
     parser.add_argument("--json", action="store_true", help="JSON lines only")
     parser.add_argument("--markdown", metavar="FILE", help="also write the Markdown there")
+    parser.add_argument("--record", metavar="FILE", help="append a line of JSON for each row to FILE: tools/figures FILE makes a table and a picture of it")
+    parser.add_argument("--commit", help="the commit that --record names (default: that of this tree, as git has it)")
     parser.add_argument("--lib", default=REPOSITORY / "build/lib/libflashjit.so", help="libflashjit.so")
     options = parser.parse_args()
     if options.cpu and options.table not in ("forward", "backward"):
@@ -77,14 +79,19 @@ def parse():
         parser.error("--before: it takes part in the tables only; leave --cold and --sweep out")
     if options.sweep and (options.cold or options.markdown):
         parser.error("--sweep: it prints JSON lines and nothing else; leave --cold and --markdown out")
+    if options.record and (options.cold or options.sweep):
+        parser.error("--record: it keeps rows of the tables; leave --cold and --sweep out")
+    if options.commit and not options.record:
+        parser.error("--commit: only --record writes it down; name a file with --record, or leave it out")
     if options.rounds is not None and options.rounds < 1:
         parser.error(f"--rounds: {options.rounds}, must be at least 1")
     if options.count < 1:
         parser.error(f"--count: {options.count}, must be at least 1")
     if options.sweep and not os.path.isfile(options.sweep):
         parser.error(f"--sweep: there is no file {options.sweep}")
-    if options.markdown and not pathlib.Path(options.markdown).resolve().parent.is_dir():
-        parser.error(f"--markdown: there is no folder for {options.markdown}")
+    for name, path in (("--markdown", options.markdown), ("--record", options.record)):
+        if path and not pathlib.Path(path).resolve().parent.is_dir():
+            parser.error(f"{name}: there is no folder for {path}")
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.budget = 200 if options.cpu else 20 if options.quick else 40
     options.tables = ("cpu" if options.table == "forward" else "cpu_backward",) if options.cpu else rows.ALL_TABLES if options.table == "all" else (options.table,)
@@ -95,10 +102,21 @@ def parse():
     return options
 
 
+def command_line():
+    return shlex.join(["tools/compare.py", *sys.argv[1:]])
+
+
+def keep(options, run):
+    try:
+        record.append(options.record, run.machine, run.results, run.failed, command_line(), options.commit)
+    except OSError as error:
+        raise FlashJitError(f"--record: {error}") from None
+
+
 def show(options, machine, results, failed, figures, wanted):
     for item in figures:
         report.emit(item)
-    text = report.markdown(shlex.join(["tools/compare.py", *sys.argv[1:]]), machine, results, failed, figures, wanted)
+    text = report.markdown(command_line(), machine, results, failed, figures, wanted)
     if not options.json:
         print("\n" + text)
     if options.markdown:
@@ -121,6 +139,8 @@ def compare(options, library):
         if options.sweep:
             return run.sweep()
         figures = run.compare()
+    if options.record:
+        keep(options, run)
     show(options, run.machine, run.results, run.failed, figures, run.wanted)
     return run.good
 

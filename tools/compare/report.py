@@ -11,10 +11,13 @@ SHOWN = {"before": "before", "unshared": "unshared", "cudnn": "cuDNN", "fa2": "F
 PEERS = tuple(SHOWN)
 
 
+def finite(value):
+    """JSON has no word for infinity, nor for the error of a NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def emit(line):
-    """One JSON line; what is not finite (the error of a NaN) is null."""
-    print(json.dumps({key: None if isinstance(value, float) and not math.isfinite(value) else value
-                      for key, value in line.items()}), flush=True)
+    print(json.dumps({key: finite(value) for key, value in line.items()}), flush=True)
 
 
 def geometric_mean(values):
