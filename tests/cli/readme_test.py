@@ -10,7 +10,8 @@ from harness import need, source
 
 
 PAGES = ("README.md", "compiler/SPEC.md", "runtime/OBSERVE.md")
-OTHERS = ("compiler/ARCHITECTURE.md", "compiler/GLOSSARY.md", "runtime/COOKBOOK.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md")
+OTHERS = ("compiler/ARCHITECTURE.md", "compiler/GLOSSARY.md", "runtime/COOKBOOK.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
+          "tests/device/FINDINGS.md")
 
 
 def commands(page):
