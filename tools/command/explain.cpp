@@ -1,7 +1,6 @@
 // flashjit explain: what would be generated, why, and what limits it. Needs no GPU and no compiler.
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <memory>
 #include <optional>
 
@@ -10,7 +9,6 @@
 #include "autotune/measure/shape.h"
 #include "compiler/launches/append.h"
 #include "compiler/launches/block_states.h"
-#include "compiler/choice/candidates.h"
 #include "compiler/families/family.h"
 #include "compiler/narrowing.h"
 #include "compiler/choice/cost_model.h"
@@ -18,10 +16,15 @@
 #include "compiler/launches/tile_lists.h"
 #include "runtime/compile/request.h"
 #include "runtime/engine/environment.h"
+#include "runtime/store/output_file.h"
 #include "runtime/tuned/hint.h"
 #include "compiler/launches/values.h"
 #include "tools/command/commands.h"
+#include "tools/manual/pages.h"
+#include "tools/page/candidates.h"
+#include "tools/page/explain_page.h"
 #include "tools/support/device.h"
+#include "tools/support/files.h"
 #include "tools/support/mask_map.h"
 #include "tools/support/measured.h"
 #include "tools/support/narrow_errors.h"
@@ -30,15 +33,11 @@
 namespace flashjit {
 namespace {
 
-constexpr int kShownCandidates = 6;  // of all families together
-constexpr int kShownShort = 3;       // without --all
-constexpr int kShownOfOthers = 1;    // and of each family that is not among these
-constexpr int kShownRefusals = 4;
 constexpr std::size_t kShownNotes = 3;  // without --all
 
 struct ExplainArgs {
-  std::string spec, shape, schedule;
-  std::vector<std::string> archs;
+  std::string spec, shape, schedule, html;
+  std::vector<std::string> specs, archs;
   bool all = false, json = false;
 };
 
@@ -119,78 +118,6 @@ std::string footprint_text(const Footprint& all) {
   return text;
 }
 
-// All at the shape that the other figures are for, by predicted time; the schedule that was chosen is among them.
-Candidates candidates_at(const Plan& plan, const Schedule& pins, const Shape& shape) {
-  const Problem problem(plan.spec, plan.target, plan.tiles);
-  Candidates all = candidates(problem, pins, shape);
-  if (std::ranges::find(all, plan.schedule, &Candidate::schedule) == all.end()) {
-    const Work work = work_of(problem, shape, plan.schedule);
-    all.push_back({.schedule = plan.schedule, .predicted_us = predict(problem, plan.schedule, shape, work).total});
-  }
-  std::ranges::stable_sort(all, {}, [](const Candidate& c) { return std::pair(!c.legal, c.predicted_us); });
-  return all;
-}
-
-// Why the first of the list is not the schedule that was chosen.
-std::string why_not_first(const Plan& plan) {
-  std::string shapes;
-  for (const Shape& shape : ranking_shapes(plan.spec, plan.target, reference_shape(plan.spec)))
-    shapes += (shapes.empty() ? "" : " and ") + print(shape);
-  return fmt::format("  * is not the first: where prepare is told no sizes, a schedule is chosen for {}\n", shapes);
-}
-
-// The fields in which it differs from `chosen`; all of them where the family is another.
-std::string differing_fields(const Schedule& schedule, const Schedule& chosen) {
-  if (schedule == chosen || schedule.family != chosen.family) return print(schedule);
-  const std::string own = print(schedule), other = "," + print(chosen) + ",";
-  std::string text;
-  for (std::string_view rest = own; !rest.empty();) {
-    const std::string field(rest.substr(0, rest.find(',')));
-    rest.remove_prefix(std::min(rest.size(), field.size() + 1));
-    if (other.find("," + field + ",") == other.npos) text += (text.empty() ? "" : ",") + field;
-  }
-  return text;
-}
-
-std::string refused_text(const Plan& plan, const Candidates& all) {
-  std::string text;
-  int shown = 0, refused = 0;
-  const Problem problem(plan.spec, plan.target, plan.tiles);
-  std::vector<std::string> reasons;
-  for (const Candidate& candidate : all) {
-    if (candidate.legal) continue;
-    ++refused;
-    if (shown == kShownRefusals) continue;
-    const std::string why = why_illegal(problem, candidate.schedule);
-    // One example of each reason says more than many of the same.
-    if (std::find(reasons.begin(), reasons.end(), why) != reasons.end()) continue;
-    reasons.push_back(why);
-    text += fmt::format("  refused  {}\n           {}\n", differing_fields(candidate.schedule, plan.schedule), why);
-    ++shown;
-  }
-  return refused > shown ? text + fmt::format("  and {} more refused\n", refused - shown) : text;
-}
-
-std::string candidates_text(const Plan& plan, const Candidates& all, const Shape& shape, bool whole) {
-  std::string text =
-      fmt::format("candidates (predicted time at {}; * is the schedule above, others in what differs)\n", print(shape));
-  int legal = 0, listed = 0;
-  const int most = whole ? kShownCandidates : kShownShort;
-  std::map<Family, int> of_family;
-  for (const Candidate& candidate : all) {
-    if (!candidate.legal) continue;
-    const int earlier = of_family[candidate.schedule.family]++;
-    const bool chosen = candidate.schedule == plan.schedule;
-    if (legal++ >= most && (!whole || earlier >= kShownOfOthers) && !chosen) continue;
-    text += fmt::format("  {:9.1f} us {} {}\n", candidate.predicted_us, chosen ? '*' : ' ',
-                        differing_fields(candidate.schedule, plan.schedule));
-    ++listed;
-  }
-  if (legal > listed) text += fmt::format("  and {} more\n", legal - listed);
-  if (all.front().schedule != plan.schedule) text += why_not_first(plan);
-  return whole ? text + refused_text(plan, all) : text;
-}
-
 // The two of the first line are the whole; what they consist of runs side by side, and adds up to no time.
 std::string predicted_text(const Plan& plan, const Roofline& r) {
   const Prediction& p = r.predicted;
@@ -255,28 +182,32 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
   return text;
 }
 
-std::string map_text(const Result<MaskMap>& map, bool all) {
-  if (!map) return fmt::format("tiles\n  {}\n", map.error().message);
-  std::string text = "tiles\n";
-  if (all) {
-    text = fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n",
-                       map->rows_per_cell, map->keys_per_cell);
-    for (const std::string& row : map->rows) text += fmt::format("  {}\n", row);
+// A picture that only terminals show may stand in the midst of a text.
+struct ExplainedText {
+  std::string before, picture, behind;
+};
+
+void add_map(const Result<MaskMap>& map, bool all, bool colours, ExplainedText& text) {
+  if (!map) {
+    text.before += fmt::format("tiles\n  {}\n", map.error().message);
+    return;
+  }
+  const bool painted = all && colours;
+  if (!all) text.before += "tiles\n";
+  else if (painted)
+    text.before +=
+        fmt::format("tiles (a character is {} queries by {} keys)\n", 2 * map->rows_per_cell, map->keys_per_cell);
+  else
+    text.before +=
+        fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n",
+                    map->rows_per_cell, map->keys_per_cell);
+  if (painted) text.picture = painted_map(*map);
+  for (const std::string& row : map->rows) {
+    if (all && !painted) text.before += fmt::format("  {}\n", row);
   }
   if (map->empty >= 0)
-    text += fmt::format("  {} tiles skipped, {} with mask code, {} without\n", map->empty, map->mixed, map->full);
-  return text;
-}
-
-Json candidates_json(const Plan& plan, const Candidates& all) {
-  const Problem problem(plan.spec, plan.target, plan.tiles);
-  Json list = Json::array();
-  for (const Candidate& candidate : all) {
-    list.push_back({{"schedule", print(candidate.schedule)},
-                    {"predicted_us", candidate.predicted_us},
-                    {"why_illegal", candidate.legal ? Json() : Json(why_illegal(problem, candidate.schedule))}});
-  }
-  return list;
+    text.behind +=
+        fmt::format("  {} tiles skipped, {} with mask code, {} without\n", map->empty, map->mixed, map->full);
 }
 
 Json roofline_json(const Roofline& r) {
@@ -305,61 +236,128 @@ Json roofline_json(const Roofline& r) {
           {"waves", p.waves}};
 }
 
-Result<void> explain_kernel(const ExplainArgs& args, const DeviceFigures& device, const Request& request,
-                            const std::string& store, Output& output) {
-  const std::string_view arch = request.target.name;
+// This is all that is known of a kernel, before it is told in one form or another.
+struct Explained {
+  Plan plan;
+  DeviceFigures device;
+  Shape shape;
+  Candidates candidates;
+  std::optional<Schedule> hinted;
+  std::optional<Roofline> roofline;  // none: there is nothing to do
+  std::vector<Measured> tuned;
+
+  std::string device_words() const { return device_text(device, plan.target.gpu); }
+  bool has_map() const { return roofline && attends(plan.spec); }
+};
+
+Result<Explained> explained(const ExplainArgs& args, const DeviceFigures& device, const Request& request,
+                            const std::string& store) {
   FLASHJIT_ASSIGN(plan, plan_spec(request));
   FLASHJIT_TRY(verify_plan(plan));
   plan.target.memory_tbs = device.memory_tbs;  // for the figures; the plan is that of the target
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
-  Json line = result_line(print(plan.spec), arch, print(plan.schedule));
-  line["device"] = {{"name", device.title},
+  FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
+  Explained kernel{.plan = std::move(plan), .device = device, .shape = shape, .hinted = std::move(hinted)};
+  kernel.candidates = candidates_at(kernel.plan, request.pins, shape);
+  if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) kernel.roofline = roofline(kernel.plan, shape);
+  kernel.tuned = measured(kernel.plan, store);
+  return kernel;
+}
+
+Json json_of(const Explained& kernel) {
+  const Plan& plan = kernel.plan;
+  const Shape& shape = kernel.shape;
+  Json line = result_line(print(plan.spec), plan.target.name, print(plan.schedule));
+  line["device"] = {{"name", kernel.device.title},
                     {plan.target.gpu ? "sms" : "cores", plan.target.sm_count},
-                    {"memory_tbs", device.memory_tbs}};
+                    {"memory_tbs", kernel.device.memory_tbs}};
   line["family"] = std::string(plan.schedule.family->name);
   line["smem_bytes"] = plan.smem_bytes();
   line["threads"] = plan.threads();
   line["notes"] = plan.all_notes();
-  const Candidates all = candidates_at(plan, request.pins, shape);
-  line["candidates"] = candidates_json(plan, all);
+  line["candidates"] = candidates_json(plan, kernel.candidates);
   line["program"] = dump(plan.program);
-  FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
-  line["hinted_schedule"] = hinted ? Json(print(*hinted)) : Json();
-  line["hinted_asks_for_workspace"] = asks_for_workspace(plan, hinted);
+  line["hinted_schedule"] = kernel.hinted ? Json(print(*kernel.hinted)) : Json();
+  line["hinted_asks_for_workspace"] = asks_for_workspace(plan, kernel.hinted);
   line["shape"] = {{"b", shape.b}, {"q", shape.q_len}, {"k", shape.k_len}};
-  const char* const gap = args.all ? "\n" : "";
-  std::string text = fmt::format("{}\nfor {}\n{}{}{}", print(plan.spec), device_text(device, plan.target.gpu), gap,
-                                 how(plan, hinted, args.all), gap);
-  if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) {
-    const Roofline r = roofline(plan, shape);
-    line["roofline"] = roofline_json(r);
+  if (kernel.roofline) {
+    line["roofline"] = roofline_json(*kernel.roofline);
     const Footprint calls = footprint(plan, shape);
     line["launches"] = calls.launches;
     line["workspace_bytes"] = calls.bytes;
-    text += (attends(plan.spec) ? roofline_text(plan, shape, r, args.all) : traffic_text(plan, shape, r)) + gap;
-    if (attends(plan.spec)) {
-      const auto map = mask_map(plan, shape.q_len, shape.k_len);
-      if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
-      text += map_text(map, args.all) + gap;
-    }
   }
-  const std::string errors = narrow_errors(plan, line);
-  if (args.all) text += errors;
-  const std::vector<Measured> tuned = measured(plan, store);
-  line["measured"] = measured_json(tuned);
-  if (args.all) {
-    text += measured_text(tuned) + candidates_text(plan, all, shape, true) + "\nprogram\n" + dump(plan.program) + "\n";
+  const auto map = kernel.has_map() ? mask_map(plan, shape.q_len, shape.k_len) : Result<MaskMap>(unsupported(""));
+  if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
+  narrow_errors(plan, line);
+  line["measured"] = measured_json(kernel.tuned);
+  return line;
+}
+
+ExplainedText text_of(const Explained& kernel, bool all, bool colours) {
+  const Plan& plan = kernel.plan;
+  const Shape& shape = kernel.shape;
+  const char* const gap = all ? "\n" : "";
+  ExplainedText text;
+  text.before = fmt::format("{}\nfor {}\n{}{}{}", print(plan.spec), kernel.device_words(), gap,
+                            how(plan, kernel.hinted, all), gap);
+  if (kernel.roofline) {
+    const Roofline& r = *kernel.roofline;
+    text.before += (attends(plan.spec) ? roofline_text(plan, shape, r, all) : traffic_text(plan, shape, r)) + gap;
+  }
+  if (kernel.has_map()) {
+    add_map(mask_map(plan, shape.q_len, shape.k_len), all, colours, text);
+    text.behind += gap;
+  }
+  const std::vector<Measured>& tuned = kernel.tuned;
+  if (all) {
+    Json unused;
+    text.behind += narrow_errors(plan, unused) + measured_text(tuned) +
+                   candidates_text(plan, kernel.candidates, shape, true) + "\nprogram\n" + dump(plan.program) + "\n";
   } else {
-    if (!tuned.empty()) text += fmt::format("measured\n  {} records of `flashjit tune`\n", tuned.size());
-    text += candidates_text(plan, all, shape, false) +
-            "--all says the rest: how it works, all figures, the picture of tiles, what was refused, the program\n";
+    if (!tuned.empty()) text.behind += fmt::format("measured\n  {} records of `flashjit tune`\n", tuned.size());
+    text.behind +=
+        candidates_text(plan, kernel.candidates, shape, false) +
+        "--all says the rest: how it works, all figures, the picture of tiles, what was refused, the program\n";
   }
-  output.result(line, text);
+  return text;
+}
+
+// Explanations go to standard output, and into the page if there is one.
+struct Readers {
+  std::string store;
+  Output& output;
+  std::optional<ExplainPage> page = {};
+};
+
+void add_to_page(const Explained& kernel, ExplainPage& page) {
+  const ExplainedText text = text_of(kernel, true, false);
+  std::optional<Result<MaskMap>> map;
+  if (kernel.has_map()) map = mask_map(kernel.plan, kernel.shape.q_len, kernel.shape.k_len, kPageMap);
+  page.add({.plan = kernel.plan,
+            .device = kernel.device_words(),
+            .shape = kernel.shape,
+            .hinted = kernel.hinted,
+            .roofline = kernel.roofline,
+            .map = std::move(map),
+            .candidates = kernel.candidates,
+            .text = text.before + text.behind});
+}
+
+Result<void> explain_kernel(const ExplainArgs& args, const DeviceFigures& device, const Request& request,
+                            Readers& readers) {
+  FLASHJIT_ASSIGN(kernel, explained(args, device, request, readers.store));
+  if (readers.page) add_to_page(kernel, *readers.page);
+  if (args.json) {
+    readers.output.result(json_of(kernel), "");
+  } else {
+    const ExplainedText text = text_of(kernel, args.all, Output::shows_colours());
+    readers.output.text(text.before, text.picture, text.behind);
+  }
   return {};
 }
 
 // Explains what none of the kernels shows alone that round Q, K and V, and attend to them.
-Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, Output& output) {
+Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, Readers& readers) {
   const AttentionSpec& spec = request.spec;
   FLASHJIT_ASSIGN(shape, shape_of(args, spec));
   const std::int64_t bytes = narrowed_room(spec, sizes_of(shape)).bytes;
@@ -367,13 +365,14 @@ Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, 
   line["workspace_bytes"] = bytes;
   const NarrowError error = rounding_error(spec, spec.rotate);
   line["rounding_error"] = error_json(error);
-  output.result(
-      line,
-      fmt::format("{}\nfor {}: the four kernels below, one after the other\n\n"
-                  "  workspace          {} at {}: Q, K and V in 8 bits; behind it what one kernel needs at a time\n"
-                  "  rounding error     {} ({})\n",
-                  request.text, request.target.name, bytes_text(static_cast<double>(bytes)), print(shape),
-                  error_text(error), kRoundingMeasured));
+  const std::string text = fmt::format(
+      "{}\nfor {}: the four kernels below, one after the other\n\n"
+      "  workspace          {} at {}: Q, K and V in 8 bits; behind it what one kernel needs at a time\n"
+      "  rounding error     {} ({})\n",
+      request.text, request.target.name, bytes_text(static_cast<double>(bytes)), print(shape), error_text(error),
+      kRoundingMeasured);
+  readers.output.result(line, text);
+  if (readers.page) readers.page->add_text(request.text, text);
   return {};
 }
 
@@ -390,31 +389,58 @@ Result<std::string> shape_of_part(const ExplainArgs& args, const Request& reques
   return fmt::format("b={},q={}", shape.batch, part == kQueries ? shape.longest_q() : shape.longest_k());
 }
 
-Result<void> explain_one(const ExplainArgs& args, const DeviceFigures& device, const std::string& store,
-                         Output& output) {
+Result<void> explain_one(const ExplainArgs& args, const DeviceFigures& device, Readers& readers) {
   FLASHJIT_ASSIGN(request, Request::parse(args.spec, device.target, args.schedule, device.units));
   FLASHJIT_ASSIGN(kernels, kernels_of(request));
-  if (kernels.size() == 1) return explain_kernel(args, device, kernels.front(), store, output);
-  if (narrows(request.spec)) FLASHJIT_TRY(explain_narrowing(args, request, output));
+  if (kernels.size() == 1) return explain_kernel(args, device, kernels.front(), readers);
+  if (narrows(request.spec)) FLASHJIT_TRY(explain_narrowing(args, request, readers));
   ExplainArgs of_part = args;
   for (std::size_t part = 0; part < kernels.size(); ++part) {
     FLASHJIT_ASSIGN(shape, shape_of_part(args, request, part));
     of_part.shape = std::move(shape);
-    FLASHJIT_TRY(explain_kernel(of_part, device, kernels[part], store, output));
+    FLASHJIT_TRY(explain_kernel(of_part, device, kernels[part], readers));
   }
   return {};
+}
+
+// Returns the line by which the page can be made again.
+std::string command_of(const ExplainArgs& args) {
+  std::string line = "flashjit explain";
+  for (const std::string& spec : args.specs) line += " " + quoted_for_shell(spec);
+  const auto add = [&line](const char* option, const std::string& value) {
+    if (!value.empty()) line += fmt::format(" {} {}", option, quoted_for_shell(value));
+  };
+  add("--arch", fmt::format("{}", fmt::join(args.archs, ",")));
+  add("--shape", args.shape);
+  add("--schedule", args.schedule);
+  add("--html", args.html);
+  return line;
+}
+
+void explain_spec(const ExplainArgs& args, Readers& readers) {
+  const bool here = args.archs.empty();
+  for (const std::string& arch : here ? std::vector<std::string>{""} : args.archs) {
+    const auto device = here ? figures_of_this_machine() : figures_of(arch);
+    const Result<void> done = device ? explain_one(args, *device, readers) : device.error();
+    if (done) continue;
+    readers.output.failure(result_line(args.spec, arch, args.schedule), done.error());
+    if (readers.page) readers.page->add_failure(args.spec, arch, done.error());
+  }
 }
 
 int explain(ExplainArgs args) {
   Output output(args.json);
   const auto settings = read_environment();
-  const bool here = args.archs.empty();
-  if (here) args.archs.push_back("");
-  for (const std::string& arch : args.archs) {
-    const auto device = here ? figures_of_this_machine() : figures_of(arch);
-    const auto done = device ? explain_one(args, *device, settings ? settings->cache_dir : "", output) : device.error();
-    if (!done) output.failure(result_line(args.spec, arch, args.schedule), done.error());
+  Readers readers{.store = settings ? settings->cache_dir : "", .output = output};
+  if (!args.html.empty()) readers.page.emplace(command_of(args));
+  for (const std::string& spec : args.specs) {
+    args.spec = spec;
+    explain_spec(args, readers);
   }
+  if (!readers.page) return output.exit_code();
+  const auto written = of_option("--html", write_output(args.html, {readers.page->markup()}));
+  if (written) output.text(fmt::format("page\n  {}\n", args.html));
+  else output.failure(result_line(args.spec, "", args.schedule), written.error());
   return output.exit_code();
 }
 
@@ -424,7 +450,7 @@ void add_explain(CLI::App& app, int& exit_code) {
   auto args = std::make_shared<ExplainArgs>();
   CLI::App* sub =
       app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
-  sub->add_option("spec", args->spec, "The problem")->required();
+  sub->add_option("spec", args->specs, "The problems, one argument each")->required();
   sub->add_option("--arch", args->archs,
                   "Targets: sm_80, sm_90a, x86-64-v3, ..., or cards: a100, h100, b200, ... (default: this machine's)")
       ->type_name("TARGET")
@@ -435,10 +461,13 @@ void add_explain(CLI::App& app, int& exit_code) {
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
   sub->add_flag("--all", args->all, "Everything, and not the 25 lines that say most");
   sub->add_flag("--json", args->json, "One JSON object per target");
+  sub->add_option("--html", args->html, "Write a page with pictures: the mask, the roofline, the roles, the candidates")
+      ->type_name("FILE");
   sub->footer(
       "\nExamples:\n"
       "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch h100 --shape b=1,q=4096 --all\n"
-      "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json");
+      "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json\n"
+      "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch h100 --html explained.html");
   sub->callback([args, &exit_code] { exit_code = explain(*args); });
 }
 

@@ -1,6 +1,8 @@
 #include "tools/support/mask_map.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -9,14 +11,19 @@
 namespace flashjit {
 namespace {
 
-constexpr std::int64_t kMaxRows = 16, kMaxColumns = 64;
 constexpr std::int64_t kMaxCounted = 1 << 20;
+
+// Returns one of the usual 256 colours; these can be told apart on dark and on light terminals.
+int colour_of(char cell) {
+  constexpr int kGrey = 244, kOrange = 208, kBlue = 32;
+  return cell == '.' ? kGrey : cell == '+' ? kOrange : kBlue;
+}
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
+Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, const MapSize& most) {
   // A tile is what all queries of a block visit together.
   const KernelConfig& sizes = plan.config;
   const int tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
@@ -39,8 +46,8 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
 
   MaskMap map;
   const std::int64_t tiles_q = ceil_div(q_len, tile_q), tiles_k = ceil_div(k_len, tile_kv);
-  map.rows_per_cell = tile_q * std::max<std::int64_t>(1, ceil_div(tiles_q, kMaxRows));
-  map.keys_per_cell = tile_kv * std::max<std::int64_t>(1, ceil_div(tiles_k, kMaxColumns));
+  map.rows_per_cell = tile_q * std::max<std::int64_t>(1, ceil_div(tiles_q, most.rows));
+  map.keys_per_cell = tile_kv * std::max<std::int64_t>(1, ceil_div(tiles_k, most.columns));
   for (std::int64_t q = 0; q < q_len; q += map.rows_per_cell) {
     std::string& row = map.rows.emplace_back();
     for (std::int64_t k = 0; k < k_len; k += map.keys_per_cell) {
@@ -59,6 +66,25 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
     }
   }
   return map;
+}
+
+std::string painted_map(const MaskMap& map) {
+  constexpr std::string_view kUpperHalf = "\xe2\x96\x80", kPlain = "\x1b[0m";
+  std::string text;
+  for (std::size_t row = 0; row < map.rows.size(); row += 2) {
+    text += "  ";
+    for (std::size_t column = 0; column < map.rows[row].size(); ++column) {
+      text += fmt::format("\x1b[38;5;{}m", colour_of(map.rows[row][column]));
+      if (row + 1 < map.rows.size()) text += fmt::format("\x1b[48;5;{}m", colour_of(map.rows[row + 1][column]));
+      text += kUpperHalf;
+    }
+    text += fmt::format("{}\n", kPlain);
+  }
+  text += " ";
+  for (const auto& [cell, words] :
+       {std::pair('.', "skipped"), std::pair('+', "with mask code"), std::pair('#', "without")})
+    text += fmt::format(" \x1b[38;5;{}m{}{} {} ", colour_of(cell), kUpperHalf, kPlain, words);
+  return text + "\n";
 }
 
 }  // namespace flashjit

@@ -16,7 +16,16 @@ struct MaskMap {
   std::int64_t empty = 0, mixed = 0, full = 0;  // tiles of the plan; -1: too many to count
 };
 
+// A map has so many cells at most. A page has room for more than a line of text.
+struct MapSize {
+  std::int64_t rows = 0, columns = 0;
+};
+constexpr MapSize kTextMap = {16, 64}, kPageMap = {64, 64};
+
 // For head 0 of sequence 0. Error Unsupported when the mask reads tensors or scalars, whose values are not known here.
-Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len);
+Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, const MapSize& most = kTextMap);
+
+// Draws the map in half blocks, two rows a line, for terminals that show colours; the legend stands below.
+std::string painted_map(const MaskMap& map);
 
 }  // namespace flashjit

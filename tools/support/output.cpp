@@ -42,12 +42,6 @@ std::string_view variable_of_terminal(const char* name) {
   return value ? value : "";
 }
 
-bool shows_bold() {
-  const std::string_view terminal = variable_of_terminal("TERM");
-  return ::isatty(STDOUT_FILENO) != 0 && variable_of_terminal("NO_COLOR").empty() && !terminal.empty() &&
-         terminal != "dumb";
-}
-
 std::string with_bold_headings(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -110,9 +104,20 @@ void Output::text(const std::string& text) {
   if (!json_) result({}, text);
 }
 
+void Output::text(const std::string& before, const std::string& picture, const std::string& behind) {
+  if (json_) return;
+  if (!put(stdout, before) || !put_raw(stdout, picture) || !put(stdout, behind)) not_written();
+}
+
+bool Output::shows_colours() {
+  const std::string_view terminal = variable_of_terminal("TERM");
+  return ::isatty(STDOUT_FILENO) != 0 && variable_of_terminal("NO_COLOR").empty() && !terminal.empty() &&
+         terminal != "dumb";
+}
+
 void Output::help(const std::string& text) {
   const std::string shown = harmless(text, Lines::Many);
-  if (!put_raw(stdout, shows_bold() ? with_bold_headings(shown) : shown)) not_written();
+  if (!put_raw(stdout, shows_colours() ? with_bold_headings(shown) : shown)) not_written();
 }
 
 void Output::not_written() {

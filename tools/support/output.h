@@ -32,6 +32,9 @@ class Output {
   // The error on stderr, and as a line with --json; the command's exit code becomes Failed.
   void failure(Json line, const Error& error);
   void text(const std::string& text);  // nothing with --json
+  // The picture was made by the command alone, and so a terminal obeys the colours in it.
+  void text(const std::string& before, const std::string& picture, const std::string& behind);
+  static bool shows_colours();  // is standard output such a terminal?
   // Lines that are a word and a colon are headings, and bold where that can be seen.
   void help(const std::string& text);
   int exit_code() const;
