@@ -58,7 +58,7 @@ void set_blocks(NamedTensor& tensor, const ProblemShape& shape, const AttentionS
     std::iota(order.begin(), order.end(), 0);
     std::mt19937_64 random(seed + static_cast<std::uint64_t>(row));
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-    if (of_full) std::ranges::rotate(order, order.begin() + listed);
+    if (of_full) std::rotate(order.begin(), order.begin() + listed, order.end());
     values.insert(values.end(), order.begin(), order.end());
   }
   set_ints(tensor, values);
