@@ -20,14 +20,18 @@ struct Field {
   bool required = false;
 };
 
-constexpr Field kReport[] = {{"specs", Type::List, true}};
-constexpr Field kSpec[] = {
-    {"spec", Type::Text, true},    {"shape", Type::Text},         {"flops", Type::Number},
-    {"bytes", Type::Number},       {"peak_tflops", Type::Number}, {"peak_tbs", Type::Number},
-    {"peak_how", Type::Text},      {"default_us", Type::Number},  {"best_us", Type::Number},
-    {"best_schedule", Type::Text}, {"best_why", Type::Text},      {"first_choice_us", Type::Number},
-    {"regret", Type::Number},      {"tried", Type::Number},       {"space", Type::Number},
-    {"cut", Type::List},           {"candidates", Type::List}};
+constexpr Field kReport[] = {{"specs", Type::List, true}, {"command", Type::Text}};
+constexpr Field kSpec[] = {{"spec", Type::Text, true},    {"shape", Type::Text},
+                           {"flops", Type::Number},       {"bytes", Type::Number},
+                           {"peak_tflops", Type::Number}, {"peak_tbs", Type::Number},
+                           {"peak_how", Type::Text},      {"default_us", Type::Number},
+                           {"best_us", Type::Number},     {"best_schedule", Type::Text},
+                           {"best_why", Type::Text},      {"default_schedule", Type::Text},
+                           {"best_low", Type::Number},    {"tried_unlisted", Type::Number},
+                           {"best_high", Type::Number},   {"first_choice_us", Type::Number},
+                           {"regret", Type::Number},      {"tried", Type::Number},
+                           {"space", Type::Number},       {"cut", Type::List},
+                           {"candidates", Type::List}};
 constexpr Field kCut[] = {{"why", Type::Text}, {"count", Type::Number}};
 constexpr Field kCandidate[] = {{"schedule", Type::Text, true}, {"predicted_us", Type::Number}, {"us", Type::Number},
                                 {"us_low", Type::Number},       {"us_high", Type::Number},      {"status", Type::Text},

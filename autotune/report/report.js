@@ -13,34 +13,17 @@ const html = (tag, attributes, ...children) => make(document.createElement(tag),
 const SVG = 'http://www.w3.org/2000/svg';
 const svg = (tag, attributes, ...children) => make(document.createElementNS(SVG, tag), attributes, children);
 
-// ---- numbers: one that is missing, or cannot be, is null and prints as a dash
-
-const DASH = '\u2013', MINUS = '\u2212', TIMES = '\u00d7', MICROSECONDS = '\u00b5s';
-const some = value => Number.isFinite(value) ? value : null;
-const positive = value => Number.isFinite(value) && value > 0 ? value : null;
-const known = list => list.filter(value => value !== null);
-const ratio = (a, b) => positive(a) && positive(b) ? a / b : null;
-const excess = (a, b) => ratio(a, b) === null ? null : a / b - 1;
-const mean = list => list.length ? list.reduce((sum, value) => sum + value, 0) / list.length : null;
-const plain = value => value === null ? DASH : value.toLocaleString('en',
-  Math.abs(value) >= 1000 ? {maximumFractionDigits: 0} : {maximumSignificantDigits: 3});
-function timeText(value) {
-  const digits = value >= 1000 ? 0 : value >= 10 ? 1 : 2;
-  return positive(value) ? value.toLocaleString('en', {minimumFractionDigits: digits, maximumFractionDigits: digits}) : DASH;
-}
-const microseconds = value => positive(value) ? `${timeText(value)} ${MICROSECONDS}` : DASH;
-const times = value => value === null ? DASH : value.toFixed(2) + TIMES;
-const percent = value => value === null ? DASH
-  : (value * 100).toFixed(Math.abs(value) < 0.0995 ? 1 : 0).replace('-', MINUS) + ' %';
-const byText = (a, b) => a.localeCompare(b, 'en', {numeric: true});
-
 // ---- candidates
 
 const time = candidate => positive(candidate.us);
 const field = (candidate, name) => Object.hasOwn(candidate.fields ?? {}, name) ? String(candidate.fields[name]) : null;
 const fieldNames = candidate => Object.keys(candidate.fields ?? {});
-const interval = candidate => positive(candidate.us_low) && positive(candidate.us_high)
-  ? `${timeText(candidate.us_low)}${DASH}${timeText(candidate.us_high)}` : '';
+const hasInterval = candidate => Boolean(positive(candidate.us_low) && positive(candidate.us_high));
+const interval = (candidate, unit) => hasInterval(candidate)
+  ? `${timeText(candidate.us_low, unit)}${DASH}${timeText(candidate.us_high, unit)}` : '';
+// Whether the interval of a candidate reaches that of the default: they may be equally fast.
+const untold = ({base}, candidate) => Boolean(base && candidate !== base && hasInterval(base) && hasInterval(candidate)
+  && candidate.us_low <= base.us_high && base.us_low <= candidate.us_high);
 const fieldText = (candidate, wanted) =>
   fieldNames(candidate).filter(wanted).map(name => `${name}=${field(candidate, name)}`).join(' ');
 // What the candidates have in common does not tell them apart.
@@ -51,7 +34,16 @@ const differs = (view, candidate) => candidate === view.best ? 'the best'
 const code = (schedule, attributes = {}) =>
   html('code', attributes, schedule.split(',').flatMap((part, i) => i ? [',', html('wbr', {}), part] : [part]));
 
-function prepare(spec) {
+// Schedules beyond the compiler's list are not a part of it.
+const triedText = (tried, space, unlisted) =>
+  `${plain(unlisted ? tried - unlisted : tried)} of ${plain(space)}${unlisted ? ` + ${plain(unlisted)}` : ''}`;
+
+function gainRange(spec, best) {
+  const low = ratio(spec.default_us, spec.best_high ?? best?.us_high), high = ratio(spec.default_us, spec.best_low ?? best?.us_low);
+  return low && high ? [low, high] : null;
+}
+
+function prepare(spec, index) {
   const candidates = spec.candidates ?? [];
   const timed = candidates.filter(time).sort((a, b) => time(a) - time(b));
   const measured = timed.filter(candidate => candidate.status === 'measured');
@@ -59,14 +51,18 @@ function prepare(spec) {
   for (const candidate of candidates) {
     for (const name of fieldNames(candidate)) values.set(name, (values.get(name) ?? new Set()).add(field(candidate, name)));
   }
+  const named = schedule => candidates.find(candidate => candidate.schedule === schedule) ?? null;
+  const base = named(spec.default_schedule), best = named(spec.best_schedule) ?? measured[0] ?? null;
   return {
-    spec, candidates, timed, measured, values,
-    best: candidates.find(candidate => candidate.schedule === spec.best_schedule) ?? measured[0] ?? null,
+    spec, candidates, timed, measured, values, base, best, number: index + 1,
+    unit: unitOf(positive(spec.best_us) ?? positive(spec.default_us) ?? 1),
     varying: [...values.keys()].filter(name => values.get(name).size > 1),
     families: [...values.get('family') ?? []],
     gain: ratio(spec.default_us, spec.best_us),
+    // Nothing: the best is the default itself, or no interval is known.
+    gainRange: base && base === best ? null : gainRange(spec, best),
     regret: some(spec.regret) ?? excess(spec.first_choice_us, spec.best_us),
-    tried: `${plain(some(spec.tried))} of ${plain(some(spec.space))}`,
+    tried: triedText(some(spec.tried), some(spec.space), some(spec.tried_unlisted)),
   };
 }
 
@@ -119,19 +115,22 @@ function sortable(name, columns, rows, {shown = Infinity, onRow = () => {}} = {}
 }
 
 function candidateTable(view) {
+  const {unit} = view;
   const number = (name, value, cell) => ({name, value, cell: (row, value) => cell(value)});
+  const relation = row => row === view.base ? 'the default' : untold(view, row) ? 'not told apart from the default' : null;
+  const small = words => words ? html('span', {class: 'why'}, words) : null;
   const columns = [
     {name: 'schedule', wide: true, value: row => row.schedule,
       cell: row => [html('code', {}, shortText(view, row)), code(row.schedule, {class: 'whole'})]},
-    number(MICROSECONDS, time, timeText),
-    {name: 'interval', value: row => positive(row.us_low), cell: row => interval(row) || DASH},
-    number('predicted', row => positive(row.predicted_us), timeText),
+    number(unit.name, time, us => timeText(us, unit)),
+    {name: 'interval', value: row => positive(row.us_low), cell: row => interval(row, unit) || DASH},
+    number('predicted', row => positive(row.predicted_us), us => timeText(us, unit)),
     number('off by', row => excess(row.predicted_us, row.us), percent),
     number('speed-up', row => ratio(view.spec.default_us, row.us), times),
     number('registers', row => positive(row.registers), plain),
     number('shared kB', row => ratio(row.smem_bytes, 1000), plain),
     {name: 'status', words: true, value: row => row.status ?? null,
-      cell: (row, value) => [value ?? DASH, row.why ? html('span', {class: 'why'}, row.why) : null]},
+      cell: (row, value) => [value ?? DASH, small(relation(row)), small(row.why)]},
   ].filter(column => column.wide || view.candidates.some(row => column.value(row) !== null));
   return sortable('Candidates', columns, view.candidates, {shown: 10, onRow: (row, line) => {
     line.addEventListener('click', () => view.choose(row));
@@ -150,11 +149,12 @@ const heading = content => html('h3', {}, content);
 function readoutOf(view) {
   const readout = html('p', {class: 'readout', 'aria-live': 'polite'});
   view.onChoose.push(chosen => {
-    const range = interval(chosen) ? ` (${interval(chosen)})` : '';
+    const unit = unitOf(time(chosen) ?? 1), range = hasInterval(chosen) ? ` (${interval(chosen, unit)})` : '';
+    const relation = chosen === view.base ? ', the default' : untold(view, chosen) ? ', not told apart from the default' : '';
     const same = view.best && chosen !== view.best ? 'as the best, but ' : '';
     readout.replaceChildren(
-      html('b', {}, microseconds(chosen.us) + range), `, predicted ${microseconds(chosen.predicted_us)}, `,
-      chosen.status ?? 'no status', chosen.why ? `: ${chosen.why}` : '', html('br', {}),
+      html('b', {}, duration(chosen.us) + range), `, predicted ${duration(chosen.predicted_us)}, `,
+      chosen.status ?? 'no status', relation, chosen.why ? `: ${chosen.why}` : '', html('br', {}),
       html('code', {}, same + differs(view, chosen)));
   });
   return readout;
@@ -179,8 +179,8 @@ function draw(view) {
   const constant = [...view.values].filter(([, values]) => values.size === 1).map(([name, [value]]) => `${name}=${value}`);
   const wide = html('div', {class: 'plots'}), small = html('div', {class: 'plots small'});
   box.replaceChildren(
-    figures([['default', microseconds(spec.default_us)], ['best', microseconds(spec.best_us)], ['gain', times(view.gain)],
-      ["model's first choice", microseconds(spec.first_choice_us)], ['its regret', percent(view.regret)],
+    figures([['default', duration(spec.default_us)], ['best', duration(spec.best_us)], ['gain', gainText(view)],
+      ["model's first choice", duration(spec.first_choice_us)], ['its regret', percent(view.regret)],
       ['tried', view.tried]], 'large'),
     note('Best schedule: ', code(spec.best_schedule ?? DASH), spec.best_why ? `, ${spec.best_why}` : null), legend(view), wide,
     heading('Time by field'), note('The line joins the best time of each value; dashed is the default. ',
@@ -204,9 +204,9 @@ function draw(view) {
 
 function specSection(view, index) {
   view.box = html('div', {});
-  const short = `${view.spec.shape ?? ''} best ${microseconds(view.spec.best_us)}, gain ${times(view.gain)}`;
+  const short = `${view.spec.shape ?? ''} best ${duration(view.spec.best_us)}, gain ${times(view.gain)}`;
   view.section = html('details', {class: 'spec', id: `spec-${index + 1}`},
-    html('summary', {}, html('code', {}, view.spec.spec), html('span', {class: 'note'}, short)), view.box);
+    html('summary', {}, html('span', {}, `${view.number}  `), html('code', {}, view.spec.spec), html('span', {class: 'note'}, short)), view.box);
   view.section.addEventListener('toggle', () => view.section.open && draw(view));
   return view.section;
 }
@@ -216,13 +216,13 @@ function specSection(view, index) {
 function summary(views) {
   const gains = known(views.map(view => view.gain)), regrets = known(views.map(view => view.regret));
   const most = Math.max(1, ...gains);
-  const total = key => plain(views.reduce((sum, view) => sum + (some(view.spec[key]) ?? 0), 0));
+  const total = key => views.reduce((sum, view) => sum + (some(view.spec[key]) ?? 0), 0);
   const columns = [
     {name: 'spec', wide: true, value: view => view.spec.spec, cell: view => [
-      html('a', {href: `#${view.section.id}`}, html('code', {}, view.spec.spec)), ' ',
+      `${view.number}  `, html('a', {href: `#${view.section.id}`}, html('code', {}, view.spec.spec)), ' ',
       html('span', {class: 'note'}, view.spec.shape ?? '')]},
-    {name: `default ${MICROSECONDS}`, value: view => positive(view.spec.default_us), cell: (view, value) => timeText(value)},
-    {name: `best ${MICROSECONDS}`, value: view => positive(view.spec.best_us), cell: (view, value) => timeText(value)},
+    {name: 'default', value: view => positive(view.spec.default_us), cell: (view, value) => duration(value)},
+    {name: 'best', value: view => positive(view.spec.best_us), cell: (view, value) => duration(value)},
     {name: 'gain', value: view => view.gain, cell: (view, value) => [
       times(value), value && html('span', {class: 'gain', style: `width:${(value / most * 72).toFixed(1)}px`})]},
     {name: 'regret', value: view => view.regret, cell: (view, value) => percent(value)},
@@ -238,13 +238,17 @@ function summary(views) {
       view.section.hidden = lines.get(view).hidden = absent;
     }
   });
+  const strip = gainStrip(views);
   byId('summary').append(
     figures([['specs', plain(views.length)],
       ['gain, geometric mean', times(gains.length ? Math.exp(mean(gains.map(Math.log))) : null)],
       ['regret, mean', percent(mean(regrets))], ['worst', percent(regrets.length ? Math.max(...regrets) : null)],
-      ['tried', `${total('tried')} of ${total('space')}`]], 'large'),
-    note("Gain: default over best. Regret: how much slower the cost model's first choice is than the best."),
+      ['tried', triedText(total('tried'), total('space'), total('tried_unlisted'))]], 'large'),
+    note("Gain: default over best. Regret: how much slower the cost model's first choice is than the best. "
+      + (total('tried_unlisted') ? 'Tried: of the list of the compiler + beyond it.' : '')),
+    ...strip.parts,
     ...views.length > 8 ? [html('label', {}, 'Only specs with ', filter)] : [], ...table);
+  strip.fill();
 }
 
 function machine(found) {
@@ -258,6 +262,10 @@ function start() {
   const report = JSON.parse(byId('data').textContent);
   machine(report.machine ?? {});
   const views = report.specs.map(prepare);
+  if (report.command) {
+    byId('made').hidden = false;
+    byId('command').textContent = report.command;
+  }
   byId('specs').append(...views.map(specSection));
   summary(views);
   const openNamed = () => {

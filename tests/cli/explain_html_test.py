@@ -40,7 +40,7 @@ def test_page_has_all_sections():
     assert line["schedule"] in head and "sm_90a" in head and "b=1,q=4096,k=4096" in head, head
     assert SPEC in words(next(tree.iter(XHTML + "h2")))
     footer = words(next(tree.iter(XHTML + "footer")))
-    assert f"flashjit explain '{SPEC}' --arch 'sm_90a' --shape 'b=1,q=4096' --html '{scratch('page.html')}'" in footer, footer
+    assert f"flashjit explain '{SPEC}' --arch sm_90a --shape b=1,q=4096 --html {scratch('page.html')}" in footer, footer
     assert scratch("page.html") in run.out, run
     # The text at the end is what --all says in a pipe, but for the picture of tiles, which the page has itself.
     (fold,) = [words(fold) for fold in tree.iter(XHTML + "details") if fold.get("class") == "all"]

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import resource
 import struct
 
@@ -242,6 +243,36 @@ def test_the_shape_is_a_hint():
         assert ("note: schedule by the cost model for b=1,q=16" in flashjit("bench", spec, "--shape", "q=16", *HOST, "--seconds", "0.05", *args).out) == note
 
 
+def bench_table(text):
+    """The cells of each line, and what stands below; a cell ends where two blanks follow."""
+    lines = text.splitlines()
+    end = next(i for i, line in enumerate(lines) if line.startswith("ratio: "))
+    head, *rows = [re.split(r"  +", line.strip()) for line in lines[:end]]
+    assert head[:2] == ["time", "ratio"] and head[-1] == "spec" and all(len(row) == len(head) for row in rows), text
+    places = [line.rindex("  ") for line in lines[:end]]
+    assert len(set(places)) == 1, text  # the columns are aligned
+    return rows, "\n".join(lines[end:])
+
+
+def test_bench_table():
+    need("host")
+    specs = ["fwd fp32 d=64 heads=2", 'fwd fp32 d=64 heads=2 mask="causal"', "bwd fp32 d=64 heads=2"]
+    plain = ["--shape", "q=128", *HOST, "--seconds", "0.05"]
+    rows, below = bench_table(flashjit("bench", *specs, *plain).out)
+    assert [row[-1] for row in rows] == specs and "over those of the first" in below, rows
+    size = {"us": 1, "ms": 1e3, "s": 1e6}
+    times = [float(row[0].split()[0]) * size[row[0].split()[1]] for row in rows]
+    assert rows[0][1] == "1.00", rows
+    for time, row in zip(times, rows):
+        assert abs(float(row[1]) - time / times[0]) < 0.006 + 1e-3 * float(row[1]) and 1 <= float(row[0].split()[0]) < 1000, rows
+    rows, below = bench_table(flashjit("bench", *specs[:2], *plain, "--against", "naive").out)
+    assert [row[-2] for row in rows] == ["fused", "textbook"] * 2 and "fused kernel of the same spec" in below, rows
+    assert rows[0][1] == rows[2][1] == "1.00" and float(rows[1][-3]) > 1, rows  # the textbook version takes more memory
+    assert below.count("note: schedule by the cost model") == 1, below
+    single = flashjit("bench", specs[0], *plain).out
+    assert single.startswith(specs[0] + "\n") and "ratio" not in single, single
+
+
 def test_bench():
     need("host")
     lines = flashjit("bench", "fwd fp32 d=64 heads=2", 'fwd fp32 d=64 heads=2 mask="causal"', "--shape", "q=128", *HOST,
@@ -279,7 +310,9 @@ def test_bench_with_a_hint_and_without():
     hinted, unhinted = flashjit("bench", spec, *told, "--json").lines()
     assert (hinted["version"], unhinted["version"]) == ("fused", "unhinted") and hinted["schedule"] != unhinted["schedule"], (hinted, unhinted)
     assert abs(unhinted["times_fused"] - unhinted["us"] / hinted["us"]) < 1e-6
-    assert "the hinted kernel is" in flashjit("bench", spec, *told).out
+    rows, below = bench_table(flashjit("bench", spec, *told).out)
+    assert [row[-2:] for row in rows] == [["hinted", spec], ["unhinted", spec]] and rows[0][1] == "1.00", rows
+    assert "over those of the hinted kernel of the same spec" in below, below
 
 
 def test_bench_against_naive():

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 
@@ -59,6 +60,9 @@ def test_json_table_and_report():
     assert spec["peak_how"].startswith(f"measured on {machine['threads']} thread"), spec["peak_how"]
     assert 0 < spec["peak_tflops"] < machine["threads"] * 128 * 7e-3 and spec["peak_tbs"] > 0, spec
     page = read(scratch("r.html")).decode()
+    # The command that made it stands in it, to be typed again.
+    assert report["command"] == shlex.join(["flashjit", "tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--check", "--json",
+                                            "--report", "r.html", "--report-json", "r.json"]), report["command"]
     assert page.lstrip().lower().startswith("<!doctype html") and "fwd fp32 d=32 heads=2" in page
     text = flashjit("tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s").out
     assert "default" in text and "regret" in text and "1 specs: best over default" in text, text

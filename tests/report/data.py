@@ -41,16 +41,21 @@ def spec_report(explained, spec, shape, seed, most=80):
     for line in measured:
         if line["us"] > 1.3 * best["us"] and rng.random() < 0.5:
             line |= {"status": "stopped", "us_high": None, "why": "after 3 rounds 30 % behind the best"}
+    # The default is one of the candidates: here the first choice, the best, or one that is slower.
+    default = [first, best, max(measured[:9], key=lambda c: c["us"])][seed % 3]
     flops, intensity, balance = float(rng.randrange(20, 400)) * 1e9, rng.choice([30, 500, 1056]), 206
     peak = flops / best["us"] / 1e6 / 0.7 * max(1, balance / intensity)  # the best reaches 70 % of the roof
     return {"spec": spec, "shape": shape, "flops": flops, "bytes": flops / intensity, "peak_tflops": round(peak),
-            "peak_tbs": round(peak / balance, 2), "default_us": first["us"] * rng.choice([1.0, 1.04, 1.31]), "best_us": best["us"],
+            "peak_tbs": round(peak / balance, 2), "default_us": default["us"], "default_schedule": default["schedule"], "best_us": best["us"],
+            "best_low": best["us_low"], "best_high": best["us_high"],
             "best_schedule": best["schedule"], "first_choice_us": first["us"], "regret": first["us"] / best["us"] - 1, "tried": len(candidates),
             "space": len(legal), "cut": [{"why": why, "count": count} for why, count in sorted(cut.items())[:8]], "candidates": candidates}
 
 
 MACHINE = {"gpu": "NVIDIA H200", "target": "sm_90a", "driver": "580.82.07", "date": "2026-11-21T19:40:00Z", "noise": 0.004, "clock_mhz": 1755,
            "temperature": 52}
+
+COMMAND = "flashjit tune --sweep specs.txt --shape b=4,q=4096 --budget 10m --report tuned.html"
 
 
 def report(explain, count=3, most=80):
@@ -60,7 +65,7 @@ def report(explain, count=3, most=80):
     for i in range(count):
         spec, shape, explained = known[i % len(known)]
         specs.append(spec_report(explained, spec if i < len(known) else spec.replace("d=", f"scale=0.{i} d="), shape, i, most))
-    return {"machine": MACHINE, "specs": specs}
+    return {"machine": MACHINE, "command": COMMAND, "specs": specs}
 
 
 SPARSE = {"machine": {"gpu": None, "target": "host", "noise": None}, "specs": [
@@ -75,6 +80,6 @@ SPARSE = {"machine": {"gpu": None, "target": "host", "noise": None}, "specs": [
 ]}
 
 NASTY = "fwd bf16 d=64 heads=1 mask=\"q < k && k <= q\" </script><script>window.stolen = 1</script><!-- <img src=x onerror=window.stolen=1> & ' \u2028 \u00e9"
-HOSTILE = {"machine": {"gpu": NASTY}, "specs": [{"spec": NASTY, "shape": NASTY, "default_us": 2, "best_us": 1, "best_schedule": NASTY, "cut": [{"why": NASTY, "count": 3}],
+HOSTILE = {"machine": {"gpu": NASTY}, "command": NASTY, "specs": [{"spec": NASTY, "shape": NASTY, "default_us": 2, "best_us": 1, "best_schedule": NASTY, "cut": [{"why": NASTY, "count": 3}],
            "candidates": [{"schedule": NASTY, "fields": {"__proto__": "x", "constructor": NASTY, "family": NASTY}, "us": 1, "predicted_us": 1, "status": NASTY, "why": NASTY},
                           {"schedule": "b", "fields": {"constructor": "y"}, "us": 2, "predicted_us": 2, "status": "measured", "why": NASTY}]}]}

@@ -83,7 +83,7 @@ def test_a_processor_is_called_one():
 # Texts of the same plot that lie on each other, texts outside of the page, and what is wider than the page.
 MISFITS = """(() => {
   const found = [];
-  for (const svg of document.querySelectorAll('details svg')) {
+  for (const svg of document.querySelectorAll('main svg')) {
     const boxes = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBoundingClientRect()]);
     for (const [i, [text, a]] of boxes.entries()) {
       if (a.left < 0 || a.right > innerWidth) found.push(text + ' leaves the page');
@@ -106,7 +106,7 @@ def test_fits_every_width():
     long = [spec | {"spec": spec["spec"] + " mask=" + "x" * 300} for spec in data.report(explain, 1)["specs"]]
     with browser() as tab:
         path = page({"machine": data.MACHINE, "specs": data.report(explain)["specs"] + long})
-        for width in [320, 375, 768, 1000, 1280, 1920]:
+        for width in [320, 375, 400, 768, 1000, 1280, 1920]:
             tab.open(path, width)
             tab.open_details()
             drawn(tab)
@@ -114,6 +114,110 @@ def test_fits_every_width():
         tab.size(320)  # a phone that is turned: open specs are drawn again
         tab.eval("new Promise(done => setTimeout(done, 200))")
         assert tab.eval(MISFITS) == [], "after the width changed"
+
+
+# The ticks of an axis in order, as numbers, and where its first and its last stand.
+TICKS = """(svg, anchor) => [...svg.querySelectorAll(`text[text-anchor=${anchor}]`)].filter(text => /^[0-9.,]+$/.test(text.textContent))
+  .map(text => Number(text.textContent.replaceAll(',', '')))"""
+
+
+def test_ticks_enclose_the_data():
+    """Whatever the numbers are, the first tick is not above the least and the last not below the largest, and all are round."""
+    cases = [[198.5, 203.01, 216.02], [1, 3.9], [2, 2.04], [7, 7], [0.31, 950], [1e-3, 4e7], [1204, 9800, 12345], [999.6, 1000.4], [1e6, 1.02e6]]
+    with browser() as tab:
+        tab.open(page({"specs": []}))
+        drawn(tab)
+        for values in cases:
+            for log in ["true", "false"]:
+                for pixels in [120, 280, 1100]:
+                    made = tab.eval(f"(() => {{ const s = scale({values}, 0, {pixels}, {{log: {log}}}); return [s.ticks, s.ticks.map(s.place), s.ticks.map(s.label)]; }})()")
+                    ticks, places, labels = made
+                    assert ticks[0] <= min(values) and ticks[-1] >= max(values), (values, log, ticks)
+                    assert abs(places[0]) < 1e-6 and abs(places[-1] - pixels) < 1e-6, (values, places)
+                    assert all(b - a >= 39.9 for a, b in zip(places, places[1:])), (values, pixels, places)
+                    assert len(set(labels)) == len(labels) and (len(values) == 1 or max(map(len, labels)) <= 10), labels
+
+
+def test_units_follow_the_size():
+    report = data.report(explain, 1)
+    spec = report["specs"][0]
+    shown = {}
+    with browser() as tab:
+        for factor in [1, 1000]:
+            larger = json.loads(json.dumps(spec))
+            for line in [larger, *larger["candidates"]]:
+                line |= {name: line[name] * factor for name in line if (name == "us" or name.endswith(("_us", "_low", "_high")) or name.startswith("us_")) and line[name]}
+            tab.open(page({"specs": [larger]}))
+            tab.open_details()
+            drawn(tab)
+            best = tab.eval("document.querySelector('#spec-1 .large').textContent")
+            shown[factor] = tab.eval("[...document.querySelectorAll('#spec-1 svg text.strong')].map(text => text.textContent).join()") + best
+            ticks = tab.eval(f"({TICKS})(document.querySelector('#spec-1 .small svg'), 'end')")
+            times = [c["us"] * factor for c in spec["candidates"] if c["us"]]
+            size = 1000 if factor == 1000 else 1
+            assert min(ticks) <= min(times) / size and max(ticks) >= max(times) / size, (ticks, min(times), max(times))
+    assert "measured, \u00b5s" in shown[1] and "ms" not in shown[1], shown
+    assert "measured, ms" in shown[1000] and "\u00b5s" not in shown[1000], shown
+
+
+def candidates(*intervals):
+    return [{"schedule": f"family=sync,tile_q={i}", "fields": {"family": "sync", "tile_q": i}, "predicted_us": 100 + i, "us": (low + high) / 2, "us_low": low,
+             "us_high": high, "status": "measured"} for i, (low, high) in enumerate(intervals)]
+
+
+def tied(default, best, *intervals):
+    all = candidates(*intervals)
+    return {"spec": f"fwd fp32 d={8 * len(all)} heads={default + 1}", "default_schedule": all[default]["schedule"], "default_us": all[default]["us"],
+            "best_schedule": all[best]["schedule"], "best_us": all[best]["us"], "candidates": all}
+
+
+def test_what_is_not_told_apart_is_grey():
+    spec = tied(0, 1, (100, 104), (80, 82), (104, 108), (104.5, 108), (96, 100), (90, 99))
+    with browser() as tab:
+        tab.open(page({"specs": [spec]}))
+        tab.open_details()
+        drawn(tab)
+        plot = "#spec-1 .plots:not(.small) figure:nth-child(1) "
+        assert count(tab, plot + ".mark.untold") == 2 and count(tab, plot + ".mark.family-0") == 2, "grey are those whose interval meets the default's"
+        assert count(tab, plot + ".mark.default") == 1 and count(tab, plot + ".mark.best") == 1 and count(tab, plot + ".mark.default.best") == 0
+        assert count(tab, plot + "text.name") == 1 and count(tab, "#spec-1 .bars .untold") == 2
+        legend = tab.eval("document.querySelector('#spec-1 .legend').innerText")
+        assert "not told apart from the default" in legend and "default" in legend.split("\n"), legend
+        assert tab.eval("document.querySelector('#spec-1 table').innerText").count("not told apart") == 2
+        tab.open(page({"specs": [tied(0, 0, (100, 104), (110, 112))]}))
+        tab.open_details()
+        drawn(tab)
+        legend = tab.eval("document.querySelector('#spec-1 .legend').innerText")
+        assert "default, which is also the best" in legend and "told apart" not in legend, legend
+        assert count(tab, plot + ".mark.default.best") == 1
+
+
+def test_gains_are_side_by_side():
+    specs = [tied(0, 1, (100, 104), (90, 92)), tied(0, 0, (100, 104), (110, 112)), tied(1, 0, (50, 52), (100, 104)), tied(0, 1, (100, 104), (99, 103))]
+    with browser() as tab:
+        tab.open(page({"specs": specs}), 400)
+        drawn(tab)
+        labels = tab.eval("[...document.querySelectorAll('#gains svg text[text-anchor=middle]')].sort((a, b) => a.getAttribute('x') - b.getAttribute('x')).map(t => t.textContent)")
+        assert labels == ["3", "1", "4", "2"], labels
+        assert count(tab, "#gains .strip .mark") == 4 and count(tab, "#gains .whisker") == 3 and count(tab, "#gains .whisker.untold") == 1
+        assert count(tab, "#gains .strip .mark.default") == 1 and tab.eval(MISFITS) == [], tab.eval(MISFITS)
+        read = "document.querySelector('#gains .strip-readout').textContent"
+        assert "2.00" in tab.eval(read) and specs[2]["spec"] in tab.eval(read), tab.eval(read)
+        tab.eval("document.querySelector('#gains svg').focus()")
+        tab.key("End")
+        assert "the default is the best" in tab.eval(read), tab.eval(read)
+        tab.open(page({"specs": specs[:1]}))
+        assert count(tab, "#gains") == 0, "one gain needs no comparison"
+
+
+def test_the_command_is_at_the_end():
+    with browser() as tab:
+        for report, command in [({"command": data.COMMAND, "specs": []}, data.COMMAND), ({"specs": []}, None)]:
+            tab.open(page(report))
+            drawn(tab)
+            assert tab.eval("document.getElementById('made').checkVisibility()") == (command is not None)
+            if command:
+                assert tab.eval("document.body.innerText.trim()").endswith(command)
 
 
 def test_keys():
@@ -173,14 +277,14 @@ def test_colours():
         path = page(data.report(explain, 1))
         for dark in [False, True]:
             tab.open(path, dark=dark)
-            names = ["page", "card", "chosen", "ink", "soft", "link", "family-0", "family-1", "family-2", "best"]
+            names = ["page", "card", "chosen", "ink", "soft", "link", "family-0", "family-1", "family-2", "best", "untold"]
             texts = tab.eval(f"{json.dumps(names)}.map(name => getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim())")
             colours = {name: [linear(int(text[i:i + 2], 16) / 255) for i in (1, 3, 5)] for name, text in zip(names, texts)}
             assert (luminance(colours["card"]) < 0.5) == dark, "the scheme of the system is not followed"
             for paper in ["page", "card", "chosen"]:
                 for ink in ["ink", "soft", "link"]:
                     assert contrast(colours[ink], colours[paper]) >= 4.5, f"{ink} on {paper}, dark={dark}"
-            marks = ["family-0", "family-1", "family-2", "best"]
+            marks = ["family-0", "family-1", "family-2", "best", "untold"]
             for mark in marks:
                 assert contrast(colours[mark], colours["card"]) >= 3, f"{mark}, dark={dark}"
             for sight, matrix in SIGHTS.items():

@@ -7,6 +7,7 @@
 #include "compiler/choice/cost_model.h"
 #include "compiler/spec/spec.h"
 #include "runtime/compile/request.h"
+#include "tools/command/bench_table.h"
 #include "tools/command/commands.h"
 #include "tools/support/engine_options.h"
 #include "tools/support/inputs.h"
@@ -73,40 +74,70 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
   return {};
 }
 
-void report(const Subject& subject, const Timing& timing, const Timing* fused, const Subject* fused_subject,
-            Output& output) {
+double memory_of(const Subject& subject) {
+  return static_cast<double>(subject.data->bytes() + subject.kernel->scratch_bytes());
+}
+
+// The table has names of its own for versions.
+std::string version_name(const std::string& kind, const std::string& against) {
+  if (kind == "naive") return "textbook";
+  if (kind != "fused") return kind;
+  return against == "quick" ? "best" : against == "unhinted" ? "hinted" : "fused";
+}
+
+Json bench_line(const Subject& subject, const BenchRow& row) {
   Json line = result_line(subject.spec, subject.kernel->facts().target, subject.kernel->facts().schedule);
   line["version"] = subject.kind;
-  line["us"] = timing.us;
-  line["us_p10"] = timing.us_p10;
-  line["us_p90"] = timing.us_p90;
-  line["rounds"] = timing.rounds;
-  const double tflops = subject.flops / timing.us * 1e-6, tbs = subject.bytes / timing.us * 1e-6;
-  line["tflops"] = tflops;
-  line["tbs"] = tbs;
-  const double memory = static_cast<double>(subject.data->bytes() + subject.kernel->scratch_bytes());
-  line["memory_bytes"] = memory;
+  line["us"] = row.timing.us;
+  line["us_p10"] = row.timing.us_p10;
+  line["us_p90"] = row.timing.us_p90;
+  line["rounds"] = row.timing.rounds;
+  line["tflops"] = row.tflops;
+  line["tbs"] = row.tbs;
+  line["memory_bytes"] = row.memory_bytes;
+  if (subject.kind == "fused") return line;
+  line["times_fused"] = row.times;
+  line["memory_times_fused"] = row.memory_times;
+  return line;
+}
+
+std::string single_text(const BenchRow& row) {
   std::string text =
-      fmt::format("{}{}\n  {:.1f} us (p10 {:.1f}, p90 {:.1f}, {} rounds), {:.2f} TFLOP/s, {:.3f} TB/s, {} of memory\n",
-                  subject.spec,
-                  subject.kind == "naive"      ? "  [textbook: in steps, through memory]"
-                  : subject.kind == "quick"    ? "  [quickly compiled]"
-                  : subject.kind == "unhinted" ? "  [as for one who does not say the sizes]"
-                                               : "",
-                  timing.us, timing.us_p10, timing.us_p90, timing.rounds, tflops, tbs, bytes_text(memory));
-  for (const std::string& note : subject.kernel->facts().notes) text += fmt::format("  note: {}\n", note);
-  if (fused) {
-    const double factor = timing.us / fused->us;
-    const double more =
-        memory / static_cast<double>(fused_subject->data->bytes() + fused_subject->kernel->scratch_bytes());
-    line["times_fused"] = factor;
-    line["memory_times_fused"] = more;
-    const char* const first = subject.kind == "naive" ? "fused" : subject.kind == "quick" ? "best" : "hinted";
-    text += fmt::format("  the {} kernel is {:.2f} times as fast", first, factor);
-    text += subject.kind == "naive" ? fmt::format(", and the textbook version takes {:.2f} times its memory\n", more)
-                                    : "\n";
+      fmt::format("{}\n  {:.1f} us (p10 {:.1f}, p90 {:.1f}, {} rounds), {:.2f} TFLOP/s, {:.3f} TB/s, {} of memory\n",
+                  row.spec, row.timing.us, row.timing.us_p10, row.timing.us_p90, row.timing.rounds, row.tflops, row.tbs,
+                  bytes_text(row.memory_bytes));
+  for (const std::string& note : row.notes) text += fmt::format("  note: {}\n", note);
+  return text;
+}
+
+void report(const BenchArgs& args, const std::vector<Subject>& subjects, const std::vector<Timing>& timings,
+            Output& output) {
+  std::vector<BenchRow> rows;
+  for (std::size_t i = 0; i < subjects.size(); ++i) {
+    const Subject& subject = subjects[i];
+    // Another version follows its fused one. Without such, all are held against the first.
+    const std::size_t base = args.against.empty() ? 0 : subject.kind == "fused" ? i : i - 1;
+    const double us = timings[i].us;
+    rows.push_back({.spec = subject.spec,
+                    .version = version_name(subject.kind, args.against),
+                    .timing = timings[i],
+                    .tflops = subject.flops / us * 1e-6,
+                    .tbs = subject.bytes / us * 1e-6,
+                    .memory_bytes = memory_of(subject),
+                    .times = us / timings[base].us,
+                    .memory_times = memory_of(subject) / memory_of(subjects[base]),
+                    .notes = subject.kernel->facts().notes});
   }
-  output.result(line, text);
+  if (output.json()) {
+    for (std::size_t i = 0; i < rows.size(); ++i) output.result(bench_line(subjects[i], rows[i]), "");
+  } else if (rows.size() == 1) {
+    output.text(single_text(rows.front()));
+  } else {
+    const std::string base = args.against.empty()
+                                 ? "the first"
+                                 : fmt::format("the {} kernel of the same spec", version_name("fused", args.against));
+    output.text(bench_table(rows, base));
+  }
 }
 
 Result<void> bench(const BenchArgs& args, Output& output, std::string& current, std::string& target) {
@@ -124,10 +155,7 @@ Result<void> bench(const BenchArgs& args, Output& output, std::string& current, 
   for (Subject& subject : subjects) launches.push_back([&kernel = *subject.kernel] { return kernel.start(); });
   Progress progress("measuring, round", options.max_rounds);
   FLASHJIT_ASSIGN(timings, session->measure(launches, options, [&](double) { progress.advance(); }));
-  for (std::size_t i = 0; i < subjects.size(); ++i) {
-    const bool other = subjects[i].kind != "fused";  // it follows its fused version
-    report(subjects[i], timings[i], other ? &timings[i - 1] : nullptr, other ? &subjects[i - 1] : nullptr, output);
-  }
+  report(args, subjects, timings, output);
   return {};
 }
 

@@ -20,7 +20,6 @@
 #include "runtime/tuned/hint.h"
 #include "compiler/launches/values.h"
 #include "tools/command/commands.h"
-#include "tools/manual/pages.h"
 #include "tools/page/candidates.h"
 #include "tools/page/explain_page.h"
 #include "tools/support/device.h"
@@ -36,7 +35,7 @@ namespace {
 constexpr std::size_t kShownNotes = 3;  // without --all
 
 struct ExplainArgs {
-  std::string spec, shape, schedule, html;
+  std::string spec, shape, schedule, html, command;
   std::vector<std::string> specs, archs;
   bool all = false, json = false;
 };
@@ -403,20 +402,6 @@ Result<void> explain_one(const ExplainArgs& args, const DeviceFigures& device, R
   return {};
 }
 
-// Returns the line by which the page can be made again.
-std::string command_of(const ExplainArgs& args) {
-  std::string line = "flashjit explain";
-  for (const std::string& spec : args.specs) line += " " + quoted_for_shell(spec);
-  const auto add = [&line](const char* option, const std::string& value) {
-    if (!value.empty()) line += fmt::format(" {} {}", option, quoted_for_shell(value));
-  };
-  add("--arch", fmt::format("{}", fmt::join(args.archs, ",")));
-  add("--shape", args.shape);
-  add("--schedule", args.schedule);
-  add("--html", args.html);
-  return line;
-}
-
 void explain_spec(const ExplainArgs& args, Readers& readers) {
   const bool here = args.archs.empty();
   for (const std::string& arch : here ? std::vector<std::string>{""} : args.archs) {
@@ -432,7 +417,7 @@ int explain(ExplainArgs args) {
   Output output(args.json);
   const auto settings = read_environment();
   Readers readers{.store = settings ? settings->cache_dir : "", .output = output};
-  if (!args.html.empty()) readers.page.emplace(command_of(args));
+  if (!args.html.empty()) readers.page.emplace(args.command);
   for (const std::string& spec : args.specs) {
     args.spec = spec;
     explain_spec(args, readers);
@@ -446,8 +431,9 @@ int explain(ExplainArgs args) {
 
 }  // namespace
 
-void add_explain(CLI::App& app, int& exit_code) {
+void add_explain(CLI::App& app, const std::string& command, int& exit_code) {
   auto args = std::make_shared<ExplainArgs>();
+  args->command = command;
   CLI::App* sub =
       app.add_subcommand("explain", "The plan for a spec, why, and what limits it; needs neither GPU nor compiler");
   sub->add_option("spec", args->specs, "The problems, one argument each")->required();

@@ -17,6 +17,7 @@
 #include "tools/manual/definitions.h"
 #include "tools/manual/help.h"
 #include "tools/manual/pages.h"
+#include "tools/command/command_line.h"
 #include "tools/support/output.h"
 
 namespace {
@@ -129,10 +130,11 @@ int run(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::Throw);
   int exit_code = static_cast<int>(Exit::Done);
   add_compile(app, exit_code);
-  add_explain(app, exit_code);
+  const std::string command = command_line("flashjit", {argv + std::min(argc, 1), argv + argc});
+  add_explain(app, command, exit_code);
   add_run(app, exit_code);
   add_bench(app, exit_code);
-  add_tune(app, exit_code);
+  add_tune(app, command, exit_code);
   add_doctor(app, exit_code);
   add_cache(app, exit_code);
   add_build(app, exit_code);

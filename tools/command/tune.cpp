@@ -41,7 +41,7 @@ struct TuneArgs {
   InputArgs inputs;
   std::vector<std::string> specs, shapes;
   std::vector<int> devices;
-  std::string sweep, budget, report, report_json, records, export_to, merge_from;
+  std::string sweep, budget, report, report_json, records, export_to, merge_from, command;
   int jobs = 0;
   bool exhaustive = false, check = false, unverified = false, json = false;
 };
@@ -381,7 +381,7 @@ class Run {
   Result<void> write_report(const Machine& machine) {
     if (args_.report.empty() && args_.report_json.empty()) return {};
     const std::string json =
-        report_json(machine, today(), results_).dump(-1, ' ', false, Json::error_handler_t::replace);
+        report_json(machine, today(), args_.command, results_).dump(-1, ' ', false, Json::error_handler_t::replace);
     if (!args_.report_json.empty()) FLASHJIT_TRY(write_output(args_.report_json, {json, "\n"}));
     if (args_.report.empty()) return {};
     FLASHJIT_ASSIGN(page, html_report(json));
@@ -442,8 +442,9 @@ int run(const TuneArgs& args) {
 
 }  // namespace
 
-void add_tune(CLI::App& app, int& exit_code) {
+void add_tune(CLI::App& app, const std::string& command, int& exit_code) {
   auto args = std::make_shared<TuneArgs>();
+  args->command = command;
   CLI::App* sub = app.add_subcommand("tune", "Measure which schedules are fastest, and remember them");
   sub->add_option("spec", args->specs, "The problems, one argument each");
   sub->add_option("--shape", args->shapes,

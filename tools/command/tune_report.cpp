@@ -144,7 +144,7 @@ Json example_json() {
   return tuned_json(outcome);
 }
 
-Json report_json(const Machine& machine, const std::string& date, std::vector<Json> specs) {
+Json report_json(const Machine& machine, const std::string& date, const std::string& command, std::vector<Json> specs) {
   double noise = 0, clock = 0, temperature = 0;
   for (const Json& spec : specs) {
     noise = std::max(noise, number(spec, "noise"));
@@ -163,7 +163,7 @@ Json report_json(const Machine& machine, const std::string& date, std::vector<Js
   if (gpu) about["driver"] = machine.driver;
   Peaks peaks(machine);
   for (Json& spec : specs) peaks.add_to(spec);
-  return {{"machine", std::move(about)}, {"specs", std::move(specs)}};
+  return {{"machine", std::move(about)}, {"command", command}, {"specs", std::move(specs)}};
 }
 
 Json tuned_line(const Json& spec, const std::string& target) {

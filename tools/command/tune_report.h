@@ -11,8 +11,9 @@ namespace flashjit {
 
 Json tuned_json(const TuneOutcome& outcome);
 Json example_json();  // of no tuning: the fields and their types
-// The object that html_report takes: {"machine": {...}, "specs": [...]}. Measures the roof of a processor.
-Json report_json(const Machine& machine, const std::string& date, std::vector<Json> specs);
+// The object that html_report takes: {"machine": {...}, "command": "flashjit tune ...", "specs": [...]}. Measures the
+// roof of a processor.
+Json report_json(const Machine& machine, const std::string& date, const std::string& command, std::vector<Json> specs);
 // The line of `--json`.
 Json tuned_line(const Json& spec, const std::string& target);
 

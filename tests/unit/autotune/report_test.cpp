@@ -91,6 +91,10 @@ TEST(Report, RefusesWhatIsNotAReport) {
        "candidates[0].fields must be an object"},
       {"{\"specs\":[{\"spec\":\"a\",\"candidates\":[{\"schedule\":\"b\",\"fields\":{\"c\":{}}}]}]}",
        "fields.c must be a string, a number"},
+      {"{\"command\":[\"flashjit\"],\"specs\":[]}", "report.command must be a string, it is array"},
+      {"{\"specs\":[{\"spec\":\"a\",\"best_low\":\"1\"}]}", "report.specs[0].best_low must be a number, it is string"},
+      {"{\"specs\":[{\"spec\":\"a\",\"default_schedule\":1}]}",
+       "report.specs[0].default_schedule must be a string, it is number"},
       {"{\"machine\":[],\"specs\":[]}", "report.machine must be an object"},
       {"{\"machine\":{\"gpu\":[]},\"specs\":[]}", "report.machine.gpu must be a string"},
   };
