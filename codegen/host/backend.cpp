@@ -31,8 +31,9 @@ Result<void> check_plan(const Plan& plan) {
 Result<void> check_runs_here(const Plan& plan) {
   FLASHJIT_TRY(check_plan(plan));
   if (host::can_run(plan.target)) return {};
+  FLASHJIT_ASSIGN(best, host::best_target());
   return unsupported("target: this processor or operating system lacks instructions of " +
-                     std::string(plan.target.name) + "; the best target here is " + host::best_target());
+                     std::string(plan.target.name) + "; the best target here is " + best);
 }
 
 class LlvmBackend final : public HostBackend {
@@ -57,7 +58,7 @@ class LlvmBackend final : public HostBackend {
     return host::optimised_ir(plan);
   }
   std::string llvm_version() const override { return LLVM_VERSION_STRING; }
-  std::string best_target() const override { return host::best_target(); }
+  Result<std::string> best_target() const override { return host::best_target(); }
 };
 
 }  // namespace

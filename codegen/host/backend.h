@@ -50,7 +50,7 @@ class HostBackend {
   virtual Result<std::string> llvm_ir(const Plan& plan) = 0;
   virtual std::string llvm_version() const = 0;
   // The best host row of the target table that this processor and operating system can run.
-  virtual std::string best_target() const = 0;
+  virtual Result<std::string> best_target() const = 0;
 };
 
 // A digest of the headers that say how plans, kernels and this interface lie in memory (codegen/interface.cmake). Each of

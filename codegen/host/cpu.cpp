@@ -1,13 +1,17 @@
 #include "codegen/host/cpu.h"
 
+#if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
 
 #include <cstdint>
 
 namespace flashjit::host {
 namespace {
+
+#if defined(__x86_64__)
 
 struct Registers {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
@@ -56,6 +60,13 @@ Capabilities detect() {
   return can;
 }
 
+#else
+
+// Other processors can compile kernels for x86-64, and run none.
+Capabilities detect() { return {}; }
+
+#endif
+
 }  // namespace
 
 const Capabilities& cpu() {
@@ -70,11 +81,14 @@ bool can_run(const Target& target) {
          has.amx_bf16 >= needs.amx_bf16;
 }
 
-std::string best_target() {
+Result<std::string> best_target() {
   std::string best;
   for (const Target& target : targets()) {
     if (can_run(target)) best = target.name;
   }
+  if (best.empty())
+    return unsupported(
+        "target: kernels of processors need x86-64 with AVX2, FMA and F16C, which is not here; use a GPU");
   return best;
 }
 

@@ -102,8 +102,11 @@ Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options,
   if (options.isolate_compiler)
     return invalid("isolate_compiler: kernels of a processor are not made by NVRTC; set it to false");
   FLASHJIT_ASSIGN(library, host_library());
-  const bool best = options.target.empty() || options.target == "host";
-  const std::string target = best ? library->backend.best_target() : options.target;
+  std::string target = options.target;
+  if (target.empty() || target == "host") {
+    FLASHJIT_ASSIGN(best, library->backend.best_target());
+    target = best;
+  }
   FLASHJIT_ASSIGN(row, find_target(target));
   if (row->gpu) return invalid(fmt::format("target: {} is a GPU; create the engine with device=Gpu", target));
   const int threads = host_threads(options, settings);

@@ -79,7 +79,7 @@ HostBackend* backend() {
 std::vector<const Target*> runnable_targets() {
   std::vector<const Target*> found;
   if (!backend()) return found;
-  const std::string best = backend()->best_target();
+  const std::string best = *backend()->best_target();
   for (const Target& target : targets()) {
     if (target.gpu) continue;
     found.push_back(&target);

@@ -326,7 +326,7 @@ int main(int argc, char** argv) {
     if (!std::strcmp(argv[i], "--tiles")) speed = tiles = true;
     if (!std::strcmp(argv[i], "--threads") && i + 1 < argc) threads = std::max(1, std::atoi(argv[++i]));
   }
-  std::printf("best target: %s\n", flashjit::host::best_target().c_str());
+  std::printf("best target: %s\n", flashjit::host::best_target()->c_str());
   if (speed) {
     flashjit::time_all(threads, tiles);
     return 0;

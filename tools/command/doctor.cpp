@@ -96,13 +96,14 @@ Finding look_for_host(const EnvironmentSettings& settings) {
   const auto library = host_library();
   if (!library) return failed("host", library.error());
   const HostBackend& backend = (*library)->backend;
+  const auto target = backend.best_target();
+  if (!target) return failed("host", target.error());
   const int threads = host_threads({}, settings);
-  Finding finding{
-      "host", settings.jit,
-      fmt::format("LLVM {}, target {}, {} threads", backend.llvm_version(), backend.best_target(), threads)};
+  Finding finding{"host", settings.jit,
+                  fmt::format("LLVM {}, target {}, {} threads", backend.llvm_version(), *target, threads)};
   if (!settings.jit)
     finding.detail += "\nFLASHJIT_JIT=off is set: kernels of processors are in no bundle, so none runs; unset it";
-  finding.fields = {{"llvm", backend.llvm_version()}, {"target", backend.best_target()}, {"threads", threads}};
+  finding.fields = {{"llvm", backend.llvm_version()}, {"target", *target}, {"threads", threads}};
   return finding;
 }
 

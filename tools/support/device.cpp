@@ -36,7 +36,8 @@ Result<DeviceFigures> figures_of_this_machine() {
                  "--arch: this machine has neither a GPU nor the host backend; name a target, such as sm_90a or h100",
                  {}};
   }
-  return figures_of((*library)->backend.best_target());
+  FLASHJIT_ASSIGN(best, (*library)->backend.best_target());
+  return figures_of(best);
 }
 
 std::string device_text(const DeviceFigures& device, bool gpu) {

@@ -32,7 +32,7 @@ TEST(Peak, OfAProcessorIsThatOfTheThreadsInUse) {
     std::string target;
     int threads;
   };
-  const std::string best = (*library)->backend.best_target();
+  const std::string best = *(*library)->backend.best_target();
   for (const auto& [spec, target, threads] :
        {Row{"fwd fp32 d=64", "x86-64-v3", 1}, Row{"fwd fp16 d=64", best, 2}, Row{"fwd bf16 d=64", best, 1}}) {
     const Plan plan = plan_for(spec, target);
