@@ -83,9 +83,8 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
 // The part of mask, score or the limits of tiles that does not fit 32 bits; empty where everything does.
 Expr first_wide_part(const AttentionSpec& spec, const TileAnalysis& tiles) {
   const VariableRanges ranges = variable_ranges(spec);
-  for (const Expr* expr :
-       {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end, &tiles.may_see,
-        &tiles.may_see_in_blocks}) {
+  for (const Expr* expr : {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end,
+                           &tiles.may_see, &tiles.may_see_in_blocks}) {
     if (const Expr part = *expr ? wide_part(*expr, ranges) : Expr()) return part;
   }
   return Expr();

@@ -60,12 +60,12 @@ Result<void> check_ranges(const Expr& expr, const VariableRanges& ranges);
 // inside; in may_see, tiles along the axis may reach beyond. A pair is a position of the range and one of the tile.
 struct TileAnalysis {
   Axis along = Axis::Keys;
-  Expr begin, end;             // every visible pair lies in [begin, end); clipped to 0 and the length of the axis
-  Expr full_begin, full_end;   // every pair in [full_begin, full_end) is visible; empty when begin >= end
-  Expr may_see;                // over both tiles, q_lo q_hi k_lo k_hi: false only if no pair of the two is visible.
-                               // Empty Expr when the range [begin, end) has no holes worth testing.
-  Expr may_see_in_blocks;      // the same, which also reads what the mask reads once for a block of positions, for who has
-                               // no lists of tiles. Empty Expr when it reads nothing so.
+  Expr begin, end;            // every visible pair lies in [begin, end); clipped to 0 and the length of the axis
+  Expr full_begin, full_end;  // every pair in [full_begin, full_end) is visible; empty when begin >= end
+  Expr may_see;               // over both tiles, q_lo q_hi k_lo k_hi: false only if no pair of the two is visible.
+                              // Empty Expr when the range [begin, end) has no holes worth testing.
+  Expr may_see_in_blocks;  // the same, which also reads what the mask reads once for a block of positions, for who has
+                           // no lists of tiles. Empty Expr when it reads nothing so.
   bool line_is_range = false;  // for a tile of one position both ranges are the same: it is visible there, nowhere else
 };
 // Tiles for which may_see_in_blocks is exact; of others, and of those that begin elsewhere, it may be true too often.

@@ -126,8 +126,8 @@ TEST(BlockHoles, OfAlignedTilesAreReadOnce) {
 
 TEST(BlockHoles, OthersAreNotRead) {
   std::vector<Param> params = {{"keep", Dtype::U8, 2}, {"doc", Dtype::I32, 1}};
-  for (const char* text : {"k <= q", "doc[k] == doc[q]", "keep[q, k] != 0", "keep[q / 64, k] != 0", "keep[q / 32, k / 64] != 0",
-                           "keep[q / 64, k / 64] != 0 | k <= q"}) {
+  for (const char* text : {"k <= q", "doc[k] == doc[q]", "keep[q, k] != 0", "keep[q / 64, k] != 0",
+                           "keep[q / 32, k / 64] != 0", "keep[q / 64, k / 64] != 0 | k <= q"}) {
     const auto mask = parse_expr(text, {.params = &params});
     ASSERT_TRUE(mask) << text;
     const Expr test = analyse_tiles(simplify(*mask)).may_see_in_blocks;
