@@ -201,7 +201,7 @@ std::vector<double> rotation_matrix(int d) {
       const double element = parts == 1 ? sylvester(i, j)
                                         : paley(4 * parts, i / each * 4 + i % 4, j / each * 4 + j % 4) *
                                               sylvester(i % each / 4, j % each / 4);
-      matrix[static_cast<std::size_t>(i * d + j)] = element * sign(j) / std::sqrt(d);
+      matrix[static_cast<std::size_t>(i) * d + j] = element * sign(j) / std::sqrt(d);
     }
   }
   return matrix;

@@ -1,5 +1,6 @@
 // A key that forgets something gives an old kernel for a new problem. What must be in it is read from the definitions
 // of the structs, so that a field that is added later fails here until somebody says what it changes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

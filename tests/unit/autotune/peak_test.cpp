@@ -1,6 +1,7 @@
 // The roof of a report: of the device that was used, and said where it is from.
 #include "autotune/measure/peak.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "codegen/host/config.h"
