@@ -23,12 +23,11 @@
 namespace flashjit {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-constexpr int kTries = 3;  // the most of these counts: others may have had the cores in between
-
 #if defined(__x86_64__)
 
+using Clock = std::chrono::steady_clock;
+
+constexpr int kTries = 3;        // the most of these counts: others may have had the cores in between
 constexpr int kRounds = 10'000;  // of a call: some ten microseconds
 constexpr int kChains = 12;      // sums that do not wait for each other: more than two pipes take at a time
 // The compiler can neither know nor leave out these two. Sums begin with different values, or it would compute one for all.
@@ -105,8 +104,6 @@ Multiply multiply_of(const host::HostConfig& config) {
   return config.avx512 ? Multiply{"AVX-512 FMA", multiply_avx512} : Multiply{"AVX2 FMA", multiply_avx2};
 }
 
-#endif
-
 // Amount per second of all threads together; `body(thread)` gives an amount, and is repeated for `seconds`.
 double rate_of(int threads, double seconds, const std::function<double(int)>& body) {
   double most = 0;
@@ -156,7 +153,10 @@ double read_rate(int threads, std::size_t bytes) {
   });
 }
 
-Peak measured_peak([[maybe_unused]] const Plan& plan, int threads) {
+#endif
+
+// There is no peak on other processors, which run no kernels.
+Peak measured_peak([[maybe_unused]] const Plan& plan, [[maybe_unused]] int threads) {
   Peak peak;
 #if defined(__x86_64__)
   const Multiply multiply = multiply_of(host::config_of(plan));
