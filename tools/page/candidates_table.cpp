@@ -47,8 +47,8 @@ std::string refused_rows(const Plan& plan, const Candidates& candidates) {
 std::string candidates_table(const Plan& plan, const Candidates& candidates) {
   std::vector<Candidate> legal;
   std::ranges::copy_if(candidates, std::back_inserter(legal), &Candidate::legal);
-  const auto is_other = [&](const Candidate& candidate) { return candidate.schedule != plan.schedule; };
-  std::stable_partition(legal.begin(), legal.end(), [&](const Candidate& candidate) { return !is_other(candidate); });
+  std::stable_partition(legal.begin(), legal.end(),
+                        [&](const Candidate& each) { return each.schedule == plan.schedule; });
   if (legal.empty()) return {};
   const std::size_t shown = std::min(legal.size(), kMostRows);
   double longest = 0;

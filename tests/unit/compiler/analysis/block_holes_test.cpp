@@ -1,4 +1,5 @@
-// What tests of holes know of masks that read a tensor once for a block of positions: beside every pair of positions.
+// Masks may read a tensor once for a block of positions. These tests hold what the analysis says of two tiles against
+// the mask at every pair of their positions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
