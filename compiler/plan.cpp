@@ -43,6 +43,8 @@ Result<void> check_target(const AttentionSpec& spec, const Target& target) {
 // comes closest.
 Result<Schedule> choose(const std::vector<Candidate>& candidates, const AttentionSpec& spec, const Target& target,
                         const Schedule& pins) {
+  if (candidates.empty())
+    return internal(fmt::format("no schedule for `{}` on {} with {}", print(spec), target.name, print(pins)));
   const Candidate& best = candidates.front();
   if (best.legal) return best.schedule;
   const Family floor = floor_family(target.gpu, spec.operation);

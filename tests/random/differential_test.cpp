@@ -52,7 +52,7 @@ constexpr char kUsage[] =
     "                    [--data KIND] [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
     "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n"
     "--pairs --count N: N specs of each family\n"
-    "--pairs --plans sm_90a: every spec is planned and verified and its source is made; nothing runs\n"
+    "--plans sm_90a: specs are planned with their pins, drawn ones or those of --pairs, and sources are made; nothing runs\n"
     "--pairs --show: also every choice, and every pair of choices, that a family refuses, with its reason\n"
     "--data: drawn specs have such numbers: normal, sharp, equal, huge, zero, \"a few inf and nan\"\n";
 
@@ -369,22 +369,61 @@ std::string plan_fault(const std::string& spec, const std::string& target, const
   return {};
 }
 
-int check_plans(const Options& options) {
-  std::size_t specs = 0, wrong = 0;
+// Counts specs and those that no kernel can be made for.
+class PlanChecks {
+ public:
+  explicit PlanChecks(std::string target) : target_(std::move(target)) {}
+
+  void add(const std::string& spec, const std::string& pins) {
+    const std::string fault = plan_fault(spec, target_, pins);
+    const std::lock_guard lock(mutex_);
+    ++specs_;
+    if (fault.empty()) return;
+    ++wrong_;
+    fmt::print("FAILED {} // {}\n  {}\n", spec, pins, fault);
+  }
+
+  int finish() const {
+    fmt::print("{} specs are planned for {}: {} failed\n", specs_, target_, wrong_);
+    return specs_ == 0 || wrong_ > 0 ? 1 : 0;
+  }
+
+ private:
+  const std::string target_;
+  std::mutex mutex_;
+  std::size_t specs_ = 0, wrong_ = 0;
+};
+
+void check_plans_of_pairs(const Options& options, PlanChecks& checks) {
   for (const SpecKind& kind : spec_kinds(true)) {
     if (!options.family.empty() && options.family != kind.family->name) continue;
     const std::string pins = fmt::format("family={}", kind.family->name);
     PairTable table(kind, [&](const std::string& spec) { return why_not(spec, options.plans, pins); });
-    for (const std::string& spec : table.cover()) {
-      ++specs;
-      const std::string fault = plan_fault(spec, options.plans, pins);
-      if (fault.empty()) continue;
-      ++wrong;
-      fmt::print("FAILED {} // {}\n  {}\n", spec, pins, fault);
-    }
+    for (const std::string& spec : table.cover()) checks.add(spec, pins);
   }
-  fmt::print("{} specs are planned for {}: {} failed\n", specs, options.plans, wrong);
-  return specs == 0 || wrong > 0 ? 1 : 0;
+}
+
+// Calls work(case) for specs that --only is part of.
+void draw_cases(const Options& options, const GeneratorOptions& generator, const std::function<void(Case&)>& work) {
+  constexpr std::int64_t kUsualCount = 50;
+  spread(options.count.value_or(kUsualCount), options.jobs, [&](std::int64_t i) {
+    std::uint64_t seed = options.seed + static_cast<std::uint64_t>(i);
+    Case c = draw_case(seed, generator);
+    while (c.spec.find(options.only) == std::string::npos) c = draw_case(seed += kSeedStep, generator);
+    work(c);
+  });
+}
+
+int check_plans(const Options& options) {
+  PlanChecks checks(options.plans);
+  if (options.pairs) {
+    check_plans_of_pairs(options, checks);
+  } else {
+    draw_cases(options, {Device::Gpu, options.large, options.data}, [&](const Case& c) {
+      checks.add(c.spec, c.any_schedule ? draw_schedule(c.seed, c.spec, options.plans) : c.schedule);
+    });
+  }
+  return checks.finish();
 }
 
 int run(const Options& options) {
@@ -414,12 +453,7 @@ int run(const Options& options) {
       report.add(c, std::string(cases[i].row->name), outcome);
     });
   } else {
-    const GeneratorOptions generator{options.runner.device, options.large, options.data};
-    constexpr std::int64_t kUsualCount = 50;
-    spread(options.count.value_or(kUsualCount), options.jobs, [&](std::int64_t i) {
-      std::uint64_t seed = options.seed + static_cast<std::uint64_t>(i);
-      Case c = draw_case(seed, generator);
-      while (c.spec.find(options.only) == std::string::npos) c = draw_case(seed += kSeedStep, generator);
+    draw_cases(options, {options.runner.device, options.large, options.data}, [&](Case& c) {
       const Outcome outcome = (*runner)->run(c);
       report.add(c, std::to_string(c.seed), outcome);
     });

@@ -127,7 +127,8 @@ void enumerate(Family family, const Problem& problem, const Schedule& pins, std:
     const int most_warps =
         std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
     for (const int rows : rows_choices(pins, warps)) {
-      if (!suits(Axis::Queries, pins.tile_q, most_warps * rows)) continue;
+      const bool is_least = pins.warps && rows == 16;  // some tile is left, whatever is pinned
+      if (!is_least && !suits(Axis::Queries, pins.tile_q, most_warps * rows)) continue;
       for (const int tile_kv : tiles_kv) {
         if (!suits(Axis::Keys, pins.tile_kv, tile_kv)) continue;
         for (const int stages : all_stages) {
