@@ -101,7 +101,8 @@ void add_tile_lists(Plan& plan, Axis along) {
     buffers.push_back(lists.add_answers(static_cast<int>(pairs.conditions.size())));
     add_argument(call, "pair_answers", 2);
   }
-  lists.add_launch("flashjit_tile_lists", "flashjit::kListThreads", kListThreads, lists.grid(other(along)),
+  // Left alone, ptxas gives a thread 32 registers, and spills.
+  lists.add_launch("flashjit_tile_lists", "flashjit::kListThreads, 8", kListThreads, lists.grid(other(along)),
                    std::move(buffers), std::move(call));
   plan.before.back().smem_bytes = kListBytes;
 }

@@ -15,6 +15,11 @@ constexpr int hopper_backward_threads(const KernelConfig& c) {
 // A block has a tile of keys and goes over tiles of queries: tile_kv is 64 rows for each warpgroup, tile_q what a step
 // takes.
 
+// One warpgroup computes alone where blocks of a mask have 64 keys: each tile of keys has its own list then. Two blocks share
+// an SM, so that one exponentiates beside the products of the other.
+constexpr bool computes_alone(const KernelConfig& c) { return c.hopper_backward.warpgroups == 1; }
+constexpr int backward_blocks_of_sm(const KernelConfig& c) { return computes_alone(c) ? 2 : 1; }
+
 // Head dims of which dK and dV do not fit into the registers of one warpgroup: one has scores and dV, the other dP and
 // dK, and a block has 64 keys.
 constexpr bool has_roles(const KernelConfig& c) { return c.head_dim_qk + c.head_dim_v > 256; }
@@ -73,7 +78,8 @@ constexpr int row_terms_bytes(const KernelConfig& c) { return (in_clusters(c) ? 
 // second half is the first once more, but tools that look for races take it to be the rows that follow.
 constexpr int row_terms_room(const KernelConfig& c) { return row_terms_bytes(c) + c.tile_q * kTermBytes; }
 
-constexpr int kPrepareThreads = 256, kFinishThreads = 256;  // of as many threads as two warpgroups have
+constexpr int kPrepareThreads = 256;
+constexpr int finish_threads(const KernelConfig& c) { return dq_shares(c) * kThreadsPerWarpgroup; }
 constexpr int kKeptThreads = 256, kKeptRows = 64;           // of the launch that sums up kept dS: queries of a block
 
 // Where there are few tiles of keys, several items share the queries of one (KernelParams::parts) and add up dK and dV in
@@ -92,12 +98,16 @@ constexpr int cut_floats(const KernelConfig& c) {
 // ---- shared memory of the main loop ----
 //
 // [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items,
-// two | key of dropout ], tiles on 1024 bytes. An exchange is what warpgroups tell each other of a step: dS, two of them in
-// turns, or with roles P as threads have it.
+// two | key of dropout ], tiles on 1024 bytes. An exchange is what warps tell each other of a step: dS, two of them in turns
+// (one where a warpgroup computes alone), or with roles P as threads have it.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
 // With more, an SM has all of its memory as shared memory but 28 KB.
 constexpr int kSharedMemoryBesideL1 = 195 * 1024;
+// Of each block the system takes another KiB.
+constexpr int backward_shared_memory(const KernelConfig& c) {
+  return (kSharedMemoryOfBlock + 1024) / backward_blocks_of_sm(c) - 1024;
+}
 
 // Elements that the score reads at every query and key of a step are copied as well, if TMA can: for each warpgroup the
 // queries of the step by its 64 keys, in panels of 128 bytes a row, panels and inputs one below the other.
@@ -111,7 +121,7 @@ constexpr int tile_input_offset(const KernelConfig& c, int i) {
 }
 constexpr int tile_inputs_bytes(const KernelConfig& c) { return tile_input_offset(c, kMaxParams); }
 
-constexpr int exchanges(const KernelConfig& c) { return has_roles(c) ? 1 : 2; }
+constexpr int exchanges(const KernelConfig& c) { return has_roles(c) || computes_alone(c) ? 1 : 2; }
 
 // Without roles a block takes one tile of keys after the other, and finds the next while the last queries of one are worked
 // on. Where there is room, K of the next is copied then, too.
@@ -124,7 +134,9 @@ constexpr bool counts_items(const KernelConfig& c) {
 }
 
 constexpr int backward_producer_registers(const KernelConfig&) { return 24; }
-constexpr int backward_consumer_registers(const KernelConfig& c) { return in_clusters(c) ? 208 : 240; }
+constexpr int backward_consumer_registers(const KernelConfig& c) {
+  return in_clusters(c) ? 208 : computes_alone(c) ? 232 : 240;
+}
 constexpr int kDqRoleRegisters = 72;
 
 struct HopperBackwardLayout {
@@ -202,7 +214,7 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.d_o_stages = c.stages;
   s.k_places = takes_items(c) ? 2 : 1;
   place_outside_clusters(s, c);
-  if (takes_items(c) && s.bytes > kSharedMemoryBesideL1) {
+  if (takes_items(c) && s.bytes > kSharedMemoryBesideL1 / backward_blocks_of_sm(c)) {
     s.swaps = c.head_dim_qk == c.head_dim_v;
     s.k_places = s.swaps ? 2 : 1;
     place_outside_clusters(s, c);

@@ -12,7 +12,7 @@ constexpr int kWarps = kThreadsPerWarpgroup / 32;  // of a warpgroup
 
 struct SetUps : Maker {
   const KernelConfig& c;
-  int computing = 2 * kWarps;  // warps that read what is copied
+  int computing = (computes_alone(c) ? 1 : 2) * kWarps;  // warps that read what is copied
 
   Body of_items(const BackwardChoices& has, int places) {
     return {for_slots(places, {init("Ks", "empty", computing)}),

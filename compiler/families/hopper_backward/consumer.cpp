@@ -21,6 +21,8 @@ struct Consumer : Maker {
   Statement release(std::string_view buffer, std::string_view form = {}) const {
     return make(Kind::Release, {buffer}, {}, form);
   }
+  bool alone() const { return warpgroups == 1; }
+  Body in_turns(Statement turn) const { return alone() ? Body{} : Body{std::move(turn)}; }
   Statement keep_fragments(std::string_view registers) const { return keep(registers, "fragments"); }
 
   // `name`: of the product, and of the form; `form`: where it reads something else than usual.
@@ -42,8 +44,9 @@ struct Consumer : Maker {
   // S and dP, relative to what the row terms say.
   Body multiply_scores() {
     Body body = draw(true);
-    append(body, {await("Qs", "step"), wait(0), keep_fragments("P"), keep_fragments("dS"),
-                  when("follows", {release("Qs", "before")})});
+    if (!alone())
+      append(body, {await("Qs", "step"), wait(0), keep_fragments("P"), keep_fragments("dS"),
+                    when("follows", {release("Qs", "before")})});
     // Here there are registers for it.
     if (has.inputs) body.push_back(when("inputs_not_copied", {call("copy_own_inputs")}));
     if (has.gradient_tiles) body.push_back(call("set_ones_again"));  // kept, it would be one register too many
@@ -55,7 +58,7 @@ struct Consumer : Maker {
     append(body, batch(std::move(scores)));
     dp.push_back(make(Kind::Commit));
     append(body, std::move(dp));
-    body.push_back(make(Kind::EndTurn));
+    append(body, in_turns(make(Kind::EndTurn)));
     append(body, draw(false));
     return body;
   }
@@ -111,6 +114,20 @@ struct Consumer : Maker {
   Body hand_out_ds() {
     return {await("dSs", "to_write"), make(Kind::Stage, {"dSs"}, {"dS"}), make(Kind::Publish), call("gather_warp"),
             make(Kind::Complete, {"dSs"})};
+  }
+  // Alone, a warpgroup has no registers for sums of dK and dQ on their way at the same time: the other block of the SM has the
+  // products that it waits for.
+  Body own_step() {
+    Body body = {let("stage"), let("exchange"), await("Qs", "step")};
+    append(body, multiply_scores());
+    append(body, make_gradients());
+    append(body, hand_out_ds());
+    append(body, batch({multiply("dk", "dK", "dS", "Qs")}));
+    append(body, {await("dSs", "step"), wait(0), keep_fragments("P"), keep_fragments("dS"), keep("dK"), release("Qs")});
+    append(body, batch({multiply("dq", "dQ", "dSs", "Ks")}));
+    append(body, {wait(0), keep("dQ")});
+    append(body, give_dq("dQ", "step"));
+    return body;
   }
   Body step() {
     Body body = {let("stage")};
@@ -175,6 +192,13 @@ struct Consumer : Maker {
     if (!has.swaps) append(body, end_keys());
     return body;
   }
+  Body visit_alone() {
+    Statement steps = loop("steps", {mark("number"), call("own_step")});
+    steps.along = Axis::Queries;
+    Body body = {make(Kind::Fill, {"dK"}), make(Kind::Fill, {"dV"}), let("at"), let("any"), let("next")};
+    append(body, {when("any", {std::move(steps)}), release("Vs"), release("Ks"), call("store_own_keys")});
+    return body;
+  }
 
   Body consume() {
     Statement items = loop("items", {when("no_item", {make(Kind::Return)}), call("find_places"), await("Ks"),
@@ -186,9 +210,14 @@ struct Consumer : Maker {
   Statement role() {
     Statement consumer =
         with(Maker::role(Kind::Consumer, "Consumer", "consumer.cuh"), "count", std::int64_t{warpgroups});
-    consumer.body = {body("step", step())};
-    if (has.adds_dq) consumer.body.push_back(body("add_last_dq", add_last_dq()));
-    append(consumer.body, {body("store_keys", store_keys()), body("visit", visit()), body("consume", consume())});
+    if (alone()) {
+      consumer.body = {body("own_step", own_step())};
+    } else {
+      consumer.body = {body("step", step())};
+      if (has.adds_dq) consumer.body.push_back(body("add_last_dq", add_last_dq()));
+    }
+    append(consumer.body, {body("store_keys", store_keys()), body("visit", alone() ? visit_alone() : visit()),
+                           body("consume", consume())});
     return consumer;
   }
 };

@@ -67,6 +67,11 @@ int usual_tile_kv(const AttentionSpec& spec, DqSums dq) {
   return needs_roles(spec) && dq == DqSums::launch ? kRowsPerWarpgroup : 2 * kRowsPerWarpgroup;
 }
 
+// May one warpgroup compute alone, with 64 keys? It goes by lists: without them two share what they read.
+bool may_be_alone(const AttentionSpec& spec, const Schedule& s) {
+  return !needs_roles(spec) && *s.tiles == TileSource::list;
+}
+
 // Why tiles of queries are not visited by lists; empty: they may be.
 std::string has_no_lists(const Problem& problem, DqSums dq) {
   if (dq != DqSums::atomics) return "only sums in any order (dq=atomics) go by lists of tiles";
@@ -81,13 +86,18 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
   for (const DqSums dq : choices(pins.dq, {DqSums::atomics, DqSums::ordered, DqSums::launch})) {
     for (const int tile_q : choices(pins.tile_q, {128, 64})) {
       s.dq = dq;
-      s.tile_kv = pins.tile_kv.value_or(usual_tile_kv(spec, dq));
       s.tile_q = tile_q;
       // Lists come first. They take registers that ranges leave.
       const bool lists = lists_pay(problem) && has_no_lists(problem, dq).empty();
       for (const TileSource tiles : choices(pins.tiles, {TileSource::list, TileSource::range})) {
         if (tiles == TileSource::list && !lists && !pins.tiles) continue;
         s.tiles = tiles;
+        const int usual = usual_tile_kv(spec, dq);
+        if (!pins.tile_kv && tile_q == kRowsPerWarpgroup && may_be_alone(spec, s) && !lies_in_block(problem, Axis::Keys, usual)) {
+          s.tile_kv = kRowsPerWarpgroup;
+          out.push_back(s);
+        }
+        s.tile_kv = pins.tile_kv.value_or(usual);
         out.push_back(s);
       }
     }
@@ -104,7 +114,8 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
   const Expr& score = problem.spec.score;
   const int fragments = c.tile_q > 64 && scores_apart(c) && c.score_cap == 0 ? 16 : 0;
   const bool reads = c.has_score && c.gradients == 0 && loads_at_places(score, copied_inputs(problem.spec, c));
-  return {kBase + sums + c.tile_q + fragments + (reads ? score_registers(problem.spec) : 0),
+  const int apart = computes_alone(c) && (scores_apart(c) || c.dropped > 0) ? 8 : 0;
+  return {kBase + sums + c.tile_q + fragments + apart + (reads ? score_registers(problem.spec) : 0),
           backward_consumer_registers(c)};
 }
 
@@ -128,7 +139,8 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   if (refuses_tiles(problem, s, why)) return true;
   if (const std::string reason = has_no_lists(problem, *s.dq); *s.tiles == TileSource::list && !reason.empty())
     return refuse(why, "tiles: {}; use tiles=range", reason);
-  if (const int usual = usual_tile_kv(spec, *s.dq); *s.tile_kv != usual)
+  const bool alone = may_be_alone(spec, s) && *s.tile_kv == kRowsPerWarpgroup;
+  if (const int usual = usual_tile_kv(spec, *s.dq); *s.tile_kv != usual && !alone)
     return refuse(why, "tile_kv: {} is not {}, which the head dims {} and {} leave registers for", *s.tile_kv, usual,
                   spec.d_qk, spec.d_v);
   if (*s.tile_q != 64 && *s.tile_q != 128) return refuse(why, "tile_q: {} is neither 64 nor 128", *s.tile_q);
@@ -136,14 +148,16 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   if (in_clusters(c) && *s.tile_q != kRowsPerWarpgroup)
     return refuse(why, "tile_q: with dq=atomics and head dims {} and {} one warpgroup makes dQ, of 64 queries",
                   spec.d_qk, spec.d_v);
-  if (adds_dq(c) && splits_dq_columns(c) && dq_columns(c) % 64 != 0)
+  if (alone && (*s.tile_q != kRowsPerWarpgroup || (spec.d_qk > kRowsPerWarpgroup && spec.d_qk != 2 * kRowsPerWarpgroup)))
+    return refuse(why, "tile_kv: 64 keys are for tile_q=64 and head dims of 128, or up to 64; use tile_kv=128");
+  if (adds_dq(c) && splits_dq_columns(c) && !alone && dq_columns(c) % 64 != 0)
     return refuse(
         why, "tile_q: 64 queries and a head dim of {} are no share for each warpgroup; use tile_q=128 or dq=launch",
         spec.d_qk);
   const int smem = hopper_backward_layout(c).bytes;
-  if (smem > problem.target.smem_per_block)
+  if (const int most = alone ? backward_shared_memory(c) : problem.target.smem_per_block; smem > most)
     return refuse(why, "tile_q: tiles take {} bytes of shared memory, a block of {} has {}; use tile_q=64", smem,
-                  problem.target.name, problem.target.smem_per_block);
+                  problem.target.name, most);
   const auto [needed, budget] = registers(problem, c);
   if (needed > budget)
     return refuse(why, "tile_q: about {} registers per thread are needed, there are {}; use tile_q=64", needed, budget);
@@ -190,7 +204,7 @@ bool keeps_tiles(const AttentionSpec& spec, const KernelConfig& c) {
 
 void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   take(s.dq, c.hopper_backward.dq);
-  c.hopper_backward.warpgroups = kWarpgroups;
+  c.hopper_backward.warpgroups = *s.tile_kv == kRowsPerWarpgroup && may_be_alone(problem.spec, s) ? 1 : kWarpgroups;
   c.stages = kStages;
   if (has_roles(c) && adds_dq(c)) {
     c.hopper_backward.cluster = 2;
@@ -219,7 +233,8 @@ GridRule tiles_of_keys(const KernelConfig& c) {
                    .heads = c.heads_kv * c.hopper_backward.cluster,
                    .numbered = numbers_tiles(c),
                    .cluster = c.hopper_backward.cluster,
-                   .persistent = takes_items(c)};
+                   .persistent = takes_items(c),
+                   .of_sm = backward_blocks_of_sm(c)};
   if (cuts_items(c)) rule.part = part_rule(c.tile_q, group_size(c), c.has_mask);
   return rule;
 }
@@ -257,8 +272,12 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const GridRule grid = tiles_of_keys(c);
   const double blocks =
       std::max(1.0, static_cast<double>(items_of(grid, sizes)) * parts_of(grid, sizes, target.sm_count).count);
-  const double sms = std::min<double>(target.sm_count, blocks),
-               tiles = query_tiles * work.kv_tiles * c.tile_kv / block_keys(c);
+  // A tile of several blocks is visited where one of them is.
+  const auto blocks_in = [&](Axis axis, int positions) {
+    return problem.lists.any && !lies_in_block(problem, axis, positions) ? 1.8 : 1.0;
+  };
+  const double visited = work.kv_tiles * blocks_in(Axis::Keys, c.tile_kv) * blocks_in(Axis::Queries, c.tile_q);
+  const double sms = std::min<double>(target.sm_count, blocks), tiles = query_tiles * visited * c.tile_kv / block_keys(c);
   Prediction p;
   p.waves = blocks / target.sm_count;
   double beside = std::max(1.0, p.waves) * (takes_items(c) ? kItemClocks : kBlockClocks);
@@ -275,12 +294,12 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
 KernelLaunch last_launch(const KernelConfig& c) {
   if (adds_dq(c)) {
     return {.entry = "flashjit_backward_finish",
-            .threads = kFinishThreads,
+            .threads = finish_threads(c),
             .grid = tiles_of_queries(c, c.tile_q),
             .adds_up = counts_items(c),
             .overlaps = true,
             .buffers = {1},
-            .bounds = "flashjit::kFinishThreads",
+            .bounds = "flashjit::finish_threads(flashjit::config)",
             .call = "finish_backward(params, dq_sums)"};
   }
   return {.entry = "flashjit_backward_queries",
@@ -385,7 +404,8 @@ void finish(Plan& plan) {
        .tensor_maps = true,
        .overlaps = true,
        .buffers = buffers,
-       .bounds = "flashjit::hopper_backward_threads(flashjit::config), 1",
+       .bounds = computes_alone(c) ? "flashjit::hopper_backward_threads(flashjit::config), 2"
+                                   : "flashjit::hopper_backward_threads(flashjit::config), 1",
        .call = sums ? "hopper_backward(params, maps, row_terms, dq_sums)" : "hopper_backward(params, maps, row_terms)"},
       last_launch(c)};
   std::vector<Extent> tiles = {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}};
@@ -414,8 +434,9 @@ std::string describe(const KernelConfig& c) {
                                  block_keys(c), c.tile_q, c.stages);
   if (in_clusters(c))
     text += "  blocks in pairs tell each other dS; a third warpgroup makes dQ of both, half of its columns\n";
-  text += has_roles(c) ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
-                       : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
+  text += computes_alone(c) ? "  two blocks share an SM, so that one exponentiates beside the products of the other; one warpgroup copies\n"
+          : has_roles(c)    ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
+                            : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
   if (adds_dq(c)) {
     text +=
         fmt::format("  dQ is added to sums in memory, {}\n", adds_in_order(c) ? "the last keys first" : "in any order");

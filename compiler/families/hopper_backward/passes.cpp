@@ -127,7 +127,7 @@ void name_buffers(Program& p, const KernelConfig& c) {
         {std::string(name), Space::Register, Dtype::F32, fmt::format("{}", rows), fmt::format("{}", columns)});
   };
   add_registers("dP", kRowsPerWarpgroup, c.tile_q);
-  if (adds_dq(c)) add_registers("last dQ", kRowsPerWarpgroup, dq_columns(c));
+  if (adds_dq(c) && !computes_alone(c)) add_registers("last dQ", kRowsPerWarpgroup, dq_columns(c));
   const auto name_all = [&](std::span<const CodeName> names) {
     for (const CodeName& name : names) {
       const int b = p.buffer(name.buffer);

@@ -15,6 +15,12 @@ constexpr TileOperation kOperations[] = {
      "A tile of queries: S and dP are made, relative to what the row terms say, P of S while dP is computed, and dS of both.\n"
      "dQ is a step behind: by then all warpgroups have written their dS."},
     {Kind::Body,
+     "own_step",
+     "void step(int number, const Steps& at)",
+     {},
+     "A tile of queries: S and dP are made, relative to what the row terms say, P of S while dP is computed, and dS of both.\n"
+     "dS goes to shared memory while dK is computed, and dQ is made of it."},
+    {Kind::Body,
      "add_last_dq",
      "void add_last_dq(int number, const Steps& last)",
      {},
@@ -63,8 +69,8 @@ constexpr TileOperation kOperations[] = {
      "                                       int* added = nullptr, int* dealt = nullptr, float* kv_sums = nullptr,\n"
      "                                       int* parts_done = nullptr, char* kept_ds = nullptr)",
      {},
-     "A block is two warpgroups of 64 keys each that compute, and one of warps that copy, deal out items and tell others what\n"
-     "is done. There are as many blocks as SMs."},
+     "A block is warpgroups of 64 keys each that compute, and one of warps that copy, deal out items and tell others what is\n"
+     "done. There are as many blocks as SMs have room for."},
 
     {Kind::Body,
      "dq_step",
@@ -115,6 +121,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Call, "shrink_dq_registers", "shrink_registers<kDqRoleRegisters>();"},
 
     {Kind::Call, "step", "step(number, at, before);"},
+    {Kind::Call, "own_step", "step(number, at);"},
     {Kind::Call, "dq_step", "dq_step(number, tile);"},
     {Kind::Call, "read_terms", "read_terms();"},
     {Kind::Call, "set_up_dq", "set_up(shared, params);"},
@@ -123,6 +130,7 @@ constexpr TileOperation kOperations[] = {
      "DqConsumer{{{{params, shared, item, row_terms, warpgroup, warpgroup * kRowsPerWarpgroup}}}}.consume();"},
     {Kind::Call, "add_last_dq", "add_last_dq(number, before);"},
     {Kind::Call, "store_keys", "store_keys(shared.item(item_place), before.any());"},
+    {Kind::Call, "store_own_keys", "store_keys(shared.item(item_place), any);"},
     {Kind::Call, "visit", "visit(number);"},
     {Kind::Call, "copy_step", "copy_step(seq, at);"},
     {Kind::Call, "copy_values", "copy_values(item, round);"},
@@ -348,6 +356,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Stage, "", "store_own_ds({ring});"},
     {Kind::Store, "before", "add_dq({from}, before);"},
     {Kind::Store, "last", "add_dq({from}, last);"},
+    {Kind::Store, "step", "add_dq({from}, at);"},
     {Kind::Store, "dk", "store_dk(its, key);"},
     {Kind::Store, "dv", "store_dv(its, key);"},
 };
