@@ -30,6 +30,15 @@ struct Plain {
   __device__ static bool visible_with(const KernelParams&, const Sequence&, const OfQuery&, const OfKey&, int, int) {
     return true;
   }
+  // Is it a condition on what has been read, wherever query and key are, and a range? Of keys that the first and the last of
+  // these queries see, or of queries that see these keys.
+  static constexpr bool kReadsAndRange = false;
+  template <class OfQuery, class OfKey>
+  __device__ static bool sees_by_reads(const KernelParams&, const Sequence&, const OfQuery&, const OfKey&) {
+    return true;
+  }
+  __device__ static int range_begin(const KernelParams&, const Sequence&, int, int) { return 0; }
+  __device__ static int range_end(const KernelParams&, const Sequence&, int, int) { return 0; }
 
   // The logit of query q and key k; s is scale * q.k. Numbers are plain ones, or those of templates/symbolic.cuh.
   template <class Math, class Params, class Number, class Key>

@@ -76,6 +76,22 @@ std::string mask_function(const Plan& plan) {
                   body_of(plan.spec.mask, context));
 }
 
+// A mask that is a condition on what has been read, and a range.
+std::string parted_mask(const Plan& plan, const ReadsAndRange& parts, const CudaExprContext& context) {
+  const bool of_keys = parts.range.along == Axis::Keys;
+  const std::string limit = fmt::format("(const KernelParams& params, const Sequence& seq, {0} {1}_lo, {0} {1}_hi)",
+                                        plan.wide_ints ? "Int64" : "int", of_keys ? "q" : "k");
+  const std::string of = of_keys ? "keys that queries q_lo..q_hi see" : "queries that see keys k_lo..k_hi";
+  return "\n  static constexpr bool kReadsAndRange = true;\n" +
+         function("Does what has been read let a query see a key? Besides it sees those of a range.",
+                  "bool sees_by_reads(const KernelParams& params, const Sequence& seq, const QueryReads& of_query,\n"
+                  "                            const KeyReads& of_key)",
+                  body_of(parts.by_reads, context)) +
+         function("Where the range begins of " + of + ".", "int range_begin" + limit,
+                  body_of(parts.range.begin, context)) +
+         function("Where the range ends of " + of + ".", "int range_end" + limit, body_of(parts.range.end, context));
+}
+
 // The mask for loops that ask for many queries and keys at a time: what is read at each is read once.
 std::string separated_mask(const Plan& plan) {
   const SeparatedMask mask = separate_reads(plan.spec.mask);
@@ -99,6 +115,8 @@ std::string separated_mask(const Plan& plan) {
                                  one, number, axis == Axis::Keys ? "k" : "q"),
                      locals(values, context) + cuda_function_body(values, context));
   }
+  if (const auto parts = reads_and_range(mask, plan.schedule.family->axis))
+    return text + parted_mask(plan, *parts, context);
   if (uses(mask.visible, Op::Load)) text += "\n  static constexpr bool kReadsAtPairs = true;\n";
   return text +
          function("May query q see key k, for which this has been read?",

@@ -96,6 +96,37 @@ Expr at_positions(const Expr& e, const Expr& q, const Expr& k) {
   return whole ? *whole : Expr();
 }
 
+namespace {
+
+void add_conditions(const Expr& e, std::vector<Expr>& conditions) {
+  if (e->op != Op::And) return conditions.push_back(e);
+  for (const Expr& arg : e->args) add_conditions(arg, conditions);
+}
+Expr all_of(const std::vector<Expr>& conditions) {
+  Expr all;
+  for (const Expr& condition : conditions) all = all ? (all & condition) : condition;
+  return all;
+}
+
+}  // namespace
+
+std::optional<ReadsAndRange> reads_and_range(const SeparatedMask& mask, Axis along) {
+  std::vector<Expr> conditions, by_reads, by_range;
+  add_conditions(mask.visible, conditions);
+  for (const Expr& condition : conditions) {
+    const std::vector<Param> params = params_of(condition);
+    const bool reads = std::ranges::any_of(mask.values, [&](const SeparatedMask::Value& value) {
+      return std::ranges::find(params, value.scalar) != params.end();
+    });
+    (reads ? by_reads : by_range).push_back(condition);
+  }
+  const auto depends = [](const Expr& e) { return changes(e) || uses(e, Variable::H) || uses(e, Variable::Hk); };
+  if (by_reads.empty() || std::ranges::any_of(by_reads, depends) || uses(mask.visible, Op::Load)) return {};
+  ReadsAndRange parts = {all_of(by_reads), analyse_tiles(all_of(by_range), along)};
+  if (!parts.range.line_is_range) return {};
+  return parts;
+}
+
 SeparatedMask separate_reads(const Expr& mask) {
   SeparatedMask separated;
   separated.visible = Separator{separated}.without_reads(simplify(mask));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "compiler/analysis/interval.h"
@@ -42,5 +43,13 @@ struct SeparatedMask {
   Expr visible;
 };
 SeparatedMask separate_reads(const Expr& mask);
+
+// A mask as two conditions that both must hold: one on what is read at a query and at a key, wherever they are, and a range
+// along one axis of what a position of the other sees. As document(doc) & causal.
+struct ReadsAndRange {
+  Expr by_reads;
+  TileAnalysis range;
+};
+std::optional<ReadsAndRange> reads_and_range(const SeparatedMask& mask, Axis along);
 
 }  // namespace flashjit

@@ -17,6 +17,15 @@ __device__ inline int columns_before(int end) {
   return inside / 8 * 2 + min(inside % 8, 2);
 }
 
+// A lane's reads, of which another lane has those that are asked for.
+template <int count, class Reads>
+__device__ inline Reads reads_of_lane(const Reads& own, int lane) {
+  Reads reads = {};
+#pragma unroll
+  for (int i = 0; i < count; ++i) reads.of[i] = __shfl_sync(0xffffffff, own.of[i], lane);
+  return reads;
+}
+
 template <int columns>
 struct RowVotes {
   static constexpr int kVotes = (columns + 31) / 32;
@@ -39,24 +48,35 @@ struct RowVotes {
     }
   }
 
-  // Bit 2 j + c is column 8 j + c of a thread's row h, counted from its first, of the 128 columns of a word; `end`: the column,
-  // counted likewise, from which on there are none.
-  __device__ u32 bits(u32 lane, int h, int word, int end) const {
+  // The same where a row sees by its reads alone: `own` are those of row lane % 16. Rows that read alike see alike, and few rows
+  // of a warp read otherwise than the others.
+  template <int count, class Reads, class Sees>
+  __device__ void take_alike(const Reads& own, const Sees& sees) {
+#pragma unroll 1
+    for (u32 left = (1u << kVotingRows) - 1; left != 0;) {
+      const Reads reads = reads_of_lane<count>(own, __ffs(static_cast<int>(left)) - 1);
+      bool alike = true;
+#pragma unroll
+      for (int i = 0; i < count; ++i) alike &= own.of[i] == reads.of[i];
+      left &= ~__ballot_sync(0xffffffff, alike);
+#pragma unroll
+      for (int j = 0; j < kVotes; ++j) {
+        const u32 votes = __ballot_sync(0xffffffff, sees(reads, j));
+        if (alike) of[j] = votes;
+      }
+    }
+  }
+
+  // Bit 2 j + c is column 8 j + c of a thread's row h, counted from its first, of the 128 columns of a word; those before
+  // `begin`, and from `end` on, counted likewise, are none.
+  __device__ u32 bits(u32 lane, int h, int word, int begin, int end) const {
     u32 all = 0;
 #pragma unroll
     for (int j = 0; j < 4 && word * 4 + j < kVotes; ++j)
       all |= (__shfl_sync(0xffffffff, of[word * 4 + j], lane / 4 + 8 * h) >> lane % 4 * 8 & 0xff) << j * 8;
-    return all & bit_range(0, columns_before(end - word * 128));
+    const int first = columns_before(begin - word * 128);
+    return all & bit_range(first, max(columns_before(end - word * 128) - first, 0));
   }
 };
-
-// A lane's reads, of which another lane has those that are asked for.
-template <int count, class Reads>
-__device__ inline Reads reads_of_lane(const Reads& own, int lane) {
-  Reads reads = {};
-#pragma unroll
-  for (int i = 0; i < count; ++i) reads.of[i] = __shfl_sync(0xffffffff, own.of[i], lane);
-  return reads;
-}
 
 }  // namespace flashjit

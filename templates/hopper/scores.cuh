@@ -330,18 +330,31 @@ __device__ inline void vote_on_queries(Columns& columns, const KernelParams& par
   const Query own = query_at(lane % kVotingRows);
   const Variant::QueryReads at_own = Variant::read_at_query(params, own.seq, own.q);
   Votes votes;
-  votes.take(lane, [&](int i) {
-    const Query row = query_at(i);
-    const auto at_query = reads_of_lane<Variant::kQueryReads>(at_own, i);
-    return [&, row, at_query](int j) {
-      return Variant::visible_with(params, row.seq, at_query, at_keys[j], row.q, min(first + j * 32, last_key));
-    };
-  });
-  const int end = work.seq.k_len - first_key(thread, tile);
+  if constexpr (Variant::kReadsAndRange) {
+    votes.template take_alike<Variant::kQueryReads>(at_own, [&](const Variant::QueryReads& at_query, int j) {
+      return Variant::sees_by_reads(params, work.seq, at_query, at_keys[j]);
+    });
+  } else {
+    votes.take(lane, [&](int i) {
+      const Query row = query_at(i);
+      const auto at_query = reads_of_lane<Variant::kQueryReads>(at_own, i);
+      return [&, row, at_query](int j) {
+        return Variant::visible_with(params, row.seq, at_query, at_keys[j], row.q, min(first + j * 32, last_key));
+      };
+    });
+  }
+  const int k_lo = first_key(thread, tile);
 #pragma unroll
-  for (int h = 0; h < 2; ++h)
+  for (int h = 0; h < 2; ++h) {
+    int begin = 0, end = work.seq.k_len;
+    if constexpr (Variant::kReadsAndRange) {
+      const auto [seq, q] = query_of(work, thread, h);
+      begin = Variant::range_begin(params, seq, q, q), end = min(Variant::range_end(params, seq, q, q), end);
+    }
 #pragma unroll
-    for (int word = 0; word < kColumnWords; ++word) columns.of_row[h][word] = votes.bits(lane, h, word, end);
+    for (int word = 0; word < kColumnWords; ++word)
+      columns.of_row[h][word] = votes.bits(lane, h, word, begin - k_lo, end - k_lo);
+  }
 }
 
 __device__ inline Columns visible_columns(const KernelParams& params, const WorkState& work, int tile) {

@@ -80,7 +80,7 @@ constexpr int row_terms_room(const KernelConfig& c) { return row_terms_bytes(c) 
 
 constexpr int kPrepareThreads = 256;
 constexpr int finish_threads(const KernelConfig& c) { return dq_shares(c) * kThreadsPerWarpgroup; }
-constexpr int kKeptThreads = 256, kKeptRows = 64;           // of the launch that sums up kept dS: queries of a block
+constexpr int kKeptThreads = 256, kKeptRows = 64;  // of the launch that sums up kept dS: queries of a block
 
 // Where there are few tiles of keys, several items share the queries of one (KernelParams::parts) and add up dK and dV in
 // memory, as their warps hold them. Sums in order would wait for each other; gradients of parameters have sums of their

@@ -132,17 +132,27 @@ struct VotedQueries {
     const auto at_own =
         Variant::read_at_key(params, seq, min(first_row + static_cast<int>(lane % kVotingRows), last_key));
     Votes votes;
-    votes.take(lane, [&](int i) {
-      const auto at_key = reads_of_lane<Variant::kKeyReads>(at_own, i);
-      return [&, i, at_key](int j) {
-        return Variant::visible_with(params, seq, at_queries[j], at_key, min(first + j * 32, last_query),
-                                     min(first_row + i, last_key));
-      };
-    });
+    if constexpr (Variant::kReadsAndRange) {
+      votes.template take_alike<Variant::kKeyReads>(at_own, [&](const Variant::KeyReads& at_key, int j) {
+        return Variant::sees_by_reads(params, seq, at_queries[j], at_key);
+      });
+    } else {
+      votes.take(lane, [&](int i) {
+        const auto at_key = reads_of_lane<Variant::kKeyReads>(at_own, i);
+        return [&, i, at_key](int j) {
+          return Variant::visible_with(params, seq, at_queries[j], at_key, min(first + j * 32, last_query),
+                                       min(first_row + i, last_key));
+        };
+      });
+    }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const u32 bits = votes.bits(lane, h, 0, seq.q_len - place.query);
-      of_key[h] = place.key + 8 * h <= last_key ? bits : 0;
+      const int key = place.key + 8 * h;
+      int begin = 0, end = seq.q_len;
+      if constexpr (Variant::kReadsAndRange)
+        begin = Variant::range_begin(params, seq, key, key), end = min(Variant::range_end(params, seq, key, key), end);
+      const u32 bits = votes.bits(lane, h, 0, begin - place.query, end - place.query);
+      of_key[h] = key <= last_key ? bits : 0;
     }
   }
   __device__ bool operator[](int i) const { return of_key[i % 4 / 2] >> (i / 4 * 2 + i % 2) & 1; }

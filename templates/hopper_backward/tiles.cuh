@@ -49,7 +49,8 @@ __device__ inline int* done_of(const Sequence& seq, int* counters) {
 // its share of the query tiles of an item so far behind it that it is done in time; what is left for the first launch
 // are those of the first items. Shares of a group of heads are those of its items.
 constexpr bool kZeroesAhead = counts_items(config) && !kBatchesTogether;
-constexpr int kItemsAtOnce = 144 * backward_blocks_of_sm(config);  // as many as any device works on at a time; more, and zeros do not stay in L2
+constexpr int kItemsAtOnce =
+    144 * backward_blocks_of_sm(config);  // as many as any device works on at a time; more, and zeros do not stay in L2
 struct Ahead {
   int of_head, items, group;  // of a head, of all, of a group of heads
   int ahead;                  // from an item to that whose share it has

@@ -93,7 +93,8 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
         if (tiles == TileSource::list && !lists && !pins.tiles) continue;
         s.tiles = tiles;
         const int usual = usual_tile_kv(spec, dq);
-        if (!pins.tile_kv && tile_q == kRowsPerWarpgroup && may_be_alone(spec, s) && !lies_in_block(problem, Axis::Keys, usual)) {
+        if (!pins.tile_kv && tile_q == kRowsPerWarpgroup && may_be_alone(spec, s) &&
+            !lies_in_block(problem, Axis::Keys, usual)) {
           s.tile_kv = kRowsPerWarpgroup;
           out.push_back(s);
         }
@@ -148,7 +149,8 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   if (in_clusters(c) && *s.tile_q != kRowsPerWarpgroup)
     return refuse(why, "tile_q: with dq=atomics and head dims {} and {} one warpgroup makes dQ, of 64 queries",
                   spec.d_qk, spec.d_v);
-  if (alone && (*s.tile_q != kRowsPerWarpgroup || (spec.d_qk > kRowsPerWarpgroup && spec.d_qk != 2 * kRowsPerWarpgroup)))
+  if (alone &&
+      (*s.tile_q != kRowsPerWarpgroup || (spec.d_qk > kRowsPerWarpgroup && spec.d_qk != 2 * kRowsPerWarpgroup)))
     return refuse(why, "tile_kv: 64 keys are for tile_q=64 and head dims of 128, or up to 64; use tile_kv=128");
   if (adds_dq(c) && splits_dq_columns(c) && !alone && dq_columns(c) % 64 != 0)
     return refuse(
@@ -277,7 +279,8 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
     return problem.lists.any && !lies_in_block(problem, axis, positions) ? 1.8 : 1.0;
   };
   const double visited = work.kv_tiles * blocks_in(Axis::Keys, c.tile_kv) * blocks_in(Axis::Queries, c.tile_q);
-  const double sms = std::min<double>(target.sm_count, blocks), tiles = query_tiles * visited * c.tile_kv / block_keys(c);
+  const double sms = std::min<double>(target.sm_count, blocks),
+               tiles = query_tiles * visited * c.tile_kv / block_keys(c);
   Prediction p;
   p.waves = blocks / target.sm_count;
   double beside = std::max(1.0, p.waves) * (takes_items(c) ? kItemClocks : kBlockClocks);
@@ -434,9 +437,11 @@ std::string describe(const KernelConfig& c) {
                                  block_keys(c), c.tile_q, c.stages);
   if (in_clusters(c))
     text += "  blocks in pairs tell each other dS; a third warpgroup makes dQ of both, half of its columns\n";
-  text += computes_alone(c) ? "  two blocks share an SM, so that one exponentiates beside the products of the other; one warpgroup copies\n"
-          : has_roles(c)    ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
-                            : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
+  text +=
+      computes_alone(c)
+          ? "  two blocks share an SM, so that one exponentiates beside the products of the other; one warpgroup copies\n"
+      : has_roles(c) ? "  one warpgroup has scores and dV, the other dP and dK; one copies\n"
+                     : "  two warpgroups have 64 keys each, and take turns with the products; one copies\n";
   if (adds_dq(c)) {
     text +=
         fmt::format("  dQ is added to sums in memory, {}\n", adds_in_order(c) ? "the last keys first" : "in any order");
