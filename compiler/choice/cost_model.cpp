@@ -224,7 +224,9 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
     Ranked ranked{.place = place};
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const Work work = samplers[i].of(schedule);
-      if (i == 0 && schedule.order && !pins.order && work_grows(work)) schedule.order = TileOrder::longest_first;
+      // Lists that all heads share are of very different lengths: a tile of all heads before the next spreads the long ones.
+      const bool uneven = work_grows(work) || (schedule.tiles == TileSource::list && !problem.lists.by_head);
+      if (i == 0 && schedule.order && !pins.order && uneven) schedule.order = TileOrder::longest_first;
       const Prediction prediction = predict(problem, schedule, shapes[i], work);
       if (i == 0) ranked.microseconds = prediction.total;
       if (i == 0 && shape.q_len < kFewQueries) ranked.computing = prediction.compute;

@@ -24,8 +24,9 @@ __device__ inline Int64 workspace_tile(const KernelParams& params, const Sequenc
 // Where batch indices share elements of a score's tensors, and of their gradients, L2 has them for all batch indices if
 // the same head of all batch indices is taken together.
 constexpr bool kBatchesTogether = config.inputs_of_batches && !kPacked;
-// Sums in order want few tiles of a head at work: each comes behind the one before it.
-constexpr bool kUneven = kPacked || adds_in_order(config) ||
+// Sums in order want few tiles of a head at work: each comes behind the one before it. Lists that all heads share are of very
+// different lengths.
+constexpr bool kUneven = kPacked || adds_in_order(config) || config.list_heads == 1 ||
                          (config.has_mask && config.tile_q == 64 && config.hopper_backward.dq == DqSums::atomics);
 __device__ inline int in_a_group(const KernelParams& params, int heads_together) {
   const int group = kUneven ? heads_together : 1;

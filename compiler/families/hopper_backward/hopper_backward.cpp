@@ -237,7 +237,10 @@ GridRule tiles_of_keys(const KernelConfig& c) {
                    .cluster = c.hopper_backward.cluster,
                    .persistent = takes_items(c),
                    .of_sm = backward_blocks_of_sm(c)};
-  if (cuts_items(c)) rule.part = part_rule(c.tile_q, group_size(c), c.has_mask);
+  if (cuts_items(c)) {
+    rule.part = part_rule(c.tile_q, group_size(c), c.has_mask);
+    rule.part.blocks_per_sm = backward_blocks_of_sm(c);
+  }
   return rule;
 }
 
