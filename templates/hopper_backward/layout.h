@@ -104,7 +104,7 @@ constexpr int cut_floats(const KernelConfig& c) {
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
 // With more, an SM has all of its memory as shared memory but 28 KB.
 constexpr int kSharedMemoryBesideL1 = 195 * 1024;
-// Of each block the system takes another KiB.
+// The system takes another KiB for each block.
 constexpr int backward_shared_memory(const KernelConfig& c) {
   return (kSharedMemoryOfBlock + 1024) / backward_blocks_of_sm(c) - 1024;
 }

@@ -148,6 +148,7 @@ def test_a_graph_takes_other_lists():
 
 # Kernels that leave out tiles, by lists or step by step, and how many queries they take.
 _LOOPS = (("family=hopper,tiles=list", "fwd", 1300), ("family=hopper_backward,tiles=list", "bwd", 1300),
+          ("family=hopper_backward,tiles=list,tile_q=64,tile_kv=64", "bwd", 1300),
           ("family=hopper_backward,tiles=range,dq=launch", "bwd", 1300), ("family=sync,tiles=list", "fwd", 1300),
           ("family=sync,tiles=range", "fwd", 1300), ("family=sync_backward", "bwd", 1300), ("family=decode", "fwd", 2))
 

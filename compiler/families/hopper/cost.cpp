@@ -133,7 +133,7 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
                        (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
                        std::ceil(static_cast<double>(shape.q_len) / queries_per_tile(c));
   // Two blocks of an SM wait for each other's products [M41].
-  constexpr double kSharedSm = 1.5;
+  constexpr double kSharedSm = 1.3;
   const int of_sm = hopper_blocks(c);
   const double shared = of_sm > 1 ? kSharedSm : 1, slots = target.sm_count * of_sm;
   const Parts parts = parts_of(query_tiles(c),

@@ -196,7 +196,8 @@ struct Consumer : Maker {
     Statement steps = loop("steps", {mark("number"), call("own_step")});
     steps.along = Axis::Queries;
     Body body = {make(Kind::Fill, {"dK"}), make(Kind::Fill, {"dV"}), let("at"), let("any"), let("next")};
-    append(body, {when("any", {std::move(steps)}), release("Vs"), release("Ks"), call("store_own_keys")});
+    append(body, {when("any", {std::move(steps), wait(0), keep("dV")}), release("Vs"), release("Ks"),
+                  call("store_own_keys")});
     return body;
   }
 
@@ -216,8 +217,8 @@ struct Consumer : Maker {
       consumer.body = {body("step", step())};
       if (has.adds_dq) consumer.body.push_back(body("add_last_dq", add_last_dq()));
     }
-    append(consumer.body, {body("store_keys", store_keys()), body("visit", alone() ? visit_alone() : visit()),
-                           body("consume", consume())});
+    append(consumer.body, {body(alone() ? "store_own_keys" : "store_keys", store_keys()),
+                           body("visit", alone() ? visit_alone() : visit()), body("consume", consume())});
     return consumer;
   }
 };

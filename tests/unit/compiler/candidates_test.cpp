@@ -469,5 +469,15 @@ TEST(Schedules, RowTilesAtTheSameTime) {
   EXPECT_EQ(tiles("fwd bf16 d=128 heads=64/8 q_len=4000"), 1);  // more than there are SMs
 }
 
+// Tiles that lie in no block of the mask are left out, but where pins leave no others.
+TEST(Sync, PinnedWarpsLeaveATile) {
+  for (const char* spec : {"fwd fp16 d=80 heads=3/1 blocks=64/256",
+                           "fwd bf16 d=64 mask=\"keep[h, q / 64, k / 100] != 0\" params=\"keep: u8[3]\""})
+    for (const char* pins : {"family=sync,warps=8", "family=sync,warps=4", "family=sync,tile_kv=48"}) {
+      const auto plan = make_plan(spec_of(spec), **find_target("sm_90a"), *parse_schedule(pins));
+      EXPECT_TRUE(plan) << spec << " // " << pins << ": " << plan.error().message;
+    }
+}
+
 }  // namespace
 }  // namespace flashjit

@@ -248,6 +248,38 @@ TEST(SeparatedMask, ReadsOfDocumentsAreTakenOut) {
   expect_separated(Documents::mask("document(doc) & causal"), separated, Documents().call());
 }
 
+// What reads let through and the range let through together is what the mask does.
+void expect_parted(const Expr& mask, Axis along, Call call) {
+  const SeparatedMask separated = separate_reads(mask);
+  const auto parts = reads_and_range(separated, along);
+  ASSERT_TRUE(parts) << print(mask);
+  EXPECT_FALSE(changes(parts->by_reads)) << print(parts->by_reads);
+  const bool keys = along == Axis::Keys;
+  for (std::int64_t q = 0; q < call.get(Variable::QLen); ++q)
+    for (std::int64_t k = 0; k < call.get(Variable::KLen); ++k) {
+      for (const SeparatedMask::Value& read : separated.values) {
+        const std::int64_t at = read.axis == Axis::Keys ? k : q;
+        call.find({read.axis, read.value, read.scalar, read.scalar}, at, at);
+      }
+      for (const Variable v : {keys ? Variable::QLo : Variable::KLo, keys ? Variable::QHi : Variable::KHi})
+        call.set(v, keys ? q : k);
+      const std::int64_t at = keys ? k : q;
+      const bool in_range = at >= call.value(parts->range.begin) && at < call.value(parts->range.end);
+      ASSERT_EQ(in_range && call.sees(parts->by_reads, q, k), call.sees(mask, q, k))
+          << print(mask) << " " << q << " " << k;
+    }
+}
+
+TEST(ReadAxes, ReadsAndARange) {
+  for (const char* text : {"document(doc)", "document(doc) & causal", "window(20, 3) & doc[b, q] - doc[b, k] < 2",
+                           "causal & doc[b, k] == 2 & document(doc)", "ends[q] > 7 & k < 40"})
+    for (const Axis along : {Axis::Keys, Axis::Queries})
+      expect_parted(Documents::mask(text), along, Documents().call());
+  for (const char* text : {"document(doc) | causal", "k < ends[q]", "keep[q / 16, k / 16] != 0",
+                           "document(doc) & (q + k) % 2 == 0", "causal"})
+    EXPECT_FALSE(reads_and_range(separate_reads(Documents::mask(text)), Axis::Keys)) << text;
+}
+
 TEST(ReadAxes, BlocksOfReads) {
   EXPECT_EQ(block_of_reads(Documents::mask("keep[q / 16, k / 12] != 0"), Variable::Q), 16);
   EXPECT_EQ(block_of_reads(Documents::mask("keep[q / 16, k / 12] != 0 & keep[0, k / 8] > 1"), Variable::K), 4);
