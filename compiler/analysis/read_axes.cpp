@@ -25,6 +25,14 @@ bool is_read_along_one(const Expr& e) {
 
 namespace {
 
+bool divides(const Expr& e) { return uses(e, Op::Div) || uses(e, Op::Mod); }
+// Does one position alone say what it is, by a read or by a division? Sums and comparisons cost no more than a value kept.
+bool is_found_along_one(const Expr& e) {
+  const bool positions = !uses(e, Variable::QLo) && !uses(e, Variable::KLo);
+  return is_read_along_one(e) ||
+         (uses(e, Variable::Q) != uses(e, Variable::K) && positions && !uses(e, Op::Load) && divides(e));
+}
+
 // Each takes a register, those at keys four.
 constexpr std::ptrdiff_t kMostReads = 2;
 
@@ -45,8 +53,8 @@ struct Separator {
   }
 
   Expr without_reads(const Expr& e) {
-    if (is_read_along_one(e) && e->type == Type::Int) return scalar_of(e);
-    if (is_read_along_one(e) && e->type == Type::Bool)
+    if (is_found_along_one(e) && e->type == Type::Int) return scalar_of(e);
+    if (is_found_along_one(e) && e->type == Type::Bool)
       return scalar_of(where(e, Expr::integer(1), Expr::integer(0))) > Expr::integer(0);
     if (e->args.empty()) return e;
     std::vector<Expr> made;
@@ -120,6 +128,9 @@ std::optional<ReadsAndRange> reads_and_range(const SeparatedMask& mask, Axis alo
     });
     (reads ? by_reads : by_range).push_back(condition);
   }
+  // Rows whose values come from positions are all different.
+  const auto is_read = [](const SeparatedMask::Value& value) { return uses(value.value, Op::Load); };
+  if (!std::ranges::all_of(mask.values, is_read)) return {};
   const auto depends = [](const Expr& e) { return changes(e) || uses(e, Variable::H) || uses(e, Variable::Hk); };
   if (by_reads.empty() || std::ranges::any_of(by_reads, depends) || uses(mask.visible, Op::Load)) return {};
   ReadsAndRange parts = {all_of(by_reads), analyse_tiles(all_of(by_range), along)};

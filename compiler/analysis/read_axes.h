@@ -31,7 +31,8 @@ Expr at_positions(const Expr& e, const Expr& q, const Expr& k);
 // Has a mask parts that are worth finding once for a query, or for a key: what it reads, or computes of one of them alone?
 bool has_parts_along_one(const Expr& mask);
 
-// A mask whose reads along one axis are taken out of it. Who asks for many queries and keys at a time reads each once.
+// A mask whose reads and divisions along one axis are taken out of it. Who asks for many queries and keys at a time finds each
+// once.
 struct SeparatedMask {
   // An int, and the scalar that stands for it.
   struct Value {

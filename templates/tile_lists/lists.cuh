@@ -59,16 +59,20 @@ struct ListRow {
   }
 };
 
-// How many threads of the block before this one, and of the whole, say so. For each thread, all at the same time.
+// How many threads of the block before this one, and of the whole, have a full tile, and how many a mixed one: in the lower and
+// the upper half of a word. For each thread, all at the same time.
 struct Ranked {
-  int before, all;
+  u32 before, all;
 };
-__device__ inline Ranked rank_among_block(bool says_so, int* of_warps) {
-  const u32 vote = __ballot_sync(0xffffffff, says_so), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+__device__ inline u32 full_and_mixed(u32 full, u32 mixed) { return full | mixed << 16; }
+__device__ inline Ranked rank_among_block(TileState state, u32* of_warps) {
+  const u32 full = __ballot_sync(0xffffffff, state == TileState::full),
+            mixed = __ballot_sync(0xffffffff, state == TileState::mixed);
+  const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, lower = (1u << lane) - 1;
   __syncthreads();  // the counts of the time before have been read
-  if (lane == 0) of_warps[warp] = __popc(vote);
+  if (lane == 0) of_warps[warp] = full_and_mixed(__popc(full), __popc(mixed));
   __syncthreads();
-  Ranked ranked = {__popc(vote & ((1u << lane) - 1)), 0};
+  Ranked ranked = {full_and_mixed(__popc(full & lower), __popc(mixed & lower)), 0};
 #pragma unroll
   for (int i = 0; i < kListThreads / 32; ++i) {
     ranked.before += i < warp ? of_warps[i] : 0;
@@ -76,6 +80,24 @@ __device__ inline Ranked rank_among_block(bool says_so, int* of_warps) {
   }
   return ranked;
 }
+
+// The states of a thread's tiles, found once: as many as a word has room for, and the others once more.
+template <Along along>
+struct KeptStates {
+  static constexpr int kKept = 16;
+  const ListRow<along>& row;
+  u32 kept = 0;
+
+  __device__ TileState find(int round) {
+    const TileState state = row.state(round * kListThreads + static_cast<int>(threadIdx.x));
+    if (round < kKept) kept |= static_cast<u32>(state) << 2 * round;
+    return state;
+  }
+  __device__ TileState find_again(int round) const {
+    if (round < kKept) return static_cast<TileState>(kept >> 2 * round & 3);
+    return row.state(round * kListThreads + static_cast<int>(threadIdx.x));
+  }
+};
 
 // A block has a list.
 template <Along along>
@@ -89,7 +111,7 @@ __device__ inline void write_tile_lists(const KernelParams& params, const ReadBo
   if (lo >= end) return;
   extern __shared__ __align__(16) unsigned char list_memory[];
   ReadBounds* const own = reinterpret_cast<ReadBounds*>(list_memory);
-  int* const of_warps = reinterpret_cast<int*>(own + kMostTileValues);
+  u32* const of_warps = reinterpret_cast<u32*>(own + kMostTileValues);
   static_assert(kTileValues<other(along)> <= kMostTileValues);
   if (threadIdx.x < 32) find_bounds<other(along)>(params, seq, lo, end, own);
   __syncthreads();
@@ -98,19 +120,19 @@ __device__ inline void write_tile_lists(const KernelParams& params, const ReadBo
 
   const int thread = threadIdx.x;
   const int tiles = (TileAxis<along>::length(seq) + TileAxis<along>::kTile - 1) / TileAxis<along>::kTile;
+  const int rounds = (tiles + kListThreads - 1) / kListThreads;
+  KeptStates<along> states = {row};
   int full = 0;
-  for (int first = 0; first < tiles; first += kListThreads)
-    full += __syncthreads_count(row.state(first + thread) == TileState::full);
+  for (int round = 0; round < rounds; ++round) full += __syncthreads_count(states.find(round) == TileState::full);
   int* const list = list_of<along>(params, seq, tile);
   int at_full = kListCounts, at_mixed = kListCounts + full;
-  for (int first = 0; first < tiles; first += kListThreads) {
-    const TileState state = row.state(first + thread);
-    const Ranked of_full = rank_among_block(state == TileState::full, of_warps),
-                 of_mixed = rank_among_block(state == TileState::mixed, of_warps);
-    if (state == TileState::full) list[at_full + of_full.before] = first + thread;
-    if (state == TileState::mixed) list[at_mixed + of_mixed.before] = first + thread;
-    at_full += of_full.all;
-    at_mixed += of_mixed.all;
+  for (int round = 0; round < rounds; ++round) {
+    const TileState state = states.find_again(round);
+    const Ranked ranked = rank_among_block(state, of_warps);
+    if (state == TileState::full) list[at_full + (ranked.before & 0xffff)] = round * kListThreads + thread;
+    if (state == TileState::mixed) list[at_mixed + (ranked.before >> 16)] = round * kListThreads + thread;
+    at_full += static_cast<int>(ranked.all & 0xffff);
+    at_mixed += static_cast<int>(ranked.all >> 16);
   }
   if (thread == 0) {
     list[0] = at_mixed - kListCounts;

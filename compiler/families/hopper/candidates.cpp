@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "compiler/analysis/interval.h"
+#include "compiler/analysis/read_axes.h"
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/choices.h"
 #include "compiler/families/hopper/hopper.h"
@@ -232,6 +233,7 @@ struct Enumeration {
 
   const bool narrow = has_scaled_queries(spec);
   const bool has_inputs = spec.score && !score_inputs(spec.score).empty();
+  const bool votes = spec.mask && !problem.tiles.line_is_range && !separate_reads(spec.mask).values.empty();
 
   int group() const { return spec.heads_q / spec.heads_kv; }
   // Prompts and single tokens in one call. Scores that read tensors want tiles of one head, and so do 256 columns of O,
@@ -262,13 +264,16 @@ struct Enumeration {
   bool suits_lists(const Schedule& s) const {
     return *s.warpgroups < 3 && lies_in_block(problem, Axis::Queries, *s.tile_q);
   }
+  bool suits(const Schedule& s) const {
+    return *s.tiles == TileSource::list ? suits_lists(s) : *s.warpgroups < 3 || !votes;
+  }
 
   void tiles(Schedule s) {
     for (int warpgroups = 1; warpgroups <= 3; ++warpgroups) {
       s.warpgroups =
           pins.warpgroups.value_or(pins.tile_q ? std::clamp(*pins.tile_q / kRowsPerWarpgroup, 1, 3) : warpgroups);
       s.tile_q = pins.tile_q.value_or(*s.warpgroups * kRowsPerWarpgroup);
-      if (*s.tiles == TileSource::list && !suits_lists(s) && !pins.warpgroups && !pins.tile_q) continue;
+      if (!suits(s) && !pins.warpgroups && !pins.tile_q) continue;
       heads(s);
       if (pins.warpgroups || pins.tile_q) return;
     }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "compiler/analysis/read_axes.h"
 #include "compiler/choice/cost_parts.h"
 #include "compiler/families/hopper/hopper.h"
 
@@ -132,10 +133,11 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   const double tiles = static_cast<double>(shape.b) *
                        (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
                        std::ceil(static_cast<double>(shape.q_len) / queries_per_tile(c));
-  // Two blocks of an SM wait for each other's products [M41].
-  constexpr double kSharedSm = 1.3;
+  // Two blocks of an SM wait for each other's products. Beside mixed tiles they gain by smaller ones [M41].
+  constexpr double kSharedSm = 1.5, kSharedSmOfMixed = 1.3;
+  const bool in_blocks = block_of_reads(spec.mask, Variable::Q) > 0;
   const int of_sm = hopper_blocks(c);
-  const double shared = of_sm > 1 ? kSharedSm : 1, slots = target.sm_count * of_sm;
+  const double shared = of_sm == 1 ? 1 : in_blocks ? kSharedSm : kSharedSmOfMixed, slots = target.sm_count * of_sm;
   const Parts parts = parts_of(query_tiles(c),
                                {.batch = shape.b,
                                 .q_len = shape.q_len,
