@@ -21,6 +21,42 @@ int colour_of(char cell) {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// Calls count(class) for each tile of a mask whose limits read nothing.
+void count_tiles(const Plan& plan, std::int64_t q_len, std::int64_t k_len, auto count) {
+  const int tile_q = queries_per_tile(plan.config), tile_kv = plan.config.tile_kv;
+  Environment environment;
+  environment.variables[static_cast<int>(Variable::QLen)] = q_len;
+  environment.variables[static_cast<int>(Variable::KLen)] = k_len;
+  for (std::int64_t q = 0; q < q_len; q += tile_q)
+    for (std::int64_t k = 0; k < k_len; k += tile_kv)
+      count(classify(plan.tiles, environment, q, std::min(q + tile_q, q_len) - 1, k, std::min(k + tile_kv, k_len) - 1));
+}
+
+bool is_too_much(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
+  const std::int64_t rows = ceil_div(q_len, queries_per_tile(plan.config)),
+                     columns = ceil_div(k_len, plan.config.tile_kv);
+  return columns > 0 && rows > kMaxCounted / columns;
+}
+
+// What is said in place of a map where the mask reads what a call brings.
+std::string without_values(const Plan& plan, const Param& first, std::int64_t q_len, std::int64_t k_len) {
+  const bool finds =
+      plan.target.gpu ? plan.tile_lists >= 0
+                      : analyse_pairs(plan.spec.mask, queries_per_tile(plan.config), plan.config.tile_kv).has_value();
+  std::string text = has_blocks(plan.spec)
+                         ? "blocks are in lists, which are only known when it runs"
+                         : fmt::format("the mask depends on {}, whose values are only known when it runs", first.name);
+  if (finds) text += ": each call finds what it hides first, a tile at a time";
+  else if (plan.tiles.may_see_in_blocks) text += ": the loop looks at each block that a tile has";
+  const TileAnalysis& t = plan.tiles;
+  const auto reads = [](const Expr& e) { return e && !params_of(e).empty(); };
+  if (reads(t.begin) || reads(t.end) || reads(t.may_see) || is_too_much(plan, q_len, k_len)) return text;
+  std::int64_t all = 0, left = 0;
+  count_tiles(plan, q_len, k_len, [&](TileClass what) { ++all, left += what != TileClass::Empty; });
+  if (all > 0) text += fmt::format("; {}{}% of the tiles are visited", finds ? "at most " : "", left * 100 / all);
+  return text;
+}
+
 }  // namespace
 
 Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, const MapSize& most) {
@@ -28,14 +64,7 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
   const KernelConfig& sizes = plan.config;
   const int tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
   if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
-    const bool finds =
-        plan.target.gpu ? plan.tile_lists >= 0 : analyse_pairs(plan.spec.mask, tile_q, tile_kv).has_value();
-    const std::string known = has_blocks(plan.spec) ? "blocks are in lists, which are only known when it runs"
-                                                    : fmt::format(
-                                                          "the mask depends on {}, whose values are only known "
-                                                          "when it runs",
-                                                          params[0].name);
-    return unsupported(known + (finds ? ": each call finds what it hides first, a tile at a time" : ""));
+    return unsupported(without_values(plan, params[0], q_len, k_len));
   }
   Environment environment;
   environment.variables[static_cast<int>(Variable::QLen)] = q_len;
@@ -55,16 +84,13 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
       row += what == TileClass::Empty ? '.' : what == TileClass::Full ? '#' : '+';
     }
   }
-  if (tiles_k > 0 && tiles_q > kMaxCounted / tiles_k) {
+  if (is_too_much(plan, q_len, k_len)) {
     map.empty = map.mixed = map.full = -1;
     return map;
   }
-  for (std::int64_t q = 0; q < q_len; q += tile_q) {
-    for (std::int64_t k = 0; k < k_len; k += tile_kv) {
-      const TileClass what = classify_area(q, tile_q, k, tile_kv);
-      ++(what == TileClass::Empty ? map.empty : what == TileClass::Full ? map.full : map.mixed);
-    }
-  }
+  count_tiles(plan, q_len, k_len, [&](TileClass what) {
+    ++(what == TileClass::Empty ? map.empty : what == TileClass::Full ? map.full : map.mixed);
+  });
   return map;
 }
 
