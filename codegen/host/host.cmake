@@ -37,6 +37,4 @@ target_link_libraries(flashjit_host PRIVATE flashjit_host_code)
 target_link_options(flashjit_host PRIVATE
   -Wl,--build-id=sha1  # part of the key of stored kernels
   -Wl,--no-undefined -Wl,--gc-sections -Wl,--exclude-libs,ALL -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/host/exports.map -s)
-if(FLASHJIT_STATIC_DEPS)
-  target_link_options(flashjit_host PRIVATE -static-libstdc++ -static-libgcc)
-endif()
+flashjit_make_movable(flashjit_host)
