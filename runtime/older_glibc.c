@@ -1,5 +1,5 @@
-// What this project, LLVM and the C++ runtime call of glibc 2.29 to 2.36, for binaries that are linked with an older one
-// (FLASHJIT_GLIBC) and run from glibc 2.28 on. A function of the machine's own glibc is called where that is better.
+// Functions of glibc 2.29 to 2.36 that this project, LLVM and the C++ runtime call, for binaries that are linked with an older
+// one (FLASHJIT_GLIBC) and run from glibc 2.28 on. The function of the machine's own glibc is called where that is better.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -38,7 +38,7 @@ bool is_too_much(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
   return columns > 0 && rows > kMaxCounted / columns;
 }
 
-// What is said in place of a map where the mask reads what a call brings.
+// The text that stands in place of a map where the mask reads what a call brings.
 std::string without_values(const Plan& plan, const Param& first, std::int64_t q_len, std::int64_t k_len) {
   const bool finds =
       plan.target.gpu ? plan.tile_lists >= 0
