@@ -110,5 +110,14 @@ def test_what_is_no_row_is_named():
     assert "--svg" in figures("--svg", "x.svg", expect=2).stderr
 
 
+def test_what_the_device_tests_gave():
+    rows = [json.loads(line) for line in figures("--runs", "--json").stdout.splitlines()]
+    assert len(rows) >= 77 and all(sorted(row) == ["cases", "commit", "date", "device", "failed", "largest_error", "seconds", "what"] for row in rows)
+    assert all(row["date"][:2] == "20" and row["device"] != "same" for row in rows), rows
+    lines = figures("--runs", "racecheck").stdout.splitlines()
+    assert len(lines) == 2 + sum("racecheck" in json.dumps(row) for row in rows) and all("racecheck" in line for line in lines[2:]), lines
+    figures("--runs", "--check", expect=2)
+
+
 if __name__ == "__main__":
     harness.main(globals())

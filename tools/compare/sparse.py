@@ -34,7 +34,7 @@ def hidden(problem, head, q, k):
 def lists_of_queries(problem):
     """(count, index) of the blocks of queries that read each block of keys."""
     by_keys = kept(problem).transpose(1, 2)
-    return by_keys.sum(-1, dtype=torch.int32)[None].contiguous(), by_keys.byte().argsort(-1, descending=True, stable=True).to(torch.int32)[None].contiguous()
+    return by_keys.sum(-1, dtype=torch.int32)[None].contiguous(), by_keys.byte().argsort(dim=-1, descending=True, stable=True).to(torch.int32)[None].contiguous()
 
 
 def flat(gradients):
@@ -55,7 +55,7 @@ def flex(problem):
         block_mask = create_block_mask(lambda b, h, q, k: (doc[q] == doc[k]) & (q >= k), None, None, row.s, row.s, device=device)
         options = None
     else:
-        count, index = problem.params["block_count"], kept(problem).byte().argsort(-1, descending=True, stable=True).to(torch.int32)[None]
+        count, index = problem.params["block_count"], kept(problem).byte().argsort(dim=-1, descending=True, stable=True).to(torch.int32)[None]
         block_mask = BlockMask.from_kv_blocks(torch.zeros_like(count), index, count, index, BLOCK_SIZE=row.block)
         options = dict(fwd_BLOCK_M=64, fwd_BLOCK_N=64, bwd_BLOCK_M1=32, bwd_BLOCK_N1=64, bwd_BLOCK_M2=64, bwd_BLOCK_N2=32) if row.block == 64 else None
     compiled = functools.partial(torch.compile(flex_attention, dynamic=False), block_mask=block_mask, kernel_options=options)
