@@ -1,5 +1,5 @@
 // Functions of glibc 2.29 to 2.36 that this project, LLVM and the C++ runtime call, for binaries that are linked with an older
-// one (FLASHJIT_GLIBC) and run from glibc 2.28 on. The function of the machine's own glibc is called where that is better.
+// one (FLASHJIT_GLIBC) and run from glibc 2.27 on. The function of the machine's own glibc is called where that is better.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -31,8 +31,8 @@ static void* own(const char* name, void** kept) {
 }
 
 // Since 2.29 these set no errno. They are named by what they are bound to, or this file would call itself.
-#define OLDER(name, ...)                                   \
-  double older_##name(__VA_ARGS__);                        \
+#define OLDER(name, ...)            \
+  double older_##name(__VA_ARGS__); \
   __asm__(".symver older_" #name "," #name "@GLIBC_2.2.5")
 OLDER(exp, double);
 OLDER(exp2, double);
@@ -70,7 +70,8 @@ static int64_t nanoseconds(struct timespec t) { return (int64_t)t.tv_sec * 10000
 HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                   const struct timespec* until) {
   static void* kept;
-  int (*wait)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*) = own("pthread_cond_clockwait", &kept);
+  int (*wait)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const struct timespec*) =
+      own("pthread_cond_clockwait", &kept);
   if (wait) return wait(condition, mutex, clock, until);
   struct timespec now, today;
   clock_gettime(clock, &now);

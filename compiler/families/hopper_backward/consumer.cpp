@@ -196,8 +196,7 @@ struct Consumer : Maker {
     Statement steps = loop("steps", {mark("number"), call("own_step")});
     steps.along = Axis::Queries;
     Body body = {make(Kind::Fill, {"dK"}), make(Kind::Fill, {"dV"}), let("at"), let("any"), let("next")};
-    append(body, {when("any", {std::move(steps), keep("dV")}), release("Vs"), release("Ks"),
-                  call("store_own_keys")});
+    append(body, {when("any", {std::move(steps), keep("dV")}), release("Vs"), release("Ks"), call("store_own_keys")});
     return body;
   }
 

@@ -31,7 +31,8 @@ std::vector<Case> cases() {
       all.push_back({spec, "family=hopper_backward,dq=" + dq});
   }
   // A warpgroup alone.
-  for (const std::string spec : {"bwd bf16 d=128 heads=2 blocks=64", "bwd fp16 d=64 heads=4/2 blocks=64 mask=\"causal\""})
+  for (const std::string spec :
+       {"bwd bf16 d=128 heads=2 blocks=64", "bwd fp16 d=64 heads=4/2 blocks=64 mask=\"causal\""})
     all.push_back({spec, "family=hopper_backward,tile_q=64,tile_kv=64,tiles=list"});
   return all;
 }
