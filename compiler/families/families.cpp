@@ -1,4 +1,4 @@
-// The list of families. A new one is a folder and a line here.
+// The list of families. A new one is a folder, a line here.
 #include <algorithm>
 #include <array>
 

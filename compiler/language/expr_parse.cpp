@@ -24,10 +24,13 @@ std::string ExprParser::slip() const {
   if (lexer_.kind() == Token::Unknown) {
     const unsigned char byte = static_cast<unsigned char>(lexer_.text()[0]);
     if (byte < ' ' || byte > '~') return fmt::format("unexpected byte 0x{:02x}; the language is plain ASCII", byte);
+    if (byte == '?') return "write where(condition, a, b) for `?` and `:`";
     return fmt::format("unexpected `{}`", lexer_.text());
   }
   if (lexer_.is("&&") || lexer_.is("||"))
     return fmt::format("write `{}` for `{}`", lexer_.text().substr(1), lexer_.text());
+  if (lexer_.kind() == Token::Name && (lexer_.text() == "and" || lexer_.text() == "or"))
+    return fmt::format("write `{}` for `{}`", lexer_.text() == "and" ? '&' : '|', lexer_.text());
   return lexer_.is("=") ? "write `==` to compare" : "";
 }
 

@@ -151,6 +151,17 @@ def test_what_the_library_says_is_said_in_words_of_python():
     refused(flashjit.InvalidError, "this engine is closed; make another", engine.counters)
 
 
+def test_names_and_dtypes_of_what_a_mask_reads():
+    flashjit, numpy = load("numpy")
+    q, doc = numpy.ones((1, 9, 2, 16), "float32"), numpy.zeros((1, 9), "int32")
+    for begin, mask, given in (("docs: is no word of attention(), and neither mask nor score reads it; they read `doc`", "document(doc)", {"docs": doc}),
+                               ("doc: is no word of attention(), and neither mask nor score reads it; they read `dcos`", "document(dcos)", {"doc": doc}),
+                               ("doc: is i64[2], and `document` reads i32[2]; pass it as int32", "document(doc)", {"doc": doc.astype("int64")}),
+                               ("doc: is i32[1], and `document` reads i32[2]; pass a tensor of 2 dimensions", "document(doc)", {"doc": doc[0]}),
+                               ("mask: write `&` for `and`", "causal and k > 3", {})):
+        refused(flashjit.InvalidError, begin, lambda mask=mask, given=given: flashjit.attention(q, q, q, mask=mask, **given))
+
+
 def test_errors_in_a_graph():
     """Dynamo says which of this package it is, and where graphs may be broken the call is made outside of them."""
     setting = Setting()

@@ -315,5 +315,20 @@ def test_a_graph_makes_other_lists_of_tiles():
             assert (got - want).abs().max() < 0.02 * max(1, want.abs().max().item()), documents
 
 
+def test_rows_behind_the_last_sequence_spoil_no_gradient():
+    """Nobody writes them: memory that has been used before is taken for O."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    offsets = torch.tensor([0, 60, 100], dtype=torch.int32, device=setting.device)
+    layer = torch.nn.Linear(32, 8, device=setting.device, dtype=setting.tensors((1,))[0].dtype)
+    for _ in range(3):
+        q, k, v = setting.tensors((140, 4, 32), (140, 4, 32), (140, 4, 32), grad=True)
+        used = [torch.full((140, 4, 32), float("nan"), device=setting.device, dtype=q.dtype) for _ in range(4)]
+        del used
+        o = attention(q, k, v, layout="packed", mask="causal", offsets_q=offsets, offsets_k=offsets, max_q_len=60, max_k_len=60)
+        layer(o)[:100].sum().backward()
+        assert not o[100:].any() and layer.weight.grad.isfinite().all() and all(x.grad.isfinite().all() for x in (q, k, v))
+
+
 if __name__ == "__main__":
     harness.main(globals())

@@ -85,7 +85,7 @@ typedef struct flashjit_engine_options {
   int32_t ordinal;          /* which GPU */
   const char* target;       /* null: what the device is */
   const char* cache_dir;    /* null: $FLASHJIT_CACHE_DIR, $XDG_CACHE_HOME/flashjit, $HOME/.cache/flashjit; after the
-                               private    directory and ':', shared ones that are only read may follow */
+                               private directory and ':', shared ones that are only read may follow */
   int32_t no_disk_cache;    /* 1: keep kernels in memory only */
   int32_t threads;          /* host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows */
   uint64_t cache_max_bytes; /* on disk; above it, what was used longest ago is removed; 0: 2 GiB */
@@ -146,9 +146,9 @@ typedef struct flashjit_param {
 } flashjit_param;
 
 /* q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for
- * packed; k and v of paged(N): [pages, N, heads, d]. With `append` the call writes rows of k and v. What the spec does not ask for must be null. Nothing is copied or
- * kept, the tensors themselves are read during the call; on a GPU the memory they point to must live until the launch
- * has finished. */
+ * packed; k and v of paged(N): [pages, N, heads, d]. With `append` the call writes rows of k and v. What the spec
+ * does not ask for must be null. SPEC.md has all operands of all operations. Nothing is copied or kept, the tensors
+ * themselves are read during the call; on a GPU the memory they point to must live until the launch has finished. */
 typedef struct flashjit_arguments {
   size_t struct_size; /* sizeof(flashjit_arguments) */
   const flashjit_tensor *q, *k, *v, *o;
@@ -168,10 +168,10 @@ typedef struct flashjit_arguments {
 } flashjit_arguments;
 
 /* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each
- * target, wants an engine of its own; several in a process are fine. In a process made by fork, only host engines work
- * once the parent has used a GPU; one of the parent's computes on the calling thread alone there. Errors: NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles
- * lack), INVALID, UNSUPPORTED (a bundle of another version), IO (a damaged bundle, or one that others can write),
- * DRIVER. */
+ * target, wants an engine of its own; several in a process are fine. In a process made by fork, only host engines
+ * work once the parent has used a GPU; one of the parent's computes on the calling thread alone there. Errors:
+ * NOT_FOUND (driver, GPU, NVRTC or host backend, with the remedy; what bundles lack), INVALID, UNSUPPORTED (a bundle
+ * of another version), IO (a damaged bundle, or one that others can write), DRIVER. */
 FLASHJIT_C_API flashjit_status flashjit_engine_create(const flashjit_engine_options* options, flashjit_engine** engine,
                                                       flashjit_error** error);
 /* Prepared kernels stay usable. Waits for what is still being made after a timeout or a cancel: of a processor for what
@@ -196,7 +196,7 @@ FLASHJIT_C_API void flashjit_cancel_destroy(flashjit_cancel* cancel);
  * allowed. */
 FLASHJIT_C_API void flashjit_kernel_destroy(flashjit_kernel* kernel);
 /* What is known about the kernel, as one JSON object (spec, target, schedule, family, key, source, compile_ms,
- * registers, spill_bytes, smem_bytes, threads, cubin_bytes, notes, layer, miss); lives as long as the kernel. Of null,
+ * registers, spill_bytes, smem_bytes, threads, cubin_bytes, weights, notes, layer, miss); lives as long as the kernel. Of null,
  * and without memory: "{}". */
 FLASHJIT_C_API const char* flashjit_kernel_facts(const flashjit_kernel* kernel);
 

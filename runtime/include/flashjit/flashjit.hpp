@@ -55,9 +55,9 @@ namespace flashjit {
 
 enum class Device { Gpu, Host };
 
-// A tensor somebody else owns. Up to four dimensions; strides in elements (empty: contiguous).
+// A tensor somebody else owns. Up to five dimensions; strides in elements (empty: contiguous).
 // q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for
-// packed.
+// packed; k and v of paged(N): [pages, N, heads, d]. SPEC.md has all operands of all operations.
 struct Tensor {
   void* data = nullptr;
   std::string dtype;  // "fp16" "bf16" "fp32" "e4m3" "e5m2" "int8" "i32" "i64" "u32" "u8"

@@ -223,7 +223,7 @@ def prepare(device: tuple[int, int], spec: str, stream: int | None) -> Kernel:
     try:
         return engine_of(device).prepare(spec, capturing_stream=stream, workspace=True)
     except InvalidError as error:
-        raise in_words_of_calls(error, _KEYWORDS) from None
+        raise in_words_of_calls(error, _KEYWORDS, spec) from None
 
 
 def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:

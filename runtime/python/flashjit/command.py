@@ -62,8 +62,8 @@ def _options(**options: object) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
 
 
-def explain(spec: str, arch: str, *, schedule: str | None = None, shape: str | None = None, of: Library | None = None) -> Text:
-    """The plan for a spec, why, and what limits it. Needs neither GPU nor compiler.
+def explain(spec: str, arch: str | None = None, *, schedule: str | None = None, shape: str | None = None, of: Library | None = None) -> Text:
+    """The plan for a spec, why, and what limits it; without `arch`, on this machine. Needs neither GPU nor compiler.
 
     >>> import flashjit
     >>> flashjit.explain('fwd bf16 d=128 mask="causal"', "sm_90a").splitlines()[1]

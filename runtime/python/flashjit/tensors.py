@@ -91,7 +91,8 @@ def view(value: Any, name: str, stream: int | None = None) -> View:
 
 
 def one_number(name: str) -> InvalidError:
-    return InvalidError(f"{name}: is one number, and neither int nor float; give {name}.item(), or a tensor of one dimension")
+    return InvalidError(f"{name}: is one number, and neither int nor float; give {name}.item(), or {name}.view(1), which is read as {name}[0] and "
+                        "may have a gradient")
 
 
 def nested(name: str) -> InvalidError:

@@ -46,7 +46,7 @@ class Call:
     """A call of some sizes whose tensors lack their addresses alone. In use by one thread at a time."""
 
     __slots__ = ("launch", "run", "handle", "arguments", "error", "q", "k", "v", "more", "scalars", "o", "lse", "o_shape", "o_strides",
-                 "o_dtype", "lse_shape", "lse_strides", "needed", "ordinal")
+                 "o_dtype", "lse_shape", "lse_strides", "needed", "ordinal", "leaves_rows")
 
     def __init__(self, launch: Launch, given: Mapping[str, Tensor], scalars: Sequence[str], o: Tensor, lse: Tensor | None) -> None:
         self.launch, self.run, self.handle = launch, launch.run, launch.handle
@@ -54,6 +54,9 @@ class Call:
         self.q, self.k, self.v, *self.more = (launch.tensors[name] for name in given)
         self.scalars = [launch.scalars[name] for name in scalars]
         self.o, self.lse = launch.tensors["o"], launch.tensors.get("lse")
+        # Rows behind the last sequence are not written. Where gradients are wanted, for which the LSE is kept, they must be numbers: the
+        # next layer's gradients are products with them, and 0 times what is none is none.
+        self.leaves_rows = lse is not None and "offsets_q" in given
         self.make_results_like(o, lse)
 
     def make_results_like(self, o: Tensor, lse: Tensor | None) -> None:
@@ -280,6 +283,8 @@ def finish(call: Call, pool: Pool, q: Tensor, ordinal: int, stream: int | None, 
     if call.lse is not None:
         lse = new_tensor(ordinal, call.lse_shape, call.lse_strides, torch.float32)
         call.lse.data = lse.data_ptr()
+        if call.leaves_rows:
+            o.zero_(), lse.zero_()
     run_call(call, q, stream)
     pool.append(call)
     return o, lse

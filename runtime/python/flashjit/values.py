@@ -100,11 +100,26 @@ def unread(name: str, known: Sequence[str], why: str) -> InvalidError:
     return InvalidError(f"{name}: {why}; " + (f"did you mean {meant}?" if meant else "leave it out"))
 
 
-def in_words_of_calls(error: InvalidError, known: Sequence[str]) -> InvalidError:
+def _names_without_values(spec: str) -> list[str]:
+    """The names in mask and score of a spec that attention() wrote which it declares nothing of."""
+    texts = dict(re.findall(r'(\w+)="([^"]*)"', spec))
+    declared = re.findall(r"(\w+):", texts.get("params", ""))
+    return [name for name in re.findall(r"[A-Za-z_]\w*\b(?!\()", texts.get("mask", "") + " " + texts.get("score", "")) if name not in declared]
+
+
+def in_words_of_calls(error: InvalidError, known: Sequence[str], spec: str = "") -> InvalidError:
     """An error of a spec that attention() wrote: parameters are given to it by their names, and not declared."""
     declared = re.match(r"params: (\w+) is declared, but neither mask nor score uses it", error.message)
     if declared:
-        return unread(declared.group(1), known, "is no word of attention(), and neither mask nor score reads it")
+        name = declared.group(1)
+        near = None if name in _ELSEWHERE else next(iter(difflib.get_close_matches(name, _names_without_values(spec), 1, 0.5)), None)
+        why = "is no word of attention(), and neither mask nor score reads it"
+        return InvalidError(f"{name}: {why}; they read `{near}`: give both the same name", error.kind) if near else unread(name, known, why)
+    other = re.match(r"(?:mask|score): `(\w+)` reads `(\w+)` as (\w+)\[(\d)\], but it is declared as (\w+)(?:\[(\d)\])?", error.message)
+    if other:
+        reader, name, dtype, rank, given, given_rank = other.groups()
+        what = "pass it as " + ("int32" if dtype == "i32" else dtype) if given_rank == rank else f"pass a tensor of {rank} dimensions"
+        return InvalidError(f"{name}: is {given}[{given_rank or 0}], and `{reader}` reads {dtype}[{rank}]; {what}", error.kind)
     unknown = re.match(r"(\w+: unknown name `(\w+)`); declare ", error.message)
     if unknown:
         what, name = unknown.groups()

@@ -1,6 +1,18 @@
 #include "compiler/spec/schedule.h"
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
+
+#include "compiler/families/family.h"
 
 namespace flashjit {
 namespace {
@@ -92,6 +104,27 @@ TEST(Schedule, RangesHoldForSchedulesMadeInCode) {
   EXPECT_EQ(outside_range(schedule), "");
   schedule.q_stages = 9;
   EXPECT_EQ(outside_range(schedule), "q_stages: 9 is outside 1..2");
+}
+
+// compiler/README.md has a row for each field, and the families that have it.
+TEST(ScheduleDoc, FieldsOfFamiliesAreThoseOfTheTable) {
+  std::ifstream file(FLASHJIT_TESTS_DIR "/../compiler/README.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  std::map<std::string, std::vector<std::string>> families_of;
+  for (const Family family : families()) {
+    std::istringstream fields{std::string(family->fields)};
+    for (std::string field; fields >> field;) families_of[field].emplace_back(family->name);
+  }
+  for (const auto& [field, names] : families_of) {
+    std::vector<std::string> others;
+    for (const Family family : families())
+      if (std::ranges::find(names, family->name) == names.end()) others.emplace_back(family->name);
+    const std::string which = others.empty()                 ? "all"
+                              : others.size() < names.size() ? fmt::format("all but {}", fmt::join(others, ", "))
+                                                             : fmt::format("{}", fmt::join(names, ", "));
+    const std::string row = fmt::format("\n| `{}` | {} |", field, which);
+    EXPECT_NE(page.find(row), page.npos) << "compiler/README.md has no line that begins:" << row;
+  }
 }
 
 }  // namespace
