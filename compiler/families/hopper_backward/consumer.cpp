@@ -22,7 +22,6 @@ struct Consumer : Maker {
     return make(Kind::Release, {buffer}, {}, form);
   }
   bool alone() const { return warpgroups == 1; }
-  Body in_turns(Statement turn) const { return alone() ? Body{} : Body{std::move(turn)}; }
   Statement keep_fragments(std::string_view registers) const { return keep(registers, "fragments"); }
 
   // `name`: of the product, and of the form; `form`: where it reads something else than usual.
@@ -43,10 +42,7 @@ struct Consumer : Maker {
 
   // S and dP, relative to what the row terms say.
   Body multiply_scores() {
-    Body body = draw(true);
-    if (!alone())
-      append(body, {await("Qs", "step"), wait(0), keep_fragments("P"), keep_fragments("dS"),
-                    when("follows", {release("Qs", "before")})});
+    Body body;
     // Here there are registers for it.
     if (has.inputs) body.push_back(when("inputs_not_copied", {call("copy_own_inputs")}));
     if (has.gradient_tiles) body.push_back(call("set_ones_again"));  // kept, it would be one register too many
@@ -58,8 +54,6 @@ struct Consumer : Maker {
     append(body, batch(std::move(scores)));
     dp.push_back(make(Kind::Commit));
     append(body, std::move(dp));
-    append(body, in_turns(make(Kind::EndTurn)));
-    append(body, draw(false));
     return body;
   }
   Body multiply_dv() const { return batch({multiply("dv", "dV", "P", "dOs")}); }
@@ -118,8 +112,11 @@ struct Consumer : Maker {
   // Alone, a warpgroup has no registers for sums of dK and dQ on their way at the same time: the other block of the SM has the
   // products that it waits for.
   Body own_step() {
-    Body body = {let("stage"), let("exchange"), await("Qs", "step")};
+    Body body = {let("stage"), let("exchange")};
+    append(body, draw(true));
+    body.push_back(await("Qs", "step"));
     append(body, multiply_scores());
+    append(body, draw(false));
     append(body, make_gradients());
     append(body, hand_out_ds());
     append(body, batch({multiply("dk", "dK", "dS", "Qs")}));
@@ -132,7 +129,12 @@ struct Consumer : Maker {
   Body step() {
     Body body = {let("stage")};
     if (has.adds_dq) body.push_back(let("exchange"));
+    append(body, draw(true));
+    append(body, {await("Qs", "step"), wait(0), keep_fragments("P"), keep_fragments("dS"),
+                  when("follows", {release("Qs", "before")})});
     append(body, multiply_scores());
+    body.push_back(make(Kind::EndTurn));
+    append(body, draw(false));
     append(body, has.sums_at_once ? make_gradients_at_once() : make_gradients());
     if (has.adds_dq) append(body, hand_out_ds());
     append(body, put_gradients());
