@@ -38,7 +38,7 @@ struct Plain {
     return true;
   }
   __device__ static int range_begin(const KernelParams&, const Sequence&, int, int) { return 0; }
-  __device__ static int range_end(const KernelParams&, const Sequence&, int, int) { return 0; }
+  __device__ static int range_end(const KernelParams&, const Sequence&, int, int) { return 0x7fffffff; }
 
   // The logit of query q and key k; s is scale * q.k. Numbers are plain ones, or those of templates/symbolic.cuh.
   template <class Math, class Params, class Number, class Key>

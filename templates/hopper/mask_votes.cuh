@@ -48,8 +48,8 @@ struct RowVotes {
     }
   }
 
-  // The same where a row sees by its reads alone: `own` are those of row lane % 16. Rows that read alike see alike, and few rows
-  // of a warp read otherwise than the others.
+  // Votes where reads alone say what a row sees; `own` are those of row lane % 16. Rows that read alike see alike, so the warp
+  // asks once for each of them, and most warps have rows of one or two kinds.
   template <int count, class Reads, class Sees>
   __device__ void take_alike(const Reads& own, const Sees& sees) {
 #pragma unroll 1

@@ -346,11 +346,9 @@ __device__ inline void vote_on_queries(Columns& columns, const KernelParams& par
   const int k_lo = first_key(thread, tile);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    int begin = 0, end = work.seq.k_len;
-    if constexpr (Variant::kReadsAndRange) {
-      const auto [seq, q] = query_of(work, thread, h);
-      begin = Variant::range_begin(params, seq, q, q), end = min(Variant::range_end(params, seq, q, q), end);
-    }
+    const auto [seq, q] = query_of(work, thread, h);
+    const int begin = Variant::range_begin(params, seq, q, q),
+              end = min(Variant::range_end(params, seq, q, q), work.seq.k_len);
 #pragma unroll
     for (int word = 0; word < kColumnWords; ++word)
       columns.of_row[h][word] = votes.bits(lane, h, word, begin - k_lo, end - k_lo);

@@ -148,9 +148,8 @@ struct VotedQueries {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int key = place.key + 8 * h;
-      int begin = 0, end = seq.q_len;
-      if constexpr (Variant::kReadsAndRange)
-        begin = Variant::range_begin(params, seq, key, key), end = min(Variant::range_end(params, seq, key, key), end);
+      const int begin = Variant::range_begin(params, seq, key, key),
+                end = min(Variant::range_end(params, seq, key, key), seq.q_len);
       const u32 bits = votes.bits(lane, h, 0, begin - place.query, end - place.query);
       of_key[h] = key <= last_key ? bits : 0;
     }

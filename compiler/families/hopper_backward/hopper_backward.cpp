@@ -410,8 +410,8 @@ void finish(Plan& plan) {
        .tensor_maps = true,
        .overlaps = true,
        .buffers = buffers,
-       .bounds = computes_alone(c) ? "flashjit::hopper_backward_threads(flashjit::config), 2"
-                                   : "flashjit::hopper_backward_threads(flashjit::config), 1",
+       .bounds =
+           "flashjit::hopper_backward_threads(flashjit::config), flashjit::backward_blocks_of_sm(flashjit::config)",
        .call = sums ? "hopper_backward(params, maps, row_terms, dq_sums)" : "hopper_backward(params, maps, row_terms)"},
       last_launch(c)};
   std::vector<Extent> tiles = {{&CallSizes::batch}, {&CallSizes::q_len, c.tile_q, true}};

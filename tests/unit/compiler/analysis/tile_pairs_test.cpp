@@ -248,7 +248,7 @@ TEST(SeparatedMask, ReadsOfDocumentsAreTakenOut) {
   expect_separated(Documents::mask("document(doc) & causal"), separated, Documents().call());
 }
 
-// What reads let through and the range let through together is what the mask does.
+// Both parts together must let through the pairs that the mask lets through.
 void expect_parted(const Expr& mask, Axis along, Call call) {
   const SeparatedMask separated = separate_reads(mask);
   const auto parts = reads_and_range(separated, along);
