@@ -116,6 +116,7 @@ constexpr std::array kOfProblem = with_flags(std::array{
     field<&C::rope_dims>("rope_dims", [](C& c, const S& s) { c.rope_dims = s.rope_dims; }),
     field<&C::rope_base>("rope_base", [](C& c, const S& s) { c.rope_base = s.rope_base; }),
     field<&C::dropped>("dropped", [](C& c, const S& s) { c.dropped = dropped_of(s.dropout); }),
+    field<&C::widened_rows>("widened_rows"),
     field<&C::scale>("scale", [](C& c, const S& s) { c.scale = static_cast<float>(s.effective_scale()); }, in_every_spec),
     field<&C::has_score>("has_score", [](C& c, const S& s) { c.has_score = static_cast<bool>(s.score); }),
     field<&C::score_has_tanh>("score_has_tanh"),
