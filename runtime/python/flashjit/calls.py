@@ -14,7 +14,7 @@ from flashjit.command import Text
 from flashjit.engine import Engine, Kernel
 from flashjit.specs import unquoted
 from flashjit.tensors import HOST, View
-from flashjit.values import address, in_words_of_calls, integer, number, shown, unread
+from flashjit.values import Byte, address, in_words_of_calls, integer, number, shown, unread
 
 # Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
@@ -174,7 +174,9 @@ def check_lengths(words: str, max_q_len: Any, max_k_len: Any) -> None:
 def scalar_word(value: object) -> str:
     if isinstance(value, float):
         return "fp32"
-    return "i32" if isinstance(value, bool) or abs(int(value)) < 2**31 else "i64"  # type: ignore[call-overload]
+    if isinstance(value, (bool, Byte)):
+        return "u8"
+    return "i32" if abs(int(value)) < 2**31 else "i64"  # type: ignore[call-overload]
 
 
 def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapping[str, float], grads: Sequence[str] = ()) -> str:

@@ -70,11 +70,15 @@ def milliseconds(name: str, seconds: Any) -> int:
     return max(1, round(seconds * 1000)) if seconds else 0
 
 
+class Byte(int):
+    """A whole number whose type says that it is one of 0 to 255, as NumPy's uint8 does: kernels then need no 64 bits beside it."""
+
+
 def number(name: str, value: Any) -> Any:
     """A number that masks and scores read, as Python's; of all else, the value."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
-        value = value.item()
+        value = Byte(value) if isinstance(value, numpy.uint8) else value.item()
     if isinstance(value, float):
         if _LARGEST_FP32 <= abs(value) < float("inf"):
             raise InvalidError(f"{name}: {value!r} is beyond fp32, as which kernels read it; give inf, or a smaller number")
