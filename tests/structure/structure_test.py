@@ -133,6 +133,21 @@ def test_families_are_named_in_their_folders_only():
             and named.search(without_comments(text))])
 
 
+def test_headers_name_all_operands():
+    """Both APIs take tensors that no field has by their names alone, so their headers say all of these."""
+    with open(source("compiler", "spec", "operands.h"), encoding="utf-8") as file:
+        rows = re.findall(r'Operand\{\.name = "(\w+)"(.*?)(?=Operand\{\.name|\n\};)', file.read(), re.S)
+    names = [name for name, row in rows if ".has_field = false" in row]
+    assert len(names) > 20, rows
+    problems = []
+    for header in ("flashjit.h", "flashjit.hpp"):
+        with open(source("runtime", "include", "flashjit", header), encoding="utf-8") as file:
+            text = file.read()
+        problems += [f'{header} does not say what "{name}" is; add it where tensors are that go by their names' for name in names
+                     if f'"{name}"' not in text]
+    report(problems)
+
+
 def test_enums_are_named_by_tables():
     """An enum's words stand in one table: no switch from its values to their own names."""
     case = re.compile(r'case (?:\w+::)*(\w+): return "(?:\w+::)*(\w+)";')

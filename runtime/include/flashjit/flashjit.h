@@ -125,20 +125,23 @@ typedef struct flashjit_prepare_options {
                         that needs a workspace of a spec whose kernel needs none otherwise */
 } flashjit_prepare_options;
 
-/* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one
- * of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
- * parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field and are
- * given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of K and
- * V of 8 bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, or with `token_scales` as k without its last
- * dimension and heads last, and of Q "scale_q", float32 [batch, heads] or less, which may be left out; with
- * `scales=block(N)` these have a dimension of blocks before that of heads, of packed sequences as many as max_q_len or
- * max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new", shaped like q with
- * the KV heads (with `v_in_k` no "v_new"); with `rope` "cos" and "sin", float32 [positions, half the columns that
- * rotate], and of quantize "positions", int32 [batch, tokens], which may be left out. With `dropout` "seed" and "offset"
- * are int64 [1], which a launch reads when it runs, or scalars. With `v_transposed` v is [batch, KV heads, d, keys],
- * packed [KV heads, d, tokens]. With `blocks` lists are int32: "block_count" [batch, heads of lists, blocks of queries]
- * and "block_index" with a dimension more, and "full_count" and "full_index", both or none.
- */
+/* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or
+ * one of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
+ * parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field and
+ * are given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of K
+ * and V of 8 bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, or with `token_scales` as k without
+ * its last dimension and heads last, and of Q "scale_q", float32 [batch, heads] or less, which may be left out; with
+ * `scales=block(N)` these have a dimension of blocks before that of heads, of packed sequences as many as max_q_len
+ * or max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new", shaped like
+ * q with the KV heads (with `v_in_k` no "v_new"); with `rope` "cos" and "sin", float32 [positions, half the columns
+ * that rotate], and of quantize "positions", int32 [batch, tokens], which may be left out; with `shared_prefix`
+ * "shared_prefix", int32 [1]. With `dropout` "seed" and "offset" are int64 [1], which a launch reads when it runs,
+ * or scalars. With `blocks` lists are int32: "block_count" [batch, heads of lists, blocks of queries] and
+ * "block_index" with a dimension more, and "full_count" and "full_index", both or none. A bwd has "do", shaped like
+ * o, "dq", "dk" and "dv" like q, k and v, and with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a
+ * parameter, float32. A merge has "o_parts", "lse_parts" and "max_parts", shaped like o and lse behind a dimension
+ * of parts. A quantize has "x", shaped like q, "y" like x, and "scale" like scale_q. With `v_transposed` v is
+ * [batch, KV heads, d, keys], packed [KV heads, d, tokens]. */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;
