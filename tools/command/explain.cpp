@@ -270,6 +270,7 @@ Json json_of(const Explained& kernel) {
   line["device"] = {{"name", kernel.device.title},
                     {plan.target.gpu ? "sms" : "cores", plan.target.sm_count},
                     {"memory_tbs", kernel.device.memory_tbs}};
+  if (kernel.device.usable_cores > 0) line["device"]["usable_cores"] = kernel.device.usable_cores;
   line["family"] = std::string(plan.schedule.family->name);
   line["smem_bytes"] = plan.smem_bytes();
   line["threads"] = plan.threads();
