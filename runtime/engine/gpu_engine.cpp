@@ -227,9 +227,10 @@ Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSett
   if (!settings.jit && bundles.empty()) {
     return Error{
         ErrorKind::NotFound,
-        "FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; name them in EngineOptions::bundles "
-        "(--bundle), and build them with: flashjit build MANIFEST --arch " +
-            std::string(target) + " -o kernels.fjb",
+        fmt::format("{}, and no bundle was given: kernels come from bundles alone then; name them in "
+                    "EngineOptions::bundles (--bundle), and build them with: flashjit build MANIFEST --arch {} -o "
+                    "kernels.fjb",
+                    kNoJit, target),
         {}};
   }
   if (!settings.jit) FLASHJIT_TRY(bundles.check_target(target));

@@ -128,9 +128,10 @@ def test_words_of_another_kind_for_engines_and_the_command():
     refused(invalid, "spec: '--help'", flashjit.compile, ["fwd bf16 d=64", "--help"], "sm_80")
     for says, named in (("bundles: 3", {"bundles": 3}), ("bundles[1]: None", {"bundles": ["a.fjb", None]}), ("target: 3", {"target": 3})):
         refused(invalid, says, flashjit.Engine, "gpu", **named)
-    for name in ("isolate_compiler", "tuned", "disk_cache"):
+    for name in ("isolate_compiler", "tuned", "disk_cache", "jit"):
         for value in ("yes", 2, [1]):
             refused(invalid, f"{name}: ", flashjit.Engine, "host", **{name: value})
+    refused(invalid, ["device=Host", "jit=false"], flashjit.Engine, "host", jit=False)
     for named in ({"verify": "x"}, {"workspace": "x"}, {"schedule": 3}, {"shape": 4}):
         refused(invalid, [f"{name}: {value!r}" for name, value in named.items()], engine.prepare, "fwd fp32 d=16", **named)
 

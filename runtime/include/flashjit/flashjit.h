@@ -90,7 +90,7 @@ typedef struct flashjit_engine_options {
   int32_t threads;          /* host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows */
   uint64_t cache_max_bytes; /* on disk; above it, what was used longest ago is removed; 0: 2 GiB */
   const char* const*
-      bundles; /* GPU: files of `flashjit build`, looked in before the store; with FLASHJIT_JIT=off nothing else is */
+      bundles; /* GPU: files of `flashjit build`, looked in before the store; with no_jit nothing else is */
   int64_t bundle_count;
   const char* required;     /* GPU: a manifest; fails with NOT_FOUND, and lists them, if bundles lack some of its specs;
                                null: none */
@@ -102,6 +102,8 @@ typedef struct flashjit_engine_options {
   int64_t untuned;          /* 1: no tuning record decides, only the cost model */
   const char* trusted_list; /* a file, what sha256sum prints: bundles and entries of shared directories that are not on
                                it are not used; null: $FLASHJIT_TRUSTED_LIST, or no such list */
+  int64_t no_jit;           /* GPU, 1, or FLASHJIT_JIT=off: no compiler is opened, and kernels come from `bundles`
+                               alone; what they lack is NOT_FOUND, with the command that builds it */
 } flashjit_engine_options;
 
 typedef struct flashjit_prepare_options {

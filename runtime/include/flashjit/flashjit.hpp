@@ -138,7 +138,7 @@ struct EngineOptions {
   int threads = 0;  // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
   std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
   std::vector<std::string> bundles;  // GPU: files of `flashjit build`, looked in before the store, in this order. With
-                                     // FLASHJIT_JIT=off kernels come from them alone, and NVRTC is never opened
+                                     // jit=false kernels come from them alone, and NVRTC is never opened
   std::string
       required;  // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target
   std::string record;  // a manifest, made if need be: what is newly prepared is appended, each spec with its pins once
@@ -151,6 +151,9 @@ struct EngineOptions {
                              // it are not used; empty: $FLASHJIT_TRUSTED_LIST, or no such list
   bool tuned = true;  // what `flashjit tune` measured on such a device decides where nothing is pinned; not beside
                       // bundles and override_dir, which were made for the cost model's choice
+  bool jit = true;    // false, or FLASHJIT_JIT=off: no compiler is opened, and kernels come from `bundles` alone; what
+                      // they lack is ErrorKind::NotFound, with the command that builds it. GPU only: a processor's
+                      // kernels are made, and linked when they are stored, by LLVM
 };
 
 struct PrepareOptions {
@@ -224,8 +227,8 @@ class FLASHJIT_API Engine {
   // begun, each mostly less than a second; on a GPU at most 300 ms. What has not begun is dropped.
   virtual ~Engine();
   // GPU: opens the driver and, unless there are bundles, NVRTC. Host: opens the host backend. Each GPU, and each
-  // target, wants an engine of its own. FLASHJIT_JIT=off: opens no compiler; NotFound where the bundles have nothing
-  // for the target, Invalid with Device::Host. Errors: NotFound (driver, GPU, NVRTC, host backend, with the remedy),
+  // target, wants an engine of its own. jit=false: opens no compiler; NotFound where the bundles have nothing for the
+  // target, Invalid with Device::Host. Errors: NotFound (driver, GPU, NVRTC, host backend, with the remedy),
   // Invalid, Unsupported, Driver.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
   // May parse, compile, allocate, load code and read the disk; however many threads ask, each spec is compiled once.
