@@ -21,6 +21,7 @@
 #include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
+#include "compiler/spec/whole_numbers.h"
 #include "compiler/spec/operations/without_keys.h"
 #include "templates/dropout.h"
 
@@ -29,8 +30,6 @@ namespace flashjit {
 namespace {
 
 constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all copies
-constexpr int kMaxHeads = 65535;
-constexpr int kMaxPageSize = 65536;
 constexpr std::size_t kMaxParamName = 32;
 constexpr double kMaxRopeBase = 1e12;
 
@@ -228,9 +227,9 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
     return invalid(fmt::format("params: {} is a {} scalar; a scalar costs nothing in fp32, use that", param.name,
                                name(param.dtype)));
   }
-  if (param.dtype == Dtype::E4M3 || param.dtype == Dtype::E5M2 || param.dtype == Dtype::I8) {
+  if (std::ranges::find(kParamDtypeNames, name(param.dtype)) == kParamDtypeNames.end()) {
     return invalid(
-        fmt::format("params: {} is {}; use fp16, bf16, fp32, i32, i64, u32 or u8", param.name, name(param.dtype)));
+        fmt::format("params: {} is {}; use one of {}", param.name, name(param.dtype), join(kParamDtypeNames)));
   }
   for (const Param& other : earlier) {
     if (other.name == param.name) return invalid(fmt::format("params: {} is declared twice", param.name));

@@ -9,8 +9,10 @@
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/fields/outputs.h"
+#include "compiler/spec/other_words.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
+#include "compiler/spec/whole_numbers.h"
 
 namespace flashjit {
 
@@ -111,10 +113,9 @@ Error bad_value(const Word& word, std::string_view expected) {
 // Whole numbers are read as 64 bits and must fit `int` here; the limits of the field are checked later.
 Result<int> parse_int(const Word& word, std::string_view text) {
   const auto value = parse_integer(text);
-  if (!value || *value > SizeBound::kLargest || *value < -SizeBound::kLargest) {
-    return bad_value(word, fmt::format("a whole number up to {}", SizeBound::kLargest));
-  }
-  return static_cast<int>(*value);
+  if (value && *value <= SizeBound::kLargest && *value >= -SizeBound::kLargest) return static_cast<int>(*value);
+  const WholeNumberField& field = *std::ranges::find(kWholeNumberFields, word.key, &WholeNumberField::name);
+  return bad_value(word, fmt::format("written as {}, in whole numbers up to {}", field.written, field.most));
 }
 
 // "128" or "192/128".
@@ -146,16 +147,6 @@ Result<void> parse_name(const Word& word, const std::array<std::string_view, n>&
   return {};
 }
 
-template <std::size_t n>
-Result<Dtype> parse_tensor_dtype(std::string_view field, std::string_view text,
-                                 const std::array<std::string_view, n>& names) {
-  const auto dtype = parse_dtype(text);
-  if (!dtype || !contains(names, text)) {
-    return invalid(fmt::format("{}: {} is none of {}{}", field, quoted(text), join(names), did_you_mean(text, names)));
-  }
-  return *dtype;
-}
-
 // "fp32"; of bwd also "fp32/bf16/bf16", for dq, dk and dv.
 Result<void> parse_out(const Word& word, AttentionSpec& spec) {
   const std::span<const OutField> fields = out_fields(spec);
@@ -172,9 +163,11 @@ Result<void> parse_out(const Word& word, AttentionSpec& spec) {
                     quoted(word.value), count, fields.size()));
   }
   std::string_view rest = word.value;
+  std::span<const std::string_view> dtypes = kWideDtypeNames;
+  if (spec.operation == Operation::Quantize) dtypes = kNarrowDtypeNames;
   for (const OutField& field : fields) {
     const std::string_view text = rest.substr(0, rest.find('/'));
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(word.key, text, kTensorDtypeNames));
+    FLASHJIT_ASSIGN(dtype, read_dtype(word.key, text, kTensorDtypeNames, dtypes));
     spec.*field.dtype = dtype;
     if (count > 1) rest.remove_prefix(std::min(text.size() + 1, rest.size()));
   }
@@ -291,7 +284,7 @@ Result<void> parse_params(const Word& word, std::vector<Param>& params) {
       type = trim(type.substr(0, open));
     }
     const auto dtype = parse_dtype(type);
-    if (!dtype) return invalid(fmt::format("params: {} has the unknown type {}", quoted(param.name), quoted(type)));
+    if (!dtype) return invalid(fmt::format("params: {}: {}", quoted(param.name), no_dtype(type, kParamDtypeNames)));
     param.dtype = *dtype;
     params.push_back(std::move(param));
     if (comma == rest.npos) return {};
@@ -342,12 +335,13 @@ Result<void> parse_text(const Word& word, std::string& field) {
 Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   const std::string_view key = word.key;
   if (key == "kv") {
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kCacheDtypeNames));
+    const std::array shown = {name(spec.dtype), kCacheDtypeNames[3], kCacheDtypeNames[4], kCacheDtypeNames[5]};
+    FLASHJIT_ASSIGN(dtype, read_dtype(key, word.value, kCacheDtypeNames, shown));
     spec.kv_dtype = dtype;
     return {};
   }
   if (key == "compute") {
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kNarrowDtypeNames));
+    FLASHJIT_ASSIGN(dtype, read_dtype(key, word.value, kNarrowDtypeNames, kNarrowDtypeNames));
     spec.compute = dtype;
     return {};
   }
@@ -396,7 +390,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
 // The shape of the word: known field, a value where one belongs, `<=` only on sizes.
 Result<void> check_word(const Word& word) {
   if (!contains(kFieldNames, word.key)) {
-    return invalid(there_is_no("field", word.key, kFieldNames));
+    return invalid(no_field(word.key, kFieldNames));
   }
   const bool flag = contains(kFlagNames, word.key);
   if (flag && !word.sign.empty()) return invalid(fmt::format("{0}: this is a flag; write {0} alone", word.key));
@@ -488,7 +482,9 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
         fmt::format("operation: {} is none of {}; {}", quoted(first[0]), join(kOperationNames), kExample), position[0]);
   }
   spec.operation = static_cast<Operation>(operation - kOperationNames.begin());
-  auto dtype = parse_tensor_dtype("dtype", first[1], kTensorDtypeNames);
+  std::span<const std::string_view> dtypes = kTensorDtypeNames;
+  if (!is_forward(spec)) dtypes = kWideDtypeNames;
+  auto dtype = read_dtype("dtype", first[1], kTensorDtypeNames, dtypes);
   if (!dtype) return cursor.error(dtype.error().message, position[1]);
   spec.dtype = spec.kv_dtype = *dtype;
   set_out(spec, usual_out(spec));
