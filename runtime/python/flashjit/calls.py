@@ -187,6 +187,8 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     check_rank("q", q, rank, words)
     for name in ("k", "v"):
         check_rank(name, views[name], 4 if paged else rank, words)
+    for name in ("q", "k", "v"):
+        tensors.check_computed(name, views[name].dtype)
     if v.dtype != k.dtype:
         raise InvalidError(f"v: is {v.dtype}, and k is {k.dtype}; convert one of them")
     d, d_v, kv_heads = q.shape[-1], columns_of(v.shape, words), k.shape[2 if paged else heads]

@@ -10,6 +10,7 @@ import sys
 from typing import Any, Sequence
 
 from flashjit.capi import InvalidError
+from flashjit.tensors import NAMES
 
 _EXACT = 2**53  # numbers go as doubles, which have all whole numbers up to it
 _LARGEST_FP32 = 3.4028235677973366e38  # what is smaller is rounded to a finite one
@@ -122,7 +123,7 @@ def in_words_of_calls(error: InvalidError, known: Sequence[str], spec: str = "")
     other = re.match(r"(?:mask|score): `(\w+)` reads `(\w+)` as (\w+)\[(\d)\], but it is declared as (\w+)(?:\[(\d)\])?", error.message)
     if other:
         reader, name, dtype, rank, given, given_rank = other.groups()
-        what = "pass it as " + ("int32" if dtype == "i32" else dtype) if given_rank == rank else f"pass a tensor of {rank} dimensions"
+        what = f"pass it as {NAMES[dtype]}" if given_rank == rank else f"pass a tensor of {rank} dimensions"
         return InvalidError(f"{name}: is {given}[{given_rank or 0}], and `{reader}` reads {dtype}[{rank}]; {what}", error.kind)
     unknown = re.match(r"(\w+: unknown name `(\w+)`); declare ", error.message)
     if unknown:
