@@ -120,6 +120,7 @@ struct KernelConfig {
   int dropped = 0;             // of 256 weights so many are dropped: dropout.h
   float scale = 0;             // natural units: score = scale * q.k
   int page_size = 0;           // not 0: K and V lie in pages of so many tokens
+  int selected = 0;            // not 0: each query has a list of so many rows of K and V, and is a sequence of its own
   bool has_score = false;      // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
   bool score_adds = false;  // backward: it is s plus what depends on places alone

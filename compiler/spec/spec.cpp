@@ -18,6 +18,7 @@
 #include "compiler/spec/fields/narrow.h"
 #include "compiler/spec/operands.h"
 #include "compiler/spec/fields/outputs.h"
+#include "compiler/spec/fields/select.h"
 #include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
@@ -189,6 +190,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_scale(spec));
   FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_blocks(spec));
+  FLASHJIT_TRY(check_selected(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));
   FLASHJIT_TRY(check_bound("q_len", spec.q_len));
   FLASHJIT_TRY(check_bound("k_len", spec.k_len));
@@ -350,7 +352,8 @@ Result<void> resolve_expressions(AttentionSpec& spec) {
 
 std::string print_layout(const AttentionSpec& spec) {
   const std::string_view name = kLayoutNames[static_cast<std::size_t>(spec.layout)];
-  if (is_paged(spec)) return fmt::format(" layout={}paged({})", is_packed(spec) ? "packed/" : "", spec.page_size);
+  if (is_paged(spec))
+    return fmt::format(" layout={}paged({})", spec.layout == Layout::Packed ? "packed/" : "", spec.page_size);
   return spec.layout == Layout::Bshd ? std::string() : fmt::format(" layout={}", name);
 }
 
@@ -418,6 +421,7 @@ std::string print(const AttentionSpec& spec) {
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
+  if (selects(spec)) out += fmt::format(" select=keys({})", spec.selected);
   if (has_blocks(spec)) out += " blocks=" + print_blocks(spec);
   if (!spec.mask_text.empty()) out += fmt::format(" mask=\"{}\"", spec.mask_text);
   if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
@@ -465,6 +469,7 @@ Result<void> validate(AttentionSpec& spec) {
   if (quantizes(spec)) return check_quantize(spec);
   FLASHJIT_TRY(resolve_expressions(spec));
   FLASHJIT_TRY(check_gradients(spec));
+  FLASHJIT_TRY(check_expressions_of_selected(spec));
   return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();
 }
 

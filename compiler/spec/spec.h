@@ -53,16 +53,17 @@ struct AttentionSpec {
   int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
   Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
   int page_size = 0;                         // not 0: K and V lie in pages, and `layout` is that of Q and O alone
-  BlockSizes blocks;                         // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
-  Expr mask;                                 // mask="..."   empty: everything visible; with blocks: in_blocks() of it
-  Expr score;                                // score="..."  empty: s
-  std::string mask_text, score_text;         // as written by the user: what is printed
-  std::vector<Param> declared;               // params="slope: fp32[1], cap: fp32": those the user declared
-  std::vector<Param> params;                 // declared plus those of named rows, in the order of the parameter block;
-                                             // with blocks the last is what is made of lists (fields/blocks.h)
-  std::vector<std::string> grads;            // grads="slope, sink": of what bwd writes gradients as well; as `params`,
-                                             // and the sink last
-  double scale = 0;                          // scale=0.125; 0 means 1/sqrt(d_qk)
+  int selected = 0;                   // select=keys(2048): each query has a list of so many keys (fields/select.h)
+  BlockSizes blocks;                  // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
+  Expr mask;                          // mask="..."   empty: everything visible; with blocks: in_blocks() of it
+  Expr score;                         // score="..."  empty: s
+  std::string mask_text, score_text;  // as written by the user: what is printed
+  std::vector<Param> declared;        // params="slope: fp32[1], cap: fp32": those the user declared
+  std::vector<Param> params;          // declared plus those of named rows, in the order of the parameter block;
+                                      // with blocks the last is what is made of lists (fields/blocks.h)
+  std::vector<std::string> grads;     // grads="slope, sink": of what bwd writes gradients as well; as `params`,
+                                      // and the sink last
+  double scale = 0;                   // scale=0.125; 0 means 1/sqrt(d_qk)
   Alignment alignment = Alignment::BottomRight;  // align=bottom_right | top_left
   Lse lse = Lse::none;                           // lse=ln | log2; bwd reads it, and ln is the default there
   bool max_logit = false;                        // max_logit
@@ -113,15 +114,16 @@ inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Op
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 inline bool has_blocks(const AttentionSpec& spec) { return spec.blocks.q > 0; }
+inline bool selects(const AttentionSpec& spec) { return spec.selected > 0; }
 // The parameters that a call gives.
 inline std::span<const Param> given_params(const AttentionSpec& spec) {
   return std::span(spec.params).first(spec.params.size() - (has_blocks(spec) ? 1 : 0));
 }
 
 // How Q and O, and how K and V lie in memory. Operations that do not attend do not ask which sequence a token is of, unless
-// blocks of its rows have scales.
+// blocks of its rows have scales; nor do queries that have lists of keys.
 inline bool is_packed(const AttentionSpec& spec) {
-  return spec.layout == Layout::Packed && (attends(spec) || spec.scale_block > 0);
+  return spec.layout == Layout::Packed && !selects(spec) && (attends(spec) || spec.scale_block > 0);
 }
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
@@ -131,8 +133,12 @@ inline bool has_scaled_keys(const AttentionSpec& spec) { return size_of(spec.kv_
 inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value(); }
 // Are there several scales for the keys of a sequence?
 inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales || spec.scale_block > 0; }
+// Are the pages of a sequence found in a table?
+inline bool has_block_table(const AttentionSpec& spec) { return is_paged(spec) && !selects(spec); }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
-inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
+inline bool implies_k_lens(const AttentionSpec& spec) {
+  return has_block_table(spec) || (merges(spec) && spec.shared_prefix);
+}
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec) && attends(spec); }
 
 // The elements that a cache holds of a token and KV head: K, and V where that is not a part of it.

@@ -11,6 +11,7 @@
 #include "compiler/spec/fields/outputs.h"
 #include "compiler/spec/other_words.h"
 #include "compiler/spec/spec_names.h"
+#include "compiler/spec/spec_words.h"
 #include "compiler/spec/text_form.h"
 #include "compiler/spec/whole_numbers.h"
 
@@ -24,10 +25,10 @@ constexpr auto kFlagNames = [] {
   return names;
 }();
 constexpr auto kFieldNames = [] {
-  constexpr std::array<std::string_view, 23> with_values = {
-      "kv",    "out",      "d",     "heads",     "layout",  "mask",    "score", "params",
-      "grads", "scale",    "align", "lse",       "dropout", "b",       "q_len", "k_len",
-      "bytes", "numerics", "rope",  "rope_base", "scales",  "compute", "blocks"};
+  constexpr std::array<std::string_view, 24> with_values = {
+      "kv",    "out",      "d",     "heads",     "layout",  "mask",    "score",  "params",
+      "grads", "scale",    "align", "lse",       "dropout", "b",       "q_len",  "k_len",
+      "bytes", "numerics", "rope",  "rope_base", "scales",  "compute", "blocks", "select"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -38,71 +39,6 @@ template <std::size_t n>
 bool contains(const std::array<std::string_view, n>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
-
-bool blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
-
-// One word of the text: `key`, `key=value` or `key<=value`.
-struct Word {
-  std::string_view key;
-  std::string_view sign;  // "", "=" or "<="
-  std::string_view value;
-  bool in_quotes = false;
-  std::size_t position = 0, value_position = 0;
-};
-
-struct Cursor {
-  std::string_view text;
-  std::size_t at = 0;
-
-  Error error(std::string message, std::size_t position) const {
-    return invalid(std::move(message), caret(text, position));
-  }
-
-  Result<Word> word() {
-    Word word;
-    word.position = at;
-    while (at < text.size() && !blank(text[at]) && text[at] != '=' && text[at] != '<' && text[at] != '"') ++at;
-    word.key = text.substr(word.position, at - word.position);
-    if (at == text.size() || blank(text[at])) return word;
-    if (text[at] == '"') return error("a quote must follow a field, as in mask=\"causal\"", at);
-    if (text[at] == '<' && text.substr(at, 2) != "<=") {
-      return error(fmt::format("{}: `<` is not a bound; write {}<=N", quoted(word.key), quoted(word.key)), at);
-    }
-    word.sign = text.substr(at, text[at] == '<' ? 2 : 1);
-    if (word.key.empty()) return error(fmt::format("there is no field name before `{}`", word.sign), at);
-    at += word.sign.size();
-    return at < text.size() && text[at] == '"' ? quoted_value(word) : bare_value(word);
-  }
-
-  Result<Word> bare_value(Word word) {
-    word.value_position = at;
-    while (at < text.size() && !blank(text[at])) {
-      if (text[at] == '"')
-        return error(fmt::format("{}: the quote must open right after `{}`", word.key, word.sign), at);
-      ++at;
-    }
-    word.value = text.substr(word.value_position, at - word.value_position);
-    if (word.value.empty()) return error(fmt::format("{}: the value is missing", word.key), at);
-    if (word.value.front() == '\'') {
-      return error(fmt::format("{}: use double quotes around a value", word.key), word.value_position);
-    }
-    return word;
-  }
-
-  Result<Word> quoted_value(Word word) {
-    word.in_quotes = true;
-    const std::size_t open = at++;
-    const std::size_t close = text.find('"', at);
-    if (close == text.npos) return error(fmt::format("{}: the quote that opens here is never closed", word.key), open);
-    word.value_position = at;
-    word.value = text.substr(at, close - at);
-    at = close + 1;
-    if (at < text.size() && !blank(text[at])) {
-      return error(fmt::format("{}: a space must follow the closing quote", word.key), at);
-    }
-    return word;
-  }
-};
 
 // ---- values ----
 
@@ -204,14 +140,26 @@ Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
   return {};
 }
 
-// "block(128)".
+// The number of a value that is `function` of it, as of "block(128)".
+Result<int> parse_argument(const Word& word, std::string_view function, std::string_view expected) {
+  std::string_view text = word.value;
+  if (!text.starts_with(function) || !text.substr(function.size()).starts_with('(') || !text.ends_with(')'))
+    return bad_value(word, expected);
+  text.remove_prefix(function.size() + 1);
+  return parse_int(word, text.substr(0, text.size() - 1));
+}
+
 Result<void> parse_scales(const Word& word, AttentionSpec& spec) {
-  constexpr std::string_view kBlock = "block(";
-  if (!word.value.starts_with(kBlock) || !word.value.ends_with(')'))
-    return bad_value(word, "block(N), rows that share a scale, as in scales=block(128)");
-  FLASHJIT_ASSIGN(rows, parse_int(word, word.value.substr(kBlock.size(), word.value.size() - kBlock.size() - 1)));
+  FLASHJIT_ASSIGN(rows, parse_argument(word, "block", "block(N), rows that share a scale, as in scales=block(128)"));
   spec.scale_block = rows;
   return rows != 0 ? Result<void>() : invalid("scales: a block of 0 rows holds nothing; use block(128)");
+}
+
+Result<void> parse_select(const Word& word, AttentionSpec& spec) {
+  FLASHJIT_ASSIGN(keys,
+                  parse_argument(word, "keys", "keys(N), the keys that a list has room for, as in select=keys(2048)"));
+  spec.selected = keys;
+  return keys != 0 ? Result<void>() : invalid("select: a list with room for 0 keys holds nothing; use keys(2048)");
 }
 
 // "128", "64/128", "64/128/8".
@@ -350,6 +298,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   if (key == "heads") return parse_pair(word, spec.heads_q, spec.heads_kv);
   if (key == "layout") return parse_layout(word, spec);
   if (key == "blocks") return parse_blocks(word, spec.blocks);
+  if (key == "select") return parse_select(word, spec);
   if (key == "mask") return parse_text(word, spec.mask_text);
   if (key == "score") return parse_text(word, spec.score_text);
   if (key == "params") return parse_params(word, spec.declared);
