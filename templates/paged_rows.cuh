@@ -39,6 +39,7 @@ struct PagedRows {
     int count;
     __device__ Walk(const PagedRows& rows, int tile, unsigned row, unsigned column, int count)
         : rows(rows), tile(tile), of_tile(row), column(column), count(count) {}
+    __device__ bool has_row(int) const { return true; }
     __device__ bool is_there(unsigned key) const { return static_cast<int>(key) < count; }
     __device__ const T* row(int i) const {
       if constexpr (kPage % tile_rows == 0) {

@@ -14,7 +14,8 @@ __device__ inline float scale_of(const float* scales, const Strides& stride, int
 }
 
 __device__ inline float query_scale(const KernelParams& params, const Sequence& seq, int q) {
-  return has_scaled_queries(config) ? scale_of(params.scale_q, params.scale_q_stride, seq.b, seq.h, q) : 1.0f;
+  const int row = kChosen ? static_cast<int>(seq.q_token) + q : q;
+  return has_scaled_queries(config) ? scale_of(params.scale_q, params.scale_q_stride, seq.b, seq.h, row) : 1.0f;
 }
 
 // Has a loop that finds products to multiply with one scale of all keys?

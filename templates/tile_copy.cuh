@@ -55,6 +55,7 @@ struct StridedRows {
     __device__ Walk(const StridedRows& rows, int tile, u32 row, u32 column, int)
         : at(rows.first + column + (tile + row) * rows.stride), stride(rows.stride) {}
     __device__ const T* row(int) const { return at; }
+    __device__ bool has_row(int) const { return true; }
     __device__ void advance() { at += step * stride; }
   };
 };
@@ -79,7 +80,7 @@ __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int c
 #pragma unroll
     for (int n = begin; n < kPieces && n < begin + kAtATime; ++n) {
       const int i = n / kAcross * kRowStep, j = n % kAcross * kSpan;
-      const bool valid = i < left && row + i < tile_rows && j + chunk < head_dim / kColumns;
+      const bool valid = i < left && row + i < tile_rows && j + chunk < head_dim / kColumns && walk.has_row(i);
       pieces[n - begin] = make_uint2(0, 0);
       if (valid) pieces[n - begin] = load_bytes<copy_bytes>(walk.row(i) + j * kColumns);
       if (n % kAcross == kAcross - 1) walk.advance();
@@ -114,9 +115,10 @@ __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int c
   for (int i = 0; i < tile_rows; i += kRowStep) {
     if (i + kRowStep > tile_rows && row + i >= tile_rows) break;
     const T* source = walk.row(i);
+    const bool is_there = i < left && walk.has_row(i);
 #pragma unroll
     for (int j = 0; j < kChunks; j += kSpan) {
-      const bool valid = i < left && (head_dim % kStepColumns == 0 || j + chunk < head_dim / kColumns);
+      const bool valid = is_there && (head_dim % kStepColumns == 0 || j + chunk < head_dim / kColumns);
       copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk) + j * kChunkBytes, source + j * kColumns, valid);
     }
     walk.advance();

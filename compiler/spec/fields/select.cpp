@@ -29,6 +29,10 @@ Result<void> check_selected(const AttentionSpec& spec) {
       {has_blocks(spec), "blocks", "which says all; leave one of the two out"},
       {spec.shared_prefix, "shared_prefix", "and keys are read by these alone; leave one of the two out"},
       {spec.k_len != SizeBound{}, "k_len", "which any number of keys may be chosen for; leave it out"},
+      {spec.layout == Layout::Packed && spec.q_len != SizeBound{}, "q_len",
+       "so that packed ones are those of one sequence, of any length; leave it out"},
+      {spec.layout == Layout::Packed && spec.batch != SizeBound{}, "b",
+       "so that packed ones are those of one sequence; leave it out"},
       {spec.k_lens, "k_lens", "and nothing else ends it; give key_count, or write -1 for keys that are not there"},
       {spec.append, "append", "and new rows have no place in it; write them into k and v before the call"},
       {narrows(spec), "compute", "and of K only rows in lists are read; quantize K and V, and use fwd e4m3"},
@@ -48,8 +52,8 @@ Result<void> check_expressions_of_selected(const AttentionSpec& spec) {
   if (!spec.score) return {};
   for (const Variable variable : {Variable::K, Variable::Q, Variable::KLen, Variable::QLen, Variable::B}) {
     if (!uses(spec.score, variable)) continue;
-    return refused("score", fmt::format("and kernels do not know `{}` of a key in it; use a score of s, h and hk alone",
-                                        name(variable)));
+    return refused("score",
+                   fmt::format("in which `{}` has no place; use a score of s, h and hk alone", name(variable)));
   }
   return {};
 }
