@@ -74,8 +74,8 @@ Result<void> within(std::string_view name, const SizeBound& bound, std::int64_t 
 // Only some layouts have sequences of several lengths.
 Result<void> check_lists(const AttentionSpec& spec, std::size_t of_q, std::size_t of_k) {
   if (of_q > 1 && !has_own_q_lens(spec)) {
-    return invalid(!attends(spec)
-                       ? "--shape: a list of lengths of q, and this operation knows no sequences; give their sum"
+    return invalid(!attends(spec) || selects(spec)
+                       ? "--shape: a list of lengths of q, and this spec knows no sequences; give their sum"
                        : "--shape: a list of lengths of q needs layout=packed in the spec; dense layouts have one q");
   }
   if (of_k > 1 && !has_own_k_lens(spec)) {
