@@ -29,6 +29,12 @@ struct ChosenRows {
     return numbered(number < rows ? number : 0);
   }
 
+  // Blocks of keys are those of K, or of a page, and not of the list.
+  template <int keys>
+  __device__ const T* row_of(int place) const {
+    return numbered(number_at(place) / keys);
+  }
+
   // As StridedRows::Walk. Behind the count a list may end.
   template <int step, int tile_rows>
   struct Walk {

@@ -42,14 +42,10 @@ __device__ inline KeyRows<T, page_size> key_rows(const KernelParams& p, const St
 constexpr int kKeysOfScale = has_key_scales(config) ? keys_of_scale(config) : 1;
 __device__ inline float key_scale(const KernelParams& p, const float* scales, const Strides& s, const Sequence& seq,
                                   int key) {
-  if constexpr (kKeyRows == Rows::chosen) {
-    constexpr int kScales = config.page_size / kKeysOfScale;
-    const auto rows = key_rows<kScales>(p, s, scales + key_begin(s, seq), seq);
-    return scales && rows.has_row(key) ? *rows.numbered(rows.number_at(key) / kKeysOfScale) : 1.0f;
-  }
-  if (config.scale_block > 0 && kKeyRows != Rows::paged) return scale_of(scales, s, seq.b, seq.hk, key);
+  if (config.scale_block > 0 && kKeyRows != Rows::paged && !kChosen) return scale_of(scales, s, seq.b, seq.hk, key);
   constexpr int kScalesOfPage = config.page_size / kKeysOfScale;
-  return scales ? *key_rows<kScalesOfPage>(p, s, scales + key_begin(s, seq), seq).row(key / kKeysOfScale) : 1.0f;
+  const auto rows = key_rows<kScalesOfPage>(p, s, scales + key_begin(s, seq), seq);
+  return scales && (!kChosen || rows.has_row(key)) ? *rows.template row_of<kKeysOfScale>(key) : 1.0f;
 }
 
 }  // namespace flashjit

@@ -31,6 +31,11 @@ struct PagedRows {
     return page_begin(k / kPage, true) + static_cast<int>(k % kPage) * stride;
   }
 
+  template <int keys>
+  __device__ const T* row_of(int key) const {
+    return row(key / keys);
+  }
+
   // As StridedRows::Walk. Where pages and tiles fit each other, all threads look up a page once; else each its rows.
   template <int step, int tile_rows>
   struct Walk {

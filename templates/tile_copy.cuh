@@ -46,6 +46,11 @@ struct StridedRows {
 
   __device__ const T* row(int number) const { return first + number * stride; }
   __device__ bool has_row(int) const { return true; }
+  // The row of a key where so many share one.
+  template <int keys>
+  __device__ const T* row_of(int key) const {
+    return row(key / keys);
+  }
 
   // Down the rows of a tile, `step` at a time, from row `tile` + `row` on. Rows from `count` on are not read.
   template <int step, int tile_rows>
