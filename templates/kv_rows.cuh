@@ -2,7 +2,6 @@
 // other code reads a single one. Loops ask for key_rows() and not how.
 #pragma once
 
-#include "templates/chosen_rows.cuh"
 #include "templates/paged_rows.cuh"
 #include "templates/scales.cuh"
 #include "templates/tile_copy.cuh"
