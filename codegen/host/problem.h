@@ -31,8 +31,8 @@ class Problem {
         key_element_(size_of(spec.kv_dtype)),
         out_element_(size_of(spec.out_dtype)) {}
 
-  // Queries that choose their keys are sequences of their own. Those have as many keys as a list has room for: lists differ by
-  // KV head.
+  // Queries that choose their keys are sequences of their own, with as many keys as a list has room for: lists differ by KV
+  // head.
   Sequence sequence(std::int64_t b) const {
     Sequence s{0, 0, std::max(params_.q_len, 0), std::max(params_.k_len, 0)};
     if (chooses_) s.q_first = b % params_.queries_of_sequence;
@@ -113,7 +113,7 @@ class Problem {
  private:
   // A sequence by its number in the call: queries that choose their keys have numbers of their own.
   std::int64_t own_batch_of(std::int64_t b) const { return chooses_ ? b / params_.queries_of_sequence : b; }
-  // Of tensors with the rows of Q.
+  // The same for tensors with the rows of Q.
   std::int64_t batch_of(std::int64_t b) const { return packed_ ? 0 : own_batch_of(b); }
   std::span<const int> list(std::int64_t b, std::int64_t hk) const {
     const auto begin = [&](const Strides& s) {
