@@ -139,8 +139,10 @@ std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r
          footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
 }
 
-// Says how tensors that a mask reads were counted: their contents are not known.
-std::string guess_text(const AttentionSpec& spec) {
+// Says how tensors that say what is seen were counted: their contents are not known.
+std::string guess_text(const AttentionSpec& spec, bool exact) {
+  if (selects(spec)) return " (counted with full lists, whose rows are read for each query)";
+  if (exact) return {};
   if (has_blocks(spec)) return " (counted as if the lists of the call had all blocks)";
   return fmt::format(" (counted as if `{}`, which the mask reads, were 0)", params_of(spec.mask)[0].name);
 }
@@ -148,7 +150,7 @@ std::string guess_text(const AttentionSpec& spec) {
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all) {
   const Prediction& p = r.predicted;
   std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
-                                 r.exact ? "" : guess_text(plan.spec));
+                                 guess_text(plan.spec, r.exact));
   text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
                       r.visible * 100);
   text += fmt::format(
