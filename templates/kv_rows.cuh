@@ -43,8 +43,9 @@ __device__ inline float key_scale(const KernelParams& p, const float* scales, co
                                   int key) {
   if (config.scale_block > 0 && kKeyRows != Rows::paged && !kChosen) return scale_of(scales, s, seq.b, seq.hk, key);
   constexpr int kScalesOfPage = config.page_size / kKeysOfScale;
-  const auto rows = key_rows<kScalesOfPage>(p, s, scales + key_begin(s, seq), seq);
-  return scales && (!kChosen || rows.has_row(key)) ? *rows.template row_of<kKeysOfScale>(key) : 1.0f;
+  if (kChosen && !is_chosen(p, seq, key)) return 1.0f;
+  return scales ? *key_rows<kScalesOfPage>(p, s, scales + key_begin(s, seq), seq).template row_of<kKeysOfScale>(key)
+                : 1.0f;
 }
 
 }  // namespace flashjit

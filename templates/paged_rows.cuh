@@ -8,6 +8,7 @@ namespace flashjit {
 template <class T, int page_size>
 struct PagedRows {
   using Element = T;
+  static constexpr bool kHasAll = true;
   static constexpr unsigned kPage = page_size;
   const T* first;          // row 0 of page 0
   long long stride, page;  // from one row of a page to the next, from page to page
@@ -69,6 +70,7 @@ struct PagedRows {
 template <class T, int page_size>
 struct ChosenRows {
   using Element = T;
+  static constexpr bool kHasAll = false;
   const T* first;          // row 0, of page 0 if there are pages
   long long stride, page;  // from one row (of a page) to the next, from page to page
   const int* list;

@@ -41,6 +41,7 @@ __device__ inline uint2 load_bytes(const unsigned char* global) {
 template <class T>
 struct StridedRows {
   using Element = T;
+  static constexpr bool kHasAll = true;  // else some are not there, which counts as if they were zeros
   const T* first;
   Int64 stride;
 
@@ -85,7 +86,8 @@ __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int c
 #pragma unroll
     for (int n = begin; n < kPieces && n < begin + kAtATime; ++n) {
       const int i = n / kAcross * kRowStep, j = n % kAcross * kSpan;
-      const bool valid = i < left && row + i < tile_rows && j + chunk < head_dim / kColumns && walk.has_row(i);
+      const bool valid =
+          i < left && row + i < tile_rows && j + chunk < head_dim / kColumns && (Rows::kHasAll || walk.has_row(i));
       pieces[n - begin] = make_uint2(0, 0);
       if (valid) pieces[n - begin] = load_bytes<copy_bytes>(walk.row(i) + j * kColumns);
       if (n % kAcross == kAcross - 1) walk.advance();
@@ -120,10 +122,10 @@ __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int c
   for (int i = 0; i < tile_rows; i += kRowStep) {
     if (i + kRowStep > tile_rows && row + i >= tile_rows) break;
     const T* source = walk.row(i);
-    const bool is_there = i < left && walk.has_row(i);
 #pragma unroll
     for (int j = 0; j < kChunks; j += kSpan) {
-      const bool valid = is_there && (head_dim % kStepColumns == 0 || j + chunk < head_dim / kColumns);
+      const bool valid = i < left && (Rows::kHasAll || walk.has_row(i)) &&
+                         (head_dim % kStepColumns == 0 || j + chunk < head_dim / kColumns);
       copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk) + j * kChunkBytes, source + j * kColumns, valid);
     }
     walk.advance();
