@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "templates/latents/rows.h"
+
 namespace flashjit {
 
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
@@ -33,7 +35,8 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
                                                  "blocks of queries",
                                                  "as many as block_index",
                                                  "as many as full_index",
-                                                 "it is one number"};
+                                                 "it is one number",
+                                                 "bytes of a row in the spec's kv"};
   return kMeanings[static_cast<std::size_t>(dim)];
 }
 
@@ -48,12 +51,14 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
     case Dim::RopePairs: return spec.rope_dims / 2;
     case Dim::ListHeads: return spec.blocks.heads;
     case Dim::One: return 1;
+    case Dim::RowBytes: return has_latent_rows(spec) ? latent_rows(spec.cache_format).row_bytes : -1;
     default: return -1;
   }
 }
 
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
   const auto dim_of = [&](Dim dim) {
+    if (dim == Dim::DQk && operand.is_in_bytes_of(spec)) return Dim::RowBytes;
     return operand.rows && (dim == Dim::Queries || dim == Dim::Keys) ? operand.rows(spec) : dim;
   };
   const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim, dim_of) > 0; };

@@ -44,25 +44,28 @@ struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge | quantize
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
-  std::optional<Dtype> compute;              // compute=e4m3 | e5m2: Q, K and V are rounded to it first
-  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
-  Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
-  Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
-  Dtype out_dv = Dtype::BF16;                //   (fields/outputs.h)
-  int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
-  int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
-  Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
-  int page_size = 0;                         // not 0: K and V lie in pages, and `layout` is that of Q and O alone
-  BlockSizes blocks;                         // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
-  Expr mask;                                 // mask="..."   empty: everything visible; with blocks: in_blocks() of it
-  Expr score;                                // score="..."  empty: s
-  std::string mask_text, score_text;         // as written by the user: what is printed
-  std::vector<Param> declared;               // params="slope: fp32[1], cap: fp32": those the user declared
-  std::vector<Param> params;                 // declared plus those of named rows, in the order of the parameter block;
-                                             // with blocks the last is what is made of lists (fields/blocks.h)
-  std::vector<std::string> grads;            // grads="slope, sink": of what bwd writes gradients as well; as `params`,
-                                             // and the sink last
-  double scale = 0;                          // scale=0.125; 0 means 1/sqrt(d_qk)
+  CacheFormat cache_format =
+      CacheFormat::elements;          // kv=latent656 | latent584: K has rows of bytes, whose numbers, widened,
+                                      // are of kv_dtype, the dtype
+  std::optional<Dtype> compute;       // compute=e4m3 | e5m2: Q, K and V are rounded to it first
+  Dtype out_dtype = Dtype::BF16;      // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
+  Dtype out_dq = Dtype::BF16;         //   of bwd those of dQ, dK and dV: one for all in the text,
+  Dtype out_dk = Dtype::BF16;         //   or three, out=fp32/bf16/bf16
+  Dtype out_dv = Dtype::BF16;         //   (fields/outputs.h)
+  int d_qk = 0, d_v = 0;              // d=128 or d=192/128
+  int heads_q = 1, heads_kv = 1;      // heads=32/8 or heads=32
+  Layout layout = Layout::Bshd;       // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
+  int page_size = 0;                  // not 0: K and V lie in pages, and `layout` is that of Q and O alone
+  BlockSizes blocks;                  // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
+  Expr mask;                          // mask="..."   empty: everything visible; with blocks: in_blocks() of it
+  Expr score;                         // score="..."  empty: s
+  std::string mask_text, score_text;  // as written by the user: what is printed
+  std::vector<Param> declared;        // params="slope: fp32[1], cap: fp32": those the user declared
+  std::vector<Param> params;          // declared plus those of named rows, in the order of the parameter block;
+                                      // with blocks the last is what is made of lists (fields/blocks.h)
+  std::vector<std::string> grads;     // grads="slope, sink": of what bwd writes gradients as well; as `params`,
+                                      // and the sink last
+  double scale = 0;                   // scale=0.125; 0 means 1/sqrt(d_qk)
   Alignment alignment = Alignment::BottomRight;  // align=bottom_right | top_left
   Lse lse = Lse::none;                           // lse=ln | log2; bwd reads it, and ln is the default there
   bool max_logit = false;                        // max_logit
@@ -127,6 +130,8 @@ inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
 inline bool has_scaled_queries(const AttentionSpec& spec) { return size_of(spec.dtype) == 1; }
 inline bool has_scaled_keys(const AttentionSpec& spec) { return size_of(spec.kv_dtype) == 1; }
+// Has K rows of bytes, in one of the formats of latents (templates/latents/rows.h)? They have scales of their own.
+inline bool has_latent_rows(const AttentionSpec& spec) { return spec.cache_format != CacheFormat::elements; }
 // Are Q, K and V rounded to elements of 8 bits first, by launches of their own (compiler/narrowing.h)?
 inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value(); }
 // Are there several scales for the keys of a sequence?
@@ -137,6 +142,9 @@ inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) 
 
 // The elements that a cache holds of a token and KV head: K, and V where that is not a part of it.
 inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_in_k ? 0 : spec.d_v); }
+
+// The bytes that a cache takes for a token, of all its KV heads.
+std::int64_t cached_bytes(const AttentionSpec& spec);
 
 // Does every sequence have lengths of its own, which lie on the device?
 inline bool has_own_q_lens(const AttentionSpec& spec) { return is_packed(spec); }

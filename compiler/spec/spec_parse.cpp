@@ -342,7 +342,12 @@ Result<void> parse_text(const Word& word, std::string& field) {
 Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   const std::string_view key = word.key;
   if (key == "kv") {
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kCacheDtypeNames));
+    const auto& formats = Words<CacheFormat>::values;
+    if (const auto at = std::find(formats.begin() + 1, formats.end(), word.value); at != formats.end()) {
+      spec.cache_format = static_cast<CacheFormat>(at - formats.begin());  // `elements` is no word of a spec
+      return {};
+    }
+    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kCacheNames));
     spec.kv_dtype = dtype;
     return {};
   }
