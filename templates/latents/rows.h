@@ -26,32 +26,11 @@ struct LatentRows {
   int scales_at;
 };
 
+// The last of eight bytes of scales of latent584 is padding. There is no layout of it but in pages. (NVRTC reads C++17, which
+// names no fields here.)
 constexpr LatentRows latent_rows(CacheFormat format) {
-  constexpr LatentRows kLatent656 = {.head_dim_qk = 576,
-                                     .head_dim_v = 512,
-                                     .row_bytes = 656,
-                                     .narrow_columns = 512,
-                                     .wide_columns = 64,
-                                     .wide_at = 528,
-                                     .columns_of_scale = 128,
-                                     .scale = LatentScale::number,
-                                     .scales_behind_page = false,
-                                     .data_bytes = 656,
-                                     .scale_bytes = 16,
-                                     .scales_at = 512};
-  // The last of eight bytes of scales is padding. There is no layout of it but in pages.
-  constexpr LatentRows kLatent584 = {.head_dim_qk = 512,
-                                     .head_dim_v = 512,
-                                     .row_bytes = 584,
-                                     .narrow_columns = 448,
-                                     .wide_columns = 64,
-                                     .wide_at = 448,
-                                     .columns_of_scale = 64,
-                                     .scale = LatentScale::exponent,
-                                     .scales_behind_page = true,
-                                     .data_bytes = 576,
-                                     .scale_bytes = 8,
-                                     .scales_at = 0};
+  constexpr LatentRows kLatent656 = {576, 512, 656, 512, 64, 528, 128, LatentScale::number, false, 656, 16, 512};
+  constexpr LatentRows kLatent584 = {512, 512, 584, 448, 64, 448, 64, LatentScale::exponent, true, 576, 8, 0};
   return format == CacheFormat::latent584 ? kLatent584 : kLatent656;
 }
 

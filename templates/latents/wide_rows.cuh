@@ -3,34 +3,9 @@
 #pragma once
 
 #include "templates/cache_elements.cuh"
-#include "templates/kv_rows.cuh"
-#include "templates/latents/rows.h"
+#include "templates/latents/places.cuh"
 
 namespace flashjit {
-
-constexpr LatentRows kLatents = latent_rows(config.cache_format);
-
-struct LatentRow {
-  const unsigned char *data, *scales;
-  Int64 number;  // among all rows of K
-};
-
-__device__ inline LatentRow latent_row(const KernelParams& p, const Sequence& seq, int key) {
-  const auto* first = static_cast<const unsigned char*>(p.k) + key_begin(p.k_stride, seq);
-  const auto row_of = [&](const unsigned char* begin, int token, Int64 number) {
-    return LatentRow{begin + latent_data_at(kLatents, p.k_stride.token, token),
-                     begin + latent_scales_at(kLatents, p.k_stride.token, token, config.page_size), number};
-  };
-  if constexpr (kKeyRows == Rows::paged) {
-    const auto pages = key_rows(p, p.k_stride, first, seq);
-    const unsigned page = pages.page_id(key / config.page_size, true);
-    const int token = key % config.page_size;
-    return row_of(pages.begin_of(page), token, static_cast<Int64>(page) * config.page_size + token);
-  } else {
-    const Int64 before = kKeyRows == Rows::packed ? seq.k_token : static_cast<Int64>(seq.b) * p.k_len;
-    return row_of(first, key, before + key);
-  }
-}
 
 __device__ inline float scale_of(const LatentRow& row, int column) {
   const int number = column / kLatents.columns_of_scale;
