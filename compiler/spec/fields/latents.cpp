@@ -45,6 +45,13 @@ Result<void> check_latents(const AttentionSpec& spec) {
                     "two out",
                     format));
   }
+  if (spec.rope != Rope::none) {
+    return refuse(
+        "rope",
+        fmt::format("it turns the first columns of a row, and those of kv={} that turn are its last; rotate Q and "
+                    "new keys before the call",
+                    format));
+  }
   constexpr int kLeastAlignment = size_of(Dtype::F32);
   if (spec.align_bytes < kLeastAlignment) {
     return refuse("bytes", fmt::format("{} is below {}, the size of a scale of kv={}; use bytes={}", spec.align_bytes,
