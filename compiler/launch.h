@@ -15,6 +15,7 @@ namespace flashjit {
 struct CallSizes {
   std::int64_t batch = 0, q_len = 0, k_len = 0;
   std::int64_t q_tokens = 0, k_tokens = 0;  // of all sequences together
+  std::int64_t k_rows = 0;                  // that K has: k_tokens, or those of all its pages
 };
 
 // Teams: clusters of blocks that have items with all of their keys to themselves. The blocks of a team run at the same

@@ -42,9 +42,11 @@ struct Plan {
   std::vector<WorkspaceBuffer> workspace;  // what they pass on
   int rotated_q = -1;                      // of these the one that `launches` find Q in; none: Q is as given
   int value_rows = -1;                     // the one that they find rows of V in; none: V is as given
+  int wide_rows = -1;                      // the one that they find rows of K in; none: K is as given
   int block_states = -1;                   // the one that has the states of blocks, the last parameter of `spec`
   int tile_lists = -1;                     // the one that has lists of tiles; none: tiles are those of ranges
   bool reads_columns = false;              // `launches` read V^T as v_transposed has it, and need no rows
+  bool reads_latent_rows = false;          // `launches` read rows of latents as memory has them, and need no wide ones
   std::vector<OperandMap> maps;            // of what TMA copies, for the launches that take tensor maps
   std::vector<InputMap> input_maps;        // of what TMA copies of the tensors of the score
   HeadGroupRule head_groups;               // how many heads are worked on together

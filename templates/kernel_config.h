@@ -7,6 +7,11 @@ namespace flashjit {
 // Every enum is a byte: the host keeps hundreds of schedules. compiler/spec/config_words.h has the words of each.
 enum class Element : unsigned char { f16, bf16, f32, f8 };     // f8: e4m3 or e5m2, as memory has them
 enum class Narrow : unsigned char { none, e4m3, e5m2, int8 };  // elements of 8 bits that memory has
+enum class CacheFormat : unsigned char {
+  elements,
+  latent656,
+  latent584
+};  // rows of K: latents/rows.h has those of bytes
 enum class Lse : unsigned char { none, ln, log2 };
 enum class Sequences : unsigned char { dense, packed };           // packed: one after the other, offsets on the device
 enum class Rope : unsigned char { none, half, interleaved };      // which columns are a pair that rotates
@@ -90,8 +95,11 @@ struct KernelConfig {
   Element element = Element::bf16;  // of products: Q, K and V are widened to it where memory has elements of 8 bits
   Narrow queries = Narrow::none;    // not none: Q has elements of 8 bits, and scales
   Narrow cache = Narrow::none;      // not none: K and V have elements of 8 bits; they do where Q does
-  Narrow results = Narrow::none;    // quantize: elements of y
-  Element output = Element::bf16;   // O
+  CacheFormat cache_format =
+      CacheFormat::elements;       // not elements: K has rows of bytes (latents/rows.h), whose numbers are
+                                   // those of `element` once they are widened; `cache` is none
+  Narrow results = Narrow::none;   // quantize: elements of y
+  Element output = Element::bf16;  // O
   Element output_dq = Element::bf16, output_dk = Element::bf16, output_dv = Element::bf16;  // of backward
   int head_dim_qk = 0;
   int head_dim_v = 0;

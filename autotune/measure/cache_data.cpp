@@ -6,6 +6,8 @@
 #include <numeric>
 #include <random>
 
+#include "autotune/measure/latent_data.h"
+
 namespace flashjit {
 namespace {
 
@@ -174,7 +176,9 @@ void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTe
     }
   }
   for (std::size_t row = 0; row < used.size(); ++row) {
-    if (!used[row]) std::memset(tensor.bytes.data() + row * row_bytes, 0xff, row_bytes);
+    if (used[row]) continue;
+    if (has_latent_rows(spec)) poison_latent(tensor, spec, static_cast<std::int64_t>(row));
+    else std::memset(tensor.bytes.data() + row * row_bytes, 0xff, row_bytes);
   }
 }
 

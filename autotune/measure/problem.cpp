@@ -10,7 +10,9 @@
 
 #include "autotune/measure/cache_data.h"
 #include "autotune/measure/gradient_data.h"
+#include "autotune/measure/latent_data.h"
 #include "autotune/measure/random_data.h"
+#include "compiler/spec/config_words.h"
 #include "compiler/spec/operands.h"
 #include "compiler/spec/spec_names.h"
 #include "runtime/launch/arguments.h"
@@ -181,6 +183,7 @@ class Builder {
     if (tensor.role == Role::Prefix) return set_ints(tensor, {drawn_prefix(spec_, shape_)});
     if (tensor.role == Role::Angles) return set_angles(tensor);
     if (tensor.role == Role::Number) return set_number(tensor, number(tensor.name));
+    if (has_latent_rows(spec_) && tensor.name == "k") return set_latents(tensor, spec_, seed_);
     fill_random(tensor, seed_);
     if (tensor.role == Role::Scales) set_scales(tensor, spec_);
   }
@@ -264,10 +267,10 @@ Result<void> check_shapes_logits(const AttentionSpec& spec, const InputFiles& in
   }
   if (inputs.files.contains("q") || inputs.files.contains("k"))
     return invalid("--data: it says what q and k are drawn like; leave it out, or both files");
-  if (!has_scaled_keys(spec)) return {};
+  if (!has_scaled_keys(spec) && !has_latent_rows(spec)) return {};
   return invalid(
       fmt::format("--data: logits are shaped by elements of k, which kv={} would round; leave one of them out",
-                  name(spec.kv_dtype)));
+                  has_latent_rows(spec) ? word(spec.cache_format) : name(spec.kv_dtype)));
 }
 
 }  // namespace

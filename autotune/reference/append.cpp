@@ -58,6 +58,7 @@ std::string Problem::wrong_row(const char* name, const Tensor& cache, const RowI
 }
 
 std::string Problem::wrong_append(const RowId& token) const {
+  if (has_latent_rows(*spec_)) return wrong_latent(token);
   const Tensor& k_new = arguments_->params.at("k_new");
   std::vector<double> k = elements(k_new, query_offset(k_new, token), spec_->d_qk);
   double size = 0;

@@ -228,6 +228,7 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
       for (int i = 0; i < width; ++i) out[k * width + i] = load_float(dtype_of(tensor), tensor.data, at + i * step);
     }
   };
+  if (has_latent_rows(*spec_)) return latents(b);
   gather(arguments_->k, spec_->d_qk, kv.k);
   if (spec_->compute) turn_keys(*spec_, *arguments_, kv.k);  // a cache holds keys that have turned
   gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);

@@ -18,6 +18,7 @@
 #include "flashjit/flashjit.hpp"
 #include "autotune/reference/arithmetic.h"
 #include "autotune/reference/dropout.h"
+#include "autotune/reference/latents.h"
 #include "autotune/reference/semantics.h"
 
 namespace flashjit::reference {
@@ -92,6 +93,7 @@ class Problem {
   KeysValues keys_values(std::int64_t b, std::int64_t hk) const;
   // The keys of a row, in the order in which they are added up: all of its sequence, or those in its list that there are.
   std::vector<std::int64_t> keys_of(const RowId& row) const;
+  KeysValues latents(std::int64_t b) const;  // the same of a cache whose rows are bytes
   std::int64_t kv_head(std::int64_t h) const { return h / (spec_->heads_q / spec_->heads_kv); }
 
   ExactRow exact(const RowId& row, const KeysValues& kv) const;
@@ -130,6 +132,8 @@ class Problem {
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
                         double size, float scale) const;
+  std::string wrong_latent(const RowId& token) const;
+  LatentRow latent_row_of(std::int64_t b, std::int64_t k) const;
   // How far elements in doubt move the product of a query and a key.
   double doubt(const RowId& row, std::int64_t k, const std::vector<double>& query, const float* key) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;

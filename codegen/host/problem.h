@@ -15,6 +15,11 @@ struct Sequence {
   std::int64_t q_len = 0, k_len = 0;
 };
 
+// A key among those of K: in pages the page, else the sequence, or nothing where all are packed; and which token of it.
+struct KeyPlace {
+  std::int64_t block = 0, token = 0;
+};
+
 // This class holds what all kinds of kernel know about a call's tensors.
 class Problem {
  public:
@@ -53,6 +58,10 @@ class Problem {
   // Where the rows of keys first..first + count - 1 lie.
   void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
     find_rows(params_.k, params_.k_stride, b, hk, first, count, key_element_, rows);
+  }
+  KeyPlace place(std::int64_t b, std::int64_t key) const {
+    if (page_size_ > 0) return {page_of(b, key), key % page_size_};
+    return {packed_keys_ ? 0 : b, sequence(b).k_first + key};
   }
   // The columns of V lie v_step() elements apart.
   void v_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {

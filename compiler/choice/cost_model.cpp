@@ -13,6 +13,7 @@
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_parts.h"
 #include "compiler/launches/values.h"
+#include "compiler/launches/wide_rows.h"
 
 namespace flashjit {
 
@@ -124,8 +125,8 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
            of_queries * spec.d_qk * size_of(spec.out_dq) +
            of_keys * (spec.d_qk * size_of(spec.out_dk) + spec.d_v * size_of(spec.out_dv));
   }
-  const double read = b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) +
-                      b * k * spec.heads_kv * cached_dims(spec) * size_of(spec.kv_dtype);
+  const double read =
+      b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) + b * k * static_cast<double>(cached_bytes(spec));
   return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
 }
 
@@ -171,6 +172,7 @@ Prediction predict(const Problem& problem, const Schedule& schedule, const Shape
   Prediction p = schedule.family->predict(problem, schedule, shape, work);
   double before = append_us(problem.spec, problem.target, shape);
   if (schedule.transpose != Transpose::launch) before += value_rows_us(problem.spec, problem.target, shape);
+  before += wide_rows_us(problem.spec, problem.target, shape);
   p.latency += before;
   p.total += before;
   return p;
@@ -274,8 +276,7 @@ Roofline roofline(const Plan& plan, const Shape& of_call) {
   r.textbook_intensity = r.textbook_bytes > 0 ? r.flops / r.textbook_bytes : 0;
   r.balance_point = plan.schedule.family->matrix_rate(plan.target) * plan.target.clock_ghz * 1e9 *
                     plan.target.sm_count / (plan.target.memory_tbs * 1e12);
-  if (attends(spec))
-    r.kv_cache_bytes_per_token = static_cast<double>(spec.heads_kv) * cached_dims(spec) * size_of(spec.kv_dtype);
+  if (attends(spec)) r.kv_cache_bytes_per_token = static_cast<double>(cached_bytes(spec));
   r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(of_call.k_len);
   r.predicted = predict(problem, plan.schedule, shape, work);
   const Prediction& p = r.predicted;

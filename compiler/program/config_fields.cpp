@@ -97,6 +97,7 @@ constexpr std::array kOfProblem = with_flags(std::array{
     field<&C::element>("element", [](C& c, const S& s) { c.element = element_of(s.dtype); }, in_every_spec),
     field<&C::queries>("queries", [](C& c, const S& s) { c.queries = narrow_of(s.dtype); }),
     field<&C::cache>("cache", [](C& c, const S& s) { c.cache = narrow_of(s.kv_dtype); }),
+    field<&C::cache_format>("cache_format", [](C& c, const S& s) { c.cache_format = s.cache_format; }),
     field<&C::results>("results", [](C& c, const S& s) { c.results = narrow_of(s.out_dtype); }),
     field<&C::output>("output", [](C& c, const S& s) { if (!is_backward(s)) c.output = element_of(s.out_dtype); }, writes_output),
     field<&C::output_dq>("output_dq", [](C& c, const S& s) { if (is_backward(s)) c.output_dq = element_of(s.out_dq); }, is_backward),

@@ -22,6 +22,8 @@ inline constexpr WordTable<4> kWords<Element> = {"Element", {"f16", "bf16", "f32
 template <>
 inline constexpr WordTable<4> kWords<Narrow> = {"Narrow", {"none", "e4m3", "e5m2", "int8"}};
 template <>
+inline constexpr WordTable<3> kWords<CacheFormat> = {"CacheFormat", {"elements", "latent656", "latent584"}};
+template <>
 inline constexpr WordTable<3> kWords<Lse> = {"Lse", {"none", "ln", "log2"}};
 template <>
 inline constexpr WordTable<2> kWords<Sequences> = {"Sequences", {"dense", "packed"}};

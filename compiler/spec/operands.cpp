@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "templates/latents/rows.h"
+
 namespace flashjit {
 
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
@@ -34,7 +36,8 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
                                                  "as many as block_index",
                                                  "as many as full_index",
                                                  "keys of a list in the spec",
-                                                 "it is one number"};
+                                                 "it is one number",
+                                                 "bytes of a row in the spec's kv"};
   return kMeanings[static_cast<std::size_t>(dim)];
 }
 
@@ -50,12 +53,14 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
     case Dim::ListHeads: return spec.blocks.heads;
     case Dim::Selected: return spec.selected;
     case Dim::One: return 1;
+    case Dim::RowBytes: return has_latent_rows(spec) ? latent_rows(spec.cache_format).row_bytes : -1;
     default: return -1;
   }
 }
 
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
   const auto dim_of = [&](Dim dim) {
+    if (dim == Dim::DQk && operand.is_in_bytes_of(spec)) return Dim::RowBytes;
     return operand.rows && (dim == Dim::Queries || dim == Dim::Keys) ? operand.rows(spec) : dim;
   };
   const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim, dim_of) > 0; };

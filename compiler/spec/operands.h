@@ -43,9 +43,10 @@ enum class Dim {
   Listed,
   ListedFull,
   Selected,
-  One
+  One,
+  RowBytes
 };
-inline constexpr std::size_t kDims = 24;
+inline constexpr std::size_t kDims = 25;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
@@ -83,10 +84,12 @@ struct Operand {
   bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
   bool (*is_updated)(const AttentionSpec& spec) = nullptr;  // null: in no spec. An input that calls write to as well
   bool (*is_read)(const AttentionSpec& spec) = nullptr;     // null: in no spec. An output of others that these read
-  bool (*turns)(const AttentionSpec& spec) = nullptr;       // null: in no spec. Then tokens lie along rows, heads first
-  std::string_view absent = {};                             // if it is not and yet given: "NAME: given, and" this
-  bool has_field = true;                                    // of Arguments; else a call gives it by its name
-  bool optional = false;                                    // a call may leave it out
+  bool (*in_bytes)(const AttentionSpec& spec) =
+      nullptr;  // null: in no spec. Then its rows are bytes of a format of latents
+  bool (*turns)(const AttentionSpec& spec) = nullptr;  // null: in no spec. Then tokens lie along rows, heads first
+  std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
+  bool has_field = true;                               // of Arguments; else a call gives it by its name
+  bool optional = false;                               // a call may leave it out
   bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
   Dim (*rows)(const AttentionSpec& spec) = nullptr;       // instead of the dimension of queries or keys in `dims`
   bool aligned = false;                                   // as the spec says; else to its elements, or
@@ -104,8 +107,10 @@ struct Operand {
     return role == OperandRole::Output && !(is_read && is_read(spec));
   }
   bool written_by(const AttentionSpec& spec) const { return is_output_of(spec) || updated_by(spec); }
+  bool is_in_bytes_of(const AttentionSpec& spec) const { return in_bytes && in_bytes(spec); }
   // An operand that another operation has written is of that one's dtype.
   Dtype dtype_of(const AttentionSpec& spec) const {
+    if (is_in_bytes_of(spec)) return Dtype::U8;
     if (!dtype) return always_dtype;
     return is_read && is_read(spec) ? spec.dtype : spec.*dtype;
   }
@@ -144,7 +149,7 @@ inline constexpr std::array kOperands = {
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::q_stride},
     Operand{.name = "k", .what = "Keys", .dtype = &AttentionSpec::kv_dtype,
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = attends, .is_updated = appends,
-            .absent = kOfAttention, .aligned = true,
+            .in_bytes = has_latent_rows, .absent = kOfAttention, .aligned = true,
             .pointer = offsetof(KernelParams, k),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::k_stride},
     Operand{.name = "v", .what = "Values", .dtype = &AttentionSpec::kv_dtype,

@@ -15,6 +15,7 @@
 #include "compiler/spec/fields/dropout.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/fields/gradients.h"
+#include "compiler/spec/fields/latents.h"
 #include "compiler/spec/fields/narrow.h"
 #include "compiler/spec/operands.h"
 #include "compiler/spec/fields/outputs.h"
@@ -25,6 +26,7 @@
 #include "compiler/spec/whole_numbers.h"
 #include "compiler/spec/operations/without_keys.h"
 #include "templates/dropout.h"
+#include "templates/latents/rows.h"
 
 namespace flashjit {
 
@@ -123,7 +125,7 @@ Result<void> check_dtypes(const AttentionSpec& spec) {
   }
   if (!is_float(spec.kv_dtype) && spec.kv_dtype != Dtype::I8) {
     return invalid(fmt::format("kv: {} is no type of a tensor that is computed with; use one of {}",
-                               name(spec.kv_dtype), join(kCacheDtypeNames)));
+                               name(spec.kv_dtype), join(kCacheNames)));
   }
   return check_out(spec);
 }
@@ -187,6 +189,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_append(spec));
   FLASHJIT_TRY(check_scales(spec));
   FLASHJIT_TRY(check_transposed(spec));
+  FLASHJIT_TRY(check_latents(spec));
   FLASHJIT_TRY(check_scale(spec));
   FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_blocks(spec));
@@ -398,6 +401,12 @@ double AttentionSpec::effective_scale() const {
   return scale != 0 ? scale : 1.0 / std::sqrt(static_cast<double>(d_qk));
 }
 
+std::int64_t cached_bytes(const AttentionSpec& spec) {
+  const int of_head =
+      has_latent_rows(spec) ? latent_rows(spec.cache_format).row_bytes : cached_dims(spec) * size_of(spec.kv_dtype);
+  return std::int64_t{spec.heads_kv} * of_head;
+}
+
 VariableRanges variable_ranges(const AttentionSpec& spec) {
   VariableRanges ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
   // A pin of lengths that differ is that of the longest one.
@@ -416,6 +425,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 std::string print(const AttentionSpec& spec) {
   std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
   if (spec.kv_dtype != spec.dtype) out += fmt::format(" kv={}", name(spec.kv_dtype));
+  if (has_latent_rows(spec)) out += fmt::format(" kv={}", word(spec.cache_format));
   if (spec.compute) out += fmt::format(" compute={}", name(*spec.compute));
   if (const std::string dtypes = print_out(spec); dtypes != name(usual_out(spec))) out += " out=" + dtypes;
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));

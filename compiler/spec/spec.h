@@ -44,6 +44,8 @@ struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge | quantize
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
+  CacheFormat cache_format = CacheFormat::elements;  // kv=latent656 | latent584: K has rows of bytes, whose numbers,
+                                                     // widened, are of kv_dtype, the dtype
   std::optional<Dtype> compute;              // compute=e4m3 | e5m2: Q, K and V are rounded to it first
   Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
   Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
@@ -129,6 +131,8 @@ inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
 inline bool has_scaled_queries(const AttentionSpec& spec) { return size_of(spec.dtype) == 1; }
 inline bool has_scaled_keys(const AttentionSpec& spec) { return size_of(spec.kv_dtype) == 1; }
+// Has K rows of bytes, in one of the formats of latents (templates/latents/rows.h)? They have scales of their own.
+inline bool has_latent_rows(const AttentionSpec& spec) { return spec.cache_format != CacheFormat::elements; }
 // Are Q, K and V rounded to elements of 8 bits first, by launches of their own (compiler/narrowing.h)?
 inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value(); }
 // Are there several scales for the keys of a sequence?
@@ -143,6 +147,9 @@ inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) 
 
 // The elements that a cache holds of a token and KV head: K, and V where that is not a part of it.
 inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_in_k ? 0 : spec.d_v); }
+
+// The bytes that a cache takes for a token, of all its KV heads.
+std::int64_t cached_bytes(const AttentionSpec& spec);
 
 // Does every sequence have lengths of its own, which lie on the device?
 inline bool has_own_q_lens(const AttentionSpec& spec) { return is_packed(spec); }

@@ -19,8 +19,9 @@ inline constexpr std::array<std::string_view, 5> kTensorDtypeNames = {"fp16", "b
 inline constexpr std::array<std::string_view, 3> kWideDtypeNames = {"fp16", "bf16", "fp32"};
 // Dtypes of 8 bits that products are computed from, or that rows are rounded to.
 inline constexpr std::array<std::string_view, 2> kNarrowDtypeNames = {"e4m3", "e5m2"};
-// The dtypes of K and V.
-inline constexpr std::array<std::string_view, 6> kCacheDtypeNames = {"fp16", "bf16", "fp32", "e4m3", "e5m2", "int8"};
+// The dtypes of K and V, and formats of rows that have several (templates/latents/rows.h).
+inline constexpr std::array<std::string_view, 8> kCacheNames = {"fp16", "bf16", "fp32",      "e4m3",
+                                                                "e5m2", "int8", "latent656", "latent584"};
 // The dtypes of parameters, and all of them.
 inline constexpr std::array<std::string_view, 7> kParamDtypeNames = {"fp16", "bf16", "fp32", "i32", "i64", "u32", "u8"};
 inline constexpr auto kDtypeNames = [] {

@@ -283,8 +283,13 @@ Result<void> parse_text(const Word& word, std::string& field) {
 Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   const std::string_view key = word.key;
   if (key == "kv") {
-    const std::array shown = {name(spec.dtype), kCacheDtypeNames[3], kCacheDtypeNames[4], kCacheDtypeNames[5]};
-    FLASHJIT_ASSIGN(dtype, read_dtype(key, word.value, kCacheDtypeNames, shown));
+    const auto& formats = Words<CacheFormat>::values;
+    if (const auto at = std::find(formats.begin() + 1, formats.end(), word.value); at != formats.end()) {
+      spec.cache_format = static_cast<CacheFormat>(at - formats.begin());  // `elements` is no word of a spec
+      return {};
+    }
+    const std::array shown = {name(spec.dtype), kCacheNames[3], kCacheNames[4], kCacheNames[5]};
+    FLASHJIT_ASSIGN(dtype, read_dtype(key, word.value, kCacheNames, shown));
     spec.kv_dtype = dtype;
     return {};
   }

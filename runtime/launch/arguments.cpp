@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "runtime/launch/tensor_maps.h"
+#include "templates/latents/rows.h"
 
 namespace flashjit {
 namespace {
@@ -37,6 +38,14 @@ Result<Int64> whole_number(const ParamView& param) {
     return static_cast<Int64>(param.scalar);
   return invalid(fmt::format("scalars.{}: {} is no whole number up to {:.0f}; give larger ones in params, as i64 [1]",
                              param.name, param.scalar, kLargestExact));
+}
+
+// How many of the last dimensions lie without gaps: columns, or the tokens, head and bytes of a page of latents.
+int contiguous_dims(const Operand& operand, const AttentionSpec& spec) {
+  if (operand.is_in_bytes_of(spec) && latent_rows(spec.cache_format).scales_behind_page) return 3;
+  if (operand.aligned) return 1;
+  const bool any = operand.strides_kind == OperandStrides::Table || operand.strides_kind == OperandStrides::Parts;
+  return any || operand.repeats ? 0 : 1;
 }
 
 }  // namespace
@@ -71,19 +80,18 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
     Row& row = rows_[i];
     row.wanted = operand.belongs_to(spec_);
     row.axes = axes_of(operand, spec_);
-    row.rule = {
-        .name = operand.name,
-        .dtype = operand.dtype_of(spec_),
-        .rank = row.axes.rank,
-        .output = operand.written_by(spec_),
-        .contiguous_last = operand.aligned || (operand.strides_kind != OperandStrides::Table &&
-                                               operand.strides_kind != OperandStrides::Parts && !operand.repeats),
-        .align_bytes = !gpu_               ? 0
-                       : operand.aligned   ? spec_.align_bytes
-                       : operand.alignment ? operand.alignment(spec_)
-                                           : 0,
-        .place = place(),
-        .ordinal = ordinal_};
+    row.rule = {.name = operand.name,
+                .dtype = operand.dtype_of(spec_),
+                .any_bytes = operand.is_in_bytes_of(spec_),
+                .rank = row.axes.rank,
+                .output = operand.written_by(spec_),
+                .contiguous = contiguous_dims(operand, spec_),
+                .align_bytes = !gpu_               ? 0
+                               : operand.aligned   ? spec_.align_bytes
+                               : operand.alignment ? operand.alignment(spec_)
+                                                   : 0,
+                .place = place(),
+                .ordinal = ordinal_};
   }
   for (std::size_t i = 0; i < kDims; ++i) extents_[i] = extent_of(static_cast<Dim>(i), spec_);
   for (const Param& param : given_params(spec_)) {
@@ -91,7 +99,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                             .group = "params.",
                             .dtype = param.dtype,
                             .rank = param.rank,
-                            .contiguous_last = false,
+                            .contiguous = 0,
                             .place = place(),
                             .ordinal = ordinal_});
   }
@@ -102,7 +110,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
     gradient_rules_.push_back({.dtype = Dtype::F32,
                                .rank = std::max(param.rank, 1),
                                .output = true,
-                               .contiguous_last = false,
+                               .contiguous = 0,
                                .place = place(),
                                .ordinal = ordinal_});
   }
@@ -332,6 +340,7 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
       is_packed(spec_) || spec_.layout != Layout::Packed;  // packed queries with lists are those of one
   sizes = {has_batch ? extent(Dim::Batch) : 1, extent(Dim::Queries), keys, extent(Dim::Queries), keys};
   if (!has_packed_keys(spec_)) sizes.k_tokens = std::min(sizes.k_len, SizeBound::kLargest) * sizes.batch;
+  sizes.k_rows = is_paged(spec_) ? extent(Dim::Pages) * spec_.page_size : sizes.k_tokens;
   if (!is_packed(spec_)) {
     if (call.max_q_len != 0 || call.max_k_len != 0)
       return invalid(fmt::format("max_{}_len: {}, and no sequence is packed: the shapes say the lengths; leave it 0",

@@ -9,12 +9,8 @@
 namespace flashjit {
 namespace {
 
-constexpr TensorRule kKept{.name = "kept",
-                           .dtype = Dtype::U8,
-                           .rank = 4,
-                           .output = true,
-                           .contiguous_last = false,
-                           .place = TensorView::Place::Host};
+constexpr TensorRule kKept{
+    .name = "kept", .dtype = Dtype::U8, .rank = 4, .output = true, .contiguous = 0, .place = TensorView::Place::Host};
 
 }  // namespace
 

@@ -154,6 +154,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   for (const Entry& entry : before_) FLASHJIT_TRY(start(entry));
   if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
   if (value_rows_ >= 0) use_value_rows(params, sizes, buffers[static_cast<std::size_t>(value_rows_)]);
+  if (wide_rows_ >= 0) use_wide_rows(params, sizes, buffers[static_cast<std::size_t>(wide_rows_)]);
   if (!maps_.empty()) {
     FLASHJIT_TRY(encode_operands(*gpu_.driver, maps_, params, sizes, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, input_maps_, call, params, maps));
@@ -170,6 +171,13 @@ void GpuKernel::use_value_rows(KernelParams& params, const CallSizes& sizes, voi
   const Int64 head = value_row_bytes(config_), token = head * config_.heads_kv;
   params.v = rows;
   params.v_stride = {.batch = sizes.k_len * token, .head = head, .token = token};
+}
+
+void GpuKernel::use_wide_rows(KernelParams& params, const CallSizes& sizes, void* rows) const {
+  const Int64 row = config_.head_dim_qk;
+  params.k = params.v = rows;
+  params.k_stride = {.batch = (config_.page_size > 0 ? config_.page_size : sizes.k_len) * row, .head = 0, .token = row};
+  params.v_stride = params.k_stride;
 }
 
 void GpuKernel::use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const {

@@ -24,6 +24,7 @@ class RunnableKernel : public Kernel {
         checker_(plan, ordinal),
         rotated_q_(plan.rotated_q),
         value_rows_(plan.value_rows),
+        wide_rows_(plan.wide_rows),
         block_states_(plan.block_states),
         tile_lists_(plan.tile_lists),
         last_param_(std::max<std::size_t>(plan.spec.params.size(), 1) - 1) {}
@@ -40,8 +41,8 @@ class RunnableKernel : public Kernel {
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
   const Facts facts_;
   const ArgumentChecker checker_;
-  const int rotated_q_, value_rows_, block_states_, tile_lists_;  // their buffers, as in the plan
-  const std::size_t last_param_;                                  // which `block_states_` is for
+  const int rotated_q_, value_rows_, wide_rows_, block_states_, tile_lists_;  // their buffers, as in the plan
+  const std::size_t last_param_;                                              // which `block_states_` is for
 };
 
 class GpuKernel : public RunnableKernel {
@@ -63,8 +64,9 @@ class GpuKernel : public RunnableKernel {
   bool has_blocks(const CallSizes& sizes) const;
   Result<void> launch(const Entry& entry, CuStream stream, int blocks, KernelParams& params, TensorMaps& maps,
                       ArgumentChecker::Buffers& buffers) const;
-  // These functions put memory of the workspace in place of the call's Q or V, for the family's launches.
+  // These functions put memory of the workspace in place of the call's Q, K or V, for the family's launches.
   void use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
+  void use_wide_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;          // in the order of their launches
   ResidentClusters resident_ = {};      // of the one of teams

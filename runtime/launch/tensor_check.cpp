@@ -104,7 +104,7 @@ Result<void> check_alignment(const TensorView& tensor, const Dimensions& d, cons
                                rule.name, element, name(rule.dtype)));
   }
   std::int64_t bits = address | wanted;
-  const int rows = rule.contiguous_last ? d.rank - 1 : d.rank;  // dimensions that lead from one to another
+  const int rows = d.rank - rule.contiguous;  // dimensions that lead from one to another
   for (int i = 0; i < rows; ++i) {
     if (d.size[i] > 1) bits |= d.stride[i] * element;
   }
@@ -118,11 +118,26 @@ Result<void> check_alignment(const TensorView& tensor, const Dimensions& d, cons
   return {};
 }
 
+Result<void> check_contiguous(const Dimensions& d, const TensorRule& rule) {
+  std::int64_t next = 1;
+  for (int i = d.rank - 1; i >= d.rank - rule.contiguous; --i) {
+    if (d.size[i] > 1 && d.stride[i] != next) {
+      const std::string which = rule.contiguous == 1 ? "the last dimension must be contiguous"
+                                                     : fmt::format("its last {} dimensions have no gaps", rule.contiguous);
+      return invalid(fmt::format("{}{}.strides[{}]: {}, {} (stride {}); pass a contiguous copy", rule.group, rule.name,
+                                 i, d.stride[i], which, next));
+    }
+    next *= d.size[i];
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule) {
   if (!tensor.given()) return invalid(fmt::format("{}{}: missing; this spec needs it", rule.group, rule.name));
-  if (tensor.dtype != name(rule.dtype)) {
+  const bool is_bytes = rule.any_bytes && tensor.dtype == name(Dtype::E4M3);
+  if (tensor.dtype != name(rule.dtype) && !is_bytes) {
     const std::string names = parse_dtype(tensor.dtype) ? "" : fmt::format("dtypes are called {}; ", join(kDtypeNames));
     return invalid(fmt::format("{}{}.dtype: '{}', must be {}; {}convert the tensor or change the spec", rule.group,
                                rule.name, tensor.dtype, name(rule.dtype), names));
@@ -137,12 +152,7 @@ Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule
   if (std::find(d.size, d.size + d.rank, 0) != d.size + d.rank) return d;
   d.bytes = (d.reach + 1) * size_of(rule.dtype);
   FLASHJIT_TRY(check_address(tensor, d, rule));
-  const int last = d.rank - 1;
-  if (rule.contiguous_last && d.size[last] > 1 && d.stride[last] != 1) {
-    return invalid(
-        fmt::format("{}{}.strides[{}]: {}, the last dimension must be contiguous (stride 1); pass a contiguous copy",
-                    rule.group, rule.name, last, d.stride[last]));
-  }
+  FLASHJIT_TRY(check_contiguous(d, rule));
   if (rule.output) FLASHJIT_TRY(check_no_overlap(d, rule));
   FLASHJIT_TRY(check_alignment(tensor, d, rule));
   return d;

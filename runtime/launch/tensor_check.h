@@ -23,9 +23,10 @@ struct TensorRule {
   std::string_view name;
   std::string_view group = {};  // "params."
   Dtype dtype = Dtype::F32;
+  bool any_bytes = false;  // with U8: elements of e4m3 are bytes, too
   int rank = 0;
   bool output = false;  // no two elements may share an address
-  bool contiguous_last = true;
+  int contiguous = 1;   // so many of the last dimensions lie without gaps
   int align_bytes = 0;  // 0: that of the element
   TensorView::Place place = TensorView::Place::Unknown;
   int ordinal = 0;

@@ -3,71 +3,14 @@
 // nothing of this. A thread has 16 bytes of a row: what takes time here is the way to memory and back, once.
 #pragma once
 
+#include "templates/append/latents.cuh"
 #include "templates/append/layout.h"
-#include "templates/append/narrow.cuh"
+#include "templates/append/numbers.cuh"
 #include "templates/cache_elements.cuh"
 #include "templates/kv_rows.cuh"
 #include "templates/append/rope.cuh"
 
 namespace flashjit::appending {
-
-using RowElement = Bits<config.element>;
-
-template <int copy_bytes>
-__device__ inline uint4 load_piece(const RowElement* from) {
-  static_assert(sizeof(RowElement) * kPieceColumns == sizeof(uint4));
-  if constexpr (copy_bytes == 16) {
-    return *reinterpret_cast<const uint4*>(from);
-  } else if constexpr (copy_bytes == 8) {
-    const uint2 low = reinterpret_cast<const uint2*>(from)[0], high = reinterpret_cast<const uint2*>(from)[1];
-    return make_uint4(low.x, low.y, high.x, high.y);
-  } else {
-    u32 words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if constexpr (copy_bytes == 4) {
-        words[i] = reinterpret_cast<const u32*>(from)[i];
-      } else {
-        words[i] = from[2 * i] | static_cast<u32>(from[2 * i + 1]) << 16;
-      }
-    }
-    return make_uint4(words[0], words[1], words[2], words[3]);
-  }
-}
-
-// ---- numbers ----
-
-struct Columns {
-  float of[kPieceColumns];
-};
-
-__device__ inline float float_of(RowElement bits) {
-  if constexpr (config.element == Element::bf16) return float_from_bf16(bits);
-  else return float_from_f16(bits);
-}
-
-__device__ inline Columns columns_of(uint4 piece) {
-  const u32 words[4] = {piece.x, piece.y, piece.z, piece.w};
-  Columns c;
-#pragma unroll
-  for (int i = 0; i < kPieceColumns; ++i) c.of[i] = float_of(static_cast<RowElement>(words[i / 2] >> i % 2 * 16));
-  return c;
-}
-
-__device__ inline uint4 piece_of(const Columns& c) {
-  constexpr Element kElement = config.element;
-  return make_uint4(pack<kElement>(c.of[0], c.of[1]), pack<kElement>(c.of[2], c.of[3]),
-                    pack<kElement>(c.of[4], c.of[5]), pack<kElement>(c.of[6], c.of[7]));
-}
-
-// The columns as a cache of 8 bits holds them.
-__device__ inline uint2 narrowed_piece(const Columns& c, float scale) {
-  u32 words[2] = {};
-#pragma unroll
-  for (int i = 0; i < kPieceColumns; ++i)
-    words[i / 4] |= narrowed<config.cache>(__fdiv_rn(c.of[i], scale)) << i % 4 * 8;
-  return make_uint2(words[0], words[1]);
-}
 
 // ---- rotation ----
 
@@ -173,12 +116,13 @@ __device__ inline float new_scale(const KernelParams& p, const float* scales, co
 
 __device__ inline void append_key(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
                                   int column) {
+  if constexpr (has_latent_rows(config)) return append_latent(p, seq, position, row, column);
   const Piece piece = load_rotating(row, column);
   if (position < 0) return;  // the cache has no room for it
   const auto append = [&](auto held) { append_piece(p, seq, position, p.k, p.k_stride, column, held); };
   if constexpr (is_scaled(config)) {
     const float scale = new_scale(p, p.scale_k, p.scale_k_stride, seq, position);
-    append(narrowed_piece(turned(p, piece, column, position), scale));
+    append(narrowed_piece<config.cache>(turned(p, piece, column, position), scale));
   } else {
     append(rotated(p, piece, column, position));
   }
@@ -189,7 +133,7 @@ __device__ inline void append_value(const KernelParams& p, const Sequence& seq, 
   if (position < 0) return;
   const auto append = [&](auto held) { append_piece(p, seq, position, p.v, p.v_stride, column, held); };
   if constexpr (is_scaled(config))
-    append(narrowed_piece(columns_of(piece), new_scale(p, p.scale_v, p.scale_v_stride, seq, position)));
+    append(narrowed_piece<config.cache>(columns_of(piece), new_scale(p, p.scale_v, p.scale_v_stride, seq, position)));
   else append(piece);
 }
 

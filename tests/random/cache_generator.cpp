@@ -13,7 +13,11 @@ namespace flashjit::testing_random {
 std::optional<Latent> draw_latent(std::uint64_t seed) {
   Random random(seed ^ 0x1a7e47);
   if (!random.chance(0.12)) return {};
-  if (random.chance(0.6)) return Latent{576, 512, random.pick({16, 16, 5, 32, 64, 128}), random.integer(1, 4)};
+  if (random.chance(0.6)) {
+    Latent latent{576, 512, random.pick({16, 16, 5, 32, 64, 128}), random.integer(1, 4)};
+    if (random.chance(0.25)) latent.d_qk = latent.d_v;
+    return latent;
+  }
   const auto eighth = random.integer(1, 40);
   return Latent{static_cast<int>(8 * eighth), static_cast<int>(8 * random.integer(1, eighth))};
 }

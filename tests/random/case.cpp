@@ -137,7 +137,8 @@ std::int64_t first_damaged_byte(const CaseTensor& tensor) {
 }
 
 std::int64_t first_changed_byte(const CaseTensor& tensor, const std::vector<std::uint8_t>& before) {
-  const std::size_t row_bytes = static_cast<std::size_t>(tensor.shape.back()) * element_bytes(tensor);
+  const std::int64_t elements = tensor.new_row_elements > 0 ? tensor.new_row_elements : tensor.shape.back();
+  const std::size_t row_bytes = static_cast<std::size_t>(elements) * element_bytes(tensor);
   std::vector<bool> owned(tensor.image.size(), false);
   for (const std::int64_t row : tensor.new_rows)
     std::fill_n(owned.begin() + static_cast<std::ptrdiff_t>(tensor.begin + row * element_bytes(tensor)), row_bytes,

@@ -29,6 +29,7 @@ struct CaseTensor {
   std::int64_t stray_front = 0, stray_back = 0;
   // An input in which a call writes these rows, and nothing else: where they begin, in elements, and how long they are.
   std::vector<std::int64_t> new_rows;
+  std::int64_t new_row_elements = 0;  // 0: the last dimension
   bool updated = false;
 
   std::int64_t elements() const;

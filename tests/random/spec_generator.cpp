@@ -15,6 +15,7 @@
 #include "tests/random/operations/dropout_generator.h"
 #include "tests/random/expression_generator.h"
 #include "tests/random/look_up_generator.h"
+#include "tests/random/operations/latent_generator.h"
 #include "tests/random/operations/prefix_generator.h"
 #include "tests/random/operations/select_generator.h"
 #include "tests/random/operations/transposed_generator.h"
@@ -487,13 +488,13 @@ class Generator {
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
   if (auto drawn = draw_without_keys(seed, options)) return *std::move(drawn);
-  return draw_selected(draw_transposed(draw_backward(Generator(seed, options).draw())));
+  return draw_selected(draw_latent_rows(draw_transposed(draw_backward(Generator(seed, options).draw()))));
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
   if (auto made = make_without_keys(seed, row)) return *std::move(made);
-  return take_transposed(take_backward(Generator(seed, {}).make(row)));
+  return take_latent_rows(take_transposed(take_backward(Generator(seed, {}).make(row))));
 }
 
 }  // namespace flashjit::testing_random

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "templates/latents/rows.h"
+
 namespace flashjit::replay {
 namespace {
 
@@ -146,13 +148,15 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   Arguments call;
   if (!attends(spec)) return without_keys(c, batch, q_tokens, placer, place);
   call.q = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
+  const Dtype key_dtype = has_latent_rows(spec) ? Dtype::U8 : spec.kv_dtype;
+  const int key_columns = has_latent_rows(spec) ? latent_rows(spec.cache_format).row_bytes : spec.d_qk;
   if (is_paged(spec)) {
     const std::int64_t line = (most(c.k_lens) + spec.page_size - 1) / spec.page_size, pages = line * batch;
-    call.k = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_qk});
+    call.k = placer.place(key_dtype, {pages, spec.page_size, spec.heads_kv, key_columns});
     if (!spec.v_in_k) call.v = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_v});
     call.params["block_table"] = placer.place(Dtype::I32, {batch, line});
   } else {
-    call.k = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_qk);
+    call.k = place(key_dtype, k_tokens, spec.heads_kv, key_columns);
     if (!spec.v_in_k) call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
     if (spec.v_transposed) call.v = placer.place(spec.kv_dtype, {batch, spec.heads_kv, spec.d_v, k_tokens});
   }

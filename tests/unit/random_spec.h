@@ -15,7 +15,8 @@ namespace flashjit {
 
 inline void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const std::string& text) {
   EXPECT_TRUE(a.operation == b.operation && a.dtype == b.dtype && a.kv_dtype == b.kv_dtype &&
-              a.out_dtype == b.out_dtype && a.out_dq == b.out_dq && a.out_dk == b.out_dk && a.out_dv == b.out_dv)
+              a.cache_format == b.cache_format && a.out_dtype == b.out_dtype && a.out_dq == b.out_dq &&
+              a.out_dk == b.out_dk && a.out_dv == b.out_dv)
       << text;
   EXPECT_TRUE(a.d_qk == b.d_qk && a.d_v == b.d_v && a.heads_q == b.heads_q && a.heads_kv == b.heads_kv) << text;
   EXPECT_TRUE(a.layout == b.layout && a.page_size == b.page_size && a.alignment == b.alignment) << text;
@@ -92,6 +93,7 @@ struct RandomSpec {
     if (!is_backward(s)) return computed(s);
     if (!is_backward(s)) return s;
     if (s.v_in_k) s.d_qk = s.d_v = 64;  // what bwd has not
+    s.cache_format = CacheFormat::elements;
     s.k_lens = s.v_in_k = s.max_logit = s.append = false;
     s.kv_dtype = s.dtype;
     s.scale_block = 0;
@@ -121,6 +123,10 @@ struct RandomSpec {
     if (s.v_in_k && below(2)) s.d_qk = 576, s.d_v = 8 * (1 + below(64));
     s.heads_kv = 1 + below(16);
     s.heads_q = s.heads_kv * (1 + below(8));
+    if (s.v_in_k && s.d_qk == 576 && s.dtype == Dtype::BF16 && s.kv_dtype == s.dtype) {
+      s.cache_format = CacheFormat::latent656;
+      s.d_v = 512, s.heads_kv = 1;
+    }
     s.layout = static_cast<Layout>(below(3));
     if (s.layout != Layout::Bhsd && below(3) == 0) s.page_size = 1 + below(512);
     s.k_lens = s.page_size > 0 || below(3) == 0;
@@ -138,12 +144,13 @@ struct RandomSpec {
     s.v_transposed = is_forward(s) && has_scaled_queries(s) && !s.v_in_k && s.page_size == 0 && below(2);
     s.linear_exp = has_scaled_queries(s) && below(2);
     s.append = s.alignment == Alignment::BottomRight && below(2) == 0;
-    if (s.append && below(2) == 0) draw_rope(s);
+    if (s.append && !has_latent_rows(s) && below(2) == 0) draw_rope(s);
     if (below(3) == 0) s.dropout = (2 + below(995)) / 1000.0;
     s.batch = bound();
     s.q_len = bound();
     s.k_len = bound();
-    s.align_bytes = s.dtype == Dtype::F32 || s.kv_dtype == Dtype::F32 ? 4 << below(3) : 2 << below(4);
+    s.align_bytes =
+        s.dtype == Dtype::F32 || s.kv_dtype == Dtype::F32 || has_latent_rows(s) ? 4 << below(3) : 2 << below(4);
     s.numerics = static_cast<Numerics>(below(3));
     return s;
   }

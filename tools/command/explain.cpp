@@ -19,6 +19,7 @@
 #include "runtime/store/output_file.h"
 #include "runtime/tuned/hint.h"
 #include "compiler/launches/values.h"
+#include "compiler/launches/wide_rows.h"
 #include "tools/command/commands.h"
 #include "tools/page/candidates.h"
 #include "tools/page/explain_page.h"
@@ -75,7 +76,7 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
   const FamilyRow& family = *plan.schedule.family;
   if (all)
     text += family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan) +
-            describe_block_states(plan) + describe_tile_lists(plan);
+            describe_wide_rows(plan) + describe_block_states(plan) + describe_tile_lists(plan);
   if (all && family.explain_tuned)
     text += family.explain_tuned(Problem(plan.spec, plan.target, plan.tiles), plan.schedule);
   const std::vector<std::string> notes = plan.all_notes();
@@ -95,7 +96,8 @@ CallSizes sizes_of(const Shape& shape) {
           .q_len = shape.q_len,
           .k_len = shape.k_len,
           .q_tokens = shape.b * shape.q_len,
-          .k_tokens = shape.b * shape.k_len};
+          .k_tokens = shape.b * shape.k_len,
+          .k_rows = shape.b * shape.k_len};
 }
 Footprint footprint(const Plan& plan, const Shape& shape) {
   const CallSizes sizes = sizes_of(shape);

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "codegen/host/before/latents.h"
 #include "codegen/host/problem.h"
 #include "codegen/host/rope.h"
 #include "codegen/host/workspace.h"
@@ -64,6 +65,12 @@ class AppendingKernel final : public HostKernel {
         copy_row(from.q(b, h, token), to.q(b, h, token), spec_.d_qk, spec_.dtype, 1, turner,
                  std::max<std::int64_t>(position, 0));
       if (position < 0) return;
+      if (has_latent_rows(spec_)) {
+        std::array<float, kMaxLatentDimQk> row;
+        for (int i = 0; i < spec_.d_qk; ++i) row[i] = reference::load_float(spec_.dtype, new_keys.q(b, 0, token), i);
+        LatentCache(spec_, params).store(from.place(b, position), row.data());
+        return;
+      }
       for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
         const void *k = nullptr, *v = nullptr;
         from.k_rows(b, hk, position, 1, &k);

@@ -7,7 +7,8 @@
 
 namespace flashjit::host {
 
-// A kernel that writes new rows of K and V, and looks at lists of blocks, if the spec says so, and then runs `attention`.
+// A kernel that writes new rows of K and V, widens rows of latents and looks at lists of blocks, if the spec says so, and then
+// runs `attention`.
 std::unique_ptr<HostKernel> prepared_kernel(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention);
 
 }  // namespace flashjit::host

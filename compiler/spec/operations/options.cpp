@@ -22,6 +22,7 @@ constexpr std::array kOptions = {
     Option{"narrow_q", "Q of 8 bits (e4m3, e5m2)", has_scaled_queries},
     Option{"narrow_kv", "K and V of 8 bits (kv=)",
            [](const AttentionSpec& s) { return has_scaled_keys(s) && !has_scaled_queries(s); }},
+    Option{"latent_rows", "rows of latents (kv=latent656, kv=latent584)", has_latent_rows},
     Option{"scales", "scales=block", [](const AttentionSpec& s) { return s.scale_block > 0; }},
     Option{"rope", "rope=", [](const AttentionSpec& s) { return s.rope != Rope::none; }},
     Option{"dropout", "dropout=", drops},

@@ -1,0 +1,123 @@
+#include "autotune/reference/latents.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "autotune/reference/reference.h"
+#include "compiler/spec/half.h"
+#include "fmt/format.h"
+
+namespace flashjit::reference {
+namespace {
+
+// Written apart from the table that kernels read.
+struct Format {
+  int narrow, of_scale, data_bytes;
+  bool exponents;  // scales are bytes, behind the data of a page
+};
+Format format_of(const AttentionSpec& spec) {
+  return spec.cache_format == CacheFormat::latent584 ? Format{448, 64, 448 + 128, true} : Format{512, 128, 512, false};
+}
+
+// The bf16 columns.
+std::uint8_t* wide(const Format& format, const LatentRow& row) {
+  return format.exponents ? row.data + format.narrow : row.scales + format.narrow / format.of_scale * sizeof(float);
+}
+
+float load_scale(const Format& format, const LatentRow& row, int number) {
+  if (format.exponents)
+    return row.scales[number] == 255 ? NAN : static_cast<float>(std::ldexp(1.0, row.scales[number] - 127));
+  float scale = 0;
+  std::memcpy(&scale, row.scales + number * sizeof scale, sizeof scale);
+  return scale;
+}
+
+void store_scale(const Format& format, const LatentRow& row, int number, float largest) {
+  const float scale = std::max(largest / 448.0f, std::numeric_limits<float>::min());
+  if (!format.exponents) {
+    std::memcpy(row.scales + number * sizeof scale, &scale, sizeof scale);
+    return;
+  }
+  int exponent = 0;  // the least power of two that is not below
+  const float fraction = std::frexp(scale, &exponent);
+  row.scales[number] = std::isinf(scale) ? 255 : static_cast<std::uint8_t>(exponent - (fraction == 0.5f ? 1 : 0) + 127);
+}
+
+}  // namespace
+
+LatentRow latent_row(const AttentionSpec& spec, std::uint8_t* begin, std::int64_t token, std::int64_t stride) {
+  const Format format = format_of(spec);
+  if (!format.exponents) return {begin + token * stride, begin + token * stride + format.narrow};
+  return {begin + token * format.data_bytes, begin + spec.page_size * std::int64_t{format.data_bytes} + token * 8};
+}
+
+float load_latent(const AttentionSpec& spec, const LatentRow& row, int column) {
+  const Format format = format_of(spec);
+  if (column >= format.narrow) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, wide(format, row) + (column - format.narrow) * sizeof bits, sizeof bits);
+    return bf16_to_float(bits);
+  }
+  return round_to(Dtype::BF16, e4m3_to_float(row.data[column]) * load_scale(format, row, column / format.of_scale));
+}
+
+void store_latents(const AttentionSpec& spec, const LatentRow& row, const float* numbers) {
+  const Format format = format_of(spec);
+  for (int first = 0; first < format.narrow; first += format.of_scale) {
+    float largest = 0;
+    for (int c = first; c < first + format.of_scale; ++c) largest = std::fmax(largest, std::fabs(numbers[c]));
+    store_scale(format, row, first / format.of_scale, largest);
+    const float scale = load_scale(format, row, first / format.of_scale);
+    for (int c = first; c < first + format.of_scale; ++c) row.data[c] = float_to_e4m3(numbers[c] / scale);
+  }
+  for (int c = format.narrow; c < spec.d_qk; ++c) {
+    const std::uint16_t bits = float_to_bf16(numbers[c]);
+    std::memcpy(wide(format, row) + (c - format.narrow) * sizeof bits, &bits, sizeof bits);
+  }
+}
+
+LatentRow Problem::latent_row_of(std::int64_t b, std::int64_t k) const {
+  const Tensor& tensor = arguments_->k;
+  const std::vector<std::int64_t> strides = strides_of(tensor);
+  const std::int64_t place = key_offset(tensor, b, 0, k);
+  if (!is_paged(*spec_)) return latent_row(*spec_, static_cast<std::uint8_t*>(tensor.data) + place, 0, 0);
+  const std::int64_t token = k % spec_->page_size;
+  return latent_row(*spec_, static_cast<std::uint8_t*>(tensor.data) + place - token * strides[1], token, strides[1]);
+}
+
+Problem::KeysValues Problem::latents(std::int64_t b) const {
+  KeysValues kv;
+  for (std::int64_t k = 0; k < k_len(b); ++k) {
+    const LatentRow row = latent_row_of(b, k);
+    for (int c = 0; c < spec_->d_qk; ++c) kv.k.push_back(load_latent(*spec_, row, c));
+    kv.v.insert(kv.v.end(), kv.k.end() - spec_->d_qk, kv.k.end() - spec_->d_qk + spec_->d_v);
+    kv.scale_k.push_back(1);
+    kv.scale_v.push_back(1);
+  }
+  return kv;
+}
+
+std::string Problem::wrong_latent(const RowId& token) const {
+  const Tensor& k_new = arguments_->params.at("k_new");
+  const std::vector<double> given = elements(k_new, query_offset(k_new, token), spec_->d_qk);
+  const std::vector<float> numbers(given.begin(), given.end());
+  std::array<std::uint8_t, 1024> memory = {};  // a page of one token, or more
+  AttentionSpec alone = *spec_;
+  alone.page_size = 1;
+  const LatentRow wanted = latent_row(alone, memory.data(), 0, 0),
+                  held = latent_row_of(token.b, token_position(token.b, token.q));
+  store_latents(*spec_, wanted, numbers.data());
+  for (int c = 0; c < spec_->d_qk; ++c) {
+    const float a = load_latent(*spec_, held, c), b = load_latent(*spec_, wanted, c);
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    return fmt::format("k holds {} instead of {} for {} of new token {} of batch {}, column {}", a, b, numbers[c],
+                       token.q, token.b, c);
+  }
+  return {};
+}
+
+}  // namespace flashjit::reference

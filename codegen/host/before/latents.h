@@ -1,0 +1,34 @@
+// A cache of latents on a processor (kv=latent656): its rows, as the attention of the same call reads them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "codegen/host/backend.h"
+#include "codegen/host/problem.h"
+#include "templates/latents/rows.h"
+
+namespace flashjit::host {
+
+// A kernel that widens the rows that sequences have, and then runs `attention` on these.
+std::unique_ptr<HostKernel> kernel_of_latents(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention);
+
+// The rows of one call. There is one KV head.
+class LatentCache {
+ public:
+  LatentCache(const AttentionSpec& spec, const KernelParams& params);
+  std::int64_t row_count() const { return row_count_; }  // in K, of all pages where it has pages
+  std::int64_t number_of(KeyPlace place) const { return place.block * rows_of_block_ + place.token; }
+  void widen(KeyPlace place, std::uint16_t* row) const;
+  // Rounds a row of numbers to what the cache holds.
+  void store(KeyPlace place, const float* row) const;
+
+ private:
+  unsigned char* block(KeyPlace place) const;
+  const KernelParams& params_;
+  const LatentRows rows_;
+  const int page_size_;
+  std::int64_t rows_of_block_, row_count_;
+};
+
+}  // namespace flashjit::host

@@ -1,0 +1,63 @@
+#include "compiler/spec/fields/latents.h"
+
+#include <fmt/format.h>
+
+#include "compiler/spec/config_words.h"
+#include "templates/latents/rows.h"
+
+namespace flashjit {
+
+Result<void> check_latents(const AttentionSpec& spec) {
+  if (!has_latent_rows(spec)) return {};
+  const LatentRows rows = latent_rows(spec.cache_format);
+  const std::string_view format = word(spec.cache_format);
+  const auto refuse = [&](std::string_view field, std::string_view why) {
+    return invalid(fmt::format("{}: {}", field, why));
+  };
+  if (!is_forward(spec)) {
+    return refuse("kv", fmt::format("{} is a cache that fwd reads; write kv=bf16, or leave it out", format));
+  }
+  if (spec.dtype != Dtype::BF16 || spec.kv_dtype != Dtype::BF16) {
+    return refuse("dtype", fmt::format("{} under kv={}, whose columns without a scale are bf16; write fwd bf16",
+                                       name(spec.dtype), format));
+  }
+  if (!spec.v_in_k)
+    return refuse("kv", fmt::format("V of {} is the first {} columns of K; add v_in_k", format, rows.head_dim_v));
+  if (spec.d_qk != rows.head_dim_qk || spec.d_v != rows.head_dim_v) {
+    return refuse("d",
+                  fmt::format("{}/{}, and rows of kv={} have {} columns, of which V is {}; write d={}/{}", spec.d_qk,
+                              spec.d_v, format, rows.head_dim_qk, rows.head_dim_v, rows.head_dim_qk, rows.head_dim_v));
+  }
+  if (spec.heads_kv != 1) {
+    return refuse("heads", fmt::format("{} KV heads, and all query heads share the rows of kv={}; write heads={}/1",
+                                       spec.heads_kv, format, spec.heads_q));
+  }
+  if (rows.scales_behind_page && !is_paged(spec)) {
+    return refuse(
+        "layout",
+        fmt::format("scales of kv={} lie behind the rows of a page, and there are none; write layout=paged(64)",
+                    format));
+  }
+  if (spec.shared_prefix) {
+    return refuse(
+        "shared_prefix",
+        fmt::format("parts of its keys are read by kernels that widen all rows of kv={} anew; leave one of the "
+                    "two out",
+                    format));
+  }
+  if (spec.rope != Rope::none) {
+    return refuse(
+        "rope",
+        fmt::format("it turns the first columns of a row, and those of kv={} that turn are its last; rotate Q and "
+                    "new keys before the call",
+                    format));
+  }
+  constexpr int kLeastAlignment = size_of(Dtype::F32);
+  if (spec.align_bytes < kLeastAlignment) {
+    return refuse("bytes", fmt::format("{} is below {}, the size of a scale of kv={}; use bytes={}", spec.align_bytes,
+                                       kLeastAlignment, format, kLeastAlignment));
+  }
+  return {};
+}
+
+}  // namespace flashjit

@@ -1,0 +1,49 @@
+// New rows of a cache of latents: a thread rounds eight columns, and finds their scale by itself.
+#pragma once
+
+#include "templates/append/narrow.cuh"
+#include "templates/append/numbers.cuh"
+#include "templates/latents/places.cuh"
+
+namespace flashjit::appending {
+
+// Stores the scale of columns up to `largest` in size if it is this thread's, and returns it. Infinity becomes NaN.
+__device__ inline float latent_scale(float largest, unsigned char* scales, int number, bool is_own) {
+  const float least = fmaxf(__fdiv_rn(largest, 448.0f), 0x1p-126f);
+  if constexpr (kLatents.scale == LatentScale::number) {
+    if (is_own) reinterpret_cast<float*>(scales)[number] = least;
+    return least;
+  } else {
+    const auto exponent = static_cast<unsigned char>((__float_as_uint(least) + 0x7fffff) >> 23);  // not below
+    if (is_own) scales[number] = exponent;
+    return __uint_as_float(latent_scale_bits(exponent));
+  }
+}
+
+__device__ inline void append_latent(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
+                                     int column) {
+  if (position < 0) return;  // the cache has no room for it
+  const LatentRow to = latent_row(p, seq, position);
+  if (!to.is_there) return;  // nobody else's page is written
+  auto* const data = const_cast<unsigned char*>(to.data);
+  const uint4 piece = load_piece<config.copy_bytes>(row + column);
+  if (column >= kLatents.narrow_columns) {
+    auto* const wide = reinterpret_cast<u32*>(data + kLatents.wide_at) + (column - kLatents.narrow_columns) / 2;
+    wide[0] = piece.x, wide[1] = piece.y, wide[2] = piece.z, wide[3] = piece.w;
+    return;
+  }
+  const int number = column / kLatents.columns_of_scale, first = number * kLatents.columns_of_scale;
+  float largest = 0;
+#pragma unroll 1
+  for (int c = first; c < first + kLatents.columns_of_scale; c += kPieceColumns) {
+    const Columns columns = columns_of(load_piece<config.copy_bytes>(row + c));
+#pragma unroll
+    for (int i = 0; i < kPieceColumns; ++i) largest = fmaxf(largest, fabsf(columns.of[i]));
+  }
+  const float scale = latent_scale(largest, const_cast<unsigned char*>(to.scales), number, column == first);
+  const uint2 narrow = narrowed_piece<Narrow::e4m3>(columns_of(piece), scale);
+  reinterpret_cast<u32*>(data + column)[0] = narrow.x;
+  reinterpret_cast<u32*>(data + column)[1] = narrow.y;
+}
+
+}  // namespace flashjit::appending

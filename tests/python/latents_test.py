@@ -1,0 +1,56 @@
+"""Caches of latents whose rows are bytes (kv=latent656, kv=latent584), filled by PyTorch as engines fill them."""
+
+from support import harness, refused
+from torch_support import Setting
+
+PAGE = 64
+
+
+def rows_of_656(torch, x):
+    """The pool of x, [rows, 576], and what its rows are worth."""
+    groups = x[:, :512].reshape(-1, 4, 128)
+    scale = groups.abs().amax(-1, keepdim=True) / 448
+    narrow, wide = (groups / scale).to(torch.float8_e4m3fn), x[:, 512:].bfloat16()
+    parts = narrow.reshape(-1, 512), scale.reshape(-1, 4), wide
+    pool = torch.cat([part.contiguous().view(torch.uint8) for part in parts], 1).view(-1, PAGE, 1, 656)
+    return pool, torch.cat([(narrow.float() * scale).reshape(-1, 512).bfloat16(), wide], 1)
+
+
+def rows_of_584(torch, x):
+    """The same of [rows, 512]. Scales lie behind a page, and pages further apart than they need."""
+    groups = x[:, :448].reshape(-1, 7, 64)
+    scale = torch.exp2(torch.ceil(torch.log2(groups.abs().amax(-1, keepdim=True) / 448)))
+    narrow, wide = (groups / scale).to(torch.float8_e4m3fn), x[:, 448:].bfloat16()
+    data = torch.cat([part.contiguous().view(torch.uint8) for part in (narrow.reshape(-1, 448), wide)], 1)
+    exponents = torch.nn.functional.pad(scale.reshape(-1, 7).log2().add(127).to(torch.uint8), (0, 1), value=255)
+    pages = x.shape[0] // PAGE
+    pool = torch.full((pages, PAGE * 584 + 64), 255, dtype=torch.uint8, device=x.device)
+    pool[:, :PAGE * 576] = data.view(pages, -1)
+    pool[:, PAGE * 576:PAGE * 584] = exponents.view(pages, -1)
+    return pool[:, :PAGE * 584].view(pages, PAGE, 1, 584), torch.cat([(narrow.float() * scale).reshape(-1, 448).bfloat16(), wide], 1)
+
+
+def test_rows_of_engines():
+    setting = Setting("bfloat16")
+    torch = setting.torch
+    engine = setting.flashjit.Engine("gpu" if setting.gpu else "host")
+    table = torch.tensor([[3, 1, 5], [0, 2, 4]], dtype=torch.int32, device=setting.device)
+    lengths = torch.tensor([150, 192], dtype=torch.int32, device=setting.device)
+    for name, d, fill in (("latent656", 576, rows_of_656), ("latent584", 512, rows_of_584)):
+        k, rows = fill(torch, torch.randn(6 * PAGE, d, device=setting.device))
+        q, = setting.tensors((2, 3, 16, d))
+        kernel = engine.prepare(f"fwd bf16 kv={name} d={d}/512 heads=16/1 layout=paged({PAGE}) v_in_k")
+        o = torch.empty(2, 3, 16, 512, dtype=torch.bfloat16, device=setting.device)
+        for pool in (k, k.view(torch.float8_e4m3fn)):
+            call = {"q": q, "k": pool, "o": o, "block_table": table, "k_lens": lengths}
+            kernel.run(**call)
+            for b in range(2):
+                keys = rows.view(6, PAGE, d)[table[b].long()].reshape(-1, d)[:lengths[b]].double()
+                weights = (torch.einsum("qhd,kd->hqk", q[b].double(), keys) / d ** 0.5).softmax(-1)
+                setting.close(o[b], torch.einsum("hqk,kd->qhd", weights, keys[:, :512]), name)
+        refused(setting.flashjit.InvalidError, ["k.dtype", "int8", "u8"], kernel.run, **{**call, "k": k.view(torch.int8)})
+        refused(setting.flashjit.InvalidError, [f"{k.shape[-1] - 8}, must be {k.shape[-1]}", "bytes of a row"], kernel.run, **{**call, "k": k[..., :-8].contiguous()})
+
+
+if __name__ == "__main__":
+    harness.main(globals())
