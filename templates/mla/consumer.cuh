@@ -82,6 +82,26 @@ struct ConsumerState {
     if (lane_id() == 0) arrive(shared.queries_empty());
   }
 
+  // Scores of keys whose rows are not there, for which zeros stand.
+  __device__ void hide_absent() {
+    const uint2 seen = shared.seen(kOwn);
+    if (uniform(seen.x & seen.y) == ~0u) return;
+    const u32 first = lane_id() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j)
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        const bool is_there = (j < 4 ? seen.x : seen.y) >> (j % 4 * 8 + first + c) & 1;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          if (!is_there) s[4 * j + 2 * h + c] = -kInfinity;
+      }
+  }
+  __device__ void score_and_hide(const Segment& segment, int tile) {
+    apply_score_and_mask(s, params, segment, tile, false);
+    hide_absent();
+  }
+
   // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
   __device__ void clear_hidden(int tile, int end, u32 stage) const {
     const int hidden = end - tile * kTileKv;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/decode/layout.h"
+#include "templates/latents/rows.h"
 #include "templates/tile_layouts.h"
 
 namespace flashjit {
@@ -11,8 +12,9 @@ namespace flashjit {
 constexpr int kMlaRows = 64, kMlaKeys = 64, kMlaConsumers = 2, kMlaStages = 2;
 constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
 
-// Threads gather K where TMA cannot leave it as products want it: elements of 8 bits have to be widened.
-constexpr bool gathers_keys(const KernelConfig& c) { return is_scaled(c); }
+// Threads gather K where TMA cannot leave it as products want it: rows that queries have chosen lie anywhere, and elements of
+// 8 bits have to be widened.
+constexpr bool gathers_keys(const KernelConfig& c) { return is_scaled(c) || has_latent_rows(c) || c.selected > 0; }
 constexpr int kMlaGatherers = 3;  // warps
 // Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
 // thread: who asked for more would wait for ever.
@@ -32,6 +34,33 @@ constexpr int keys_of_box(const KernelConfig& c) {
   return rows;
 }
 
+// A row of K as those threads see it, in panels of shared memory: the first ones have 8 bits in memory. Memory has pieces of
+// 16 bytes.
+struct GatheredRow {
+  int narrow_panels, wide_panels;
+  int pieces;           // of a row
+  int wide_at;          // the first piece of the wide panels
+  int scales_at;        // the piece that has scales of columns, if the row has them
+  int panels_of_scale;  // neighbours that share one of these
+};
+constexpr GatheredRow gathered_row(const KernelConfig& c) {
+  const int panels = c.head_dim_qk / 64;
+  if (has_latent_rows(c)) {
+    const LatentRows l = latent_rows(c.cache_format);
+    return {l.narrow_columns / 64, l.wide_columns / 64, l.row_bytes / 16,
+            l.wide_at / 16,        l.scales_at / 16,    l.columns_of_scale / 64};
+  }
+  if (is_scaled(c)) return {panels, 0, panels * 4, 0, 0, 1};
+  return {0, panels, panels * 8, 0, 0, 1};
+}
+// A thread holds so many panels of a row, of each one or two of the row's quads of pieces, and of so many rows: there are
+// registers for twelve pieces, and where a block has all rows of a tile for fewer.
+constexpr int held_panels(const KernelConfig& c) { return (c.head_dim_qk / 64 + kMlaGatherers - 1) / kMlaGatherers; }
+constexpr int quads_of_panel(const KernelConfig& c) { return gathered_row(c).wide_panels > 0 ? 2 : 1; }
+constexpr int held_rows(const KernelConfig& c) { return quads_of_panel(c) == 1 && c.decode.cluster > 1 ? 4 : 2; }
+// So many steps have all rows of a block.
+constexpr int gather_steps(const KernelConfig& c) { return rows_of_block(c) / (8 * held_rows(c)); }
+
 // Rows of Q that TMA copies at a time: heads of one query.
 constexpr int queries_of_box(const KernelConfig& c) {
   int rows = kMlaRows;
@@ -39,12 +68,12 @@ constexpr int queries_of_box(const KernelConfig& c) {
   return rows;
 }
 
-// Shared memory: [ Q | places of K | barriers | progress | states of rows | copied | scratch ], tiles in panels. The first
+// Shared memory: [ Q | places of K | barriers | progress | states of rows | seen | copied | scratch ], tiles in panels. The first
 // panel of K behind V is free once the scores are there: P lies there for the other warpgroup.
 struct MlaLayout {
   PanelLayout q, k;
   int k_offset = 0, p_offset = 0;  // P: in a place of K
-  int barrier_offset = 0, progress_offset = 0, row_offset = 0, copied_offset = 0, scratch_offset = 0;
+  int barrier_offset = 0, progress_offset = 0, row_offset = 0, seen_offset = 0, copied_offset = 0, scratch_offset = 0;
   int bytes = 0;
 };
 
@@ -68,7 +97,8 @@ constexpr MlaLayout mla_layout(const KernelConfig& c) {
   s.barrier_offset = s.k_offset + kMlaStages * s.k.bytes();
   s.progress_offset = s.barrier_offset + kMlaBarriers * 8;
   s.row_offset = s.progress_offset + (mla_copies(c) + kMlaSegments) * kProgressBytes;
-  s.copied_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
+  s.seen_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
+  s.copied_offset = s.seen_offset + (c.selected > 0 ? kMlaStages * kMlaKeys / 8 : 0);
   s.scratch_offset = s.copied_offset + 4;
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;

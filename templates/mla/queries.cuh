@@ -18,12 +18,13 @@ struct QueriesProducerState {
   }
   // The rows of this block, zeros behind the last: a box for each lane.
   __device__ void copy(const Segment& segment) const {
+    const int query = kChosen ? static_cast<int>(segment.seq.q_token) : 0;  // each is a sequence of its own
 #pragma unroll 1
     for (int i = static_cast<int>(lane_id()); i < kPlaces.q.panels() * kQueryBoxes; i += 32) {
       const int panel = i / kQueryBoxes, row = i % kQueryBoxes * kQueryRows;
       const int of_group = first_row(segment) + row;
       copy_queries(shared.q() + panel * kPlaces.q.panel_bytes() + row * kPanelWidth, maps.q, maps.q_steps,
-                   shared.queries_full(), segment.seq, panel * kPlaces.q.panel_columns(), of_group / kGroup,
+                   shared.queries_full(), segment.seq, panel * kPlaces.q.panel_columns(), query + of_group / kGroup,
                    kEvictNormal, of_group % kGroup);
     }
   }

@@ -70,6 +70,8 @@ struct SharedMemory {
   __device__ float& factor(u32 from, int row) const { return rows()[(1 + from) * kMlaRows + row]; }
   __device__ float& sum(u32 from, int row) const { return rows()[(1 + kMlaConsumers + from) * kMlaRows + row]; }
   __device__ float& top(u32 from, int row) const { return rows()[(1 + 2 * kMlaConsumers + from) * kMlaRows + row]; }
+  // Which keys of the tile in a place there are, a bit for each.
+  __device__ uint2& seen(u32 stage) const { return reinterpret_cast<uint2*>(memory + kPlaces.seen_offset)[stage]; }
   // How many tiles have been copied, or are on their way.
   __device__ volatile int& copied() const { return reinterpret_cast<volatile int&>(memory[kPlaces.copied_offset]); }
   // Did references of a warp's rows rise?

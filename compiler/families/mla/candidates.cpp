@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kLatentV = 512;    // columns of V: two warpgroups have registers for 256 each
 constexpr int kPageStep = 8;     // rows after which the swizzle of shared memory repeats
+constexpr int kGatheredColumns = 64;
 constexpr int kMostCluster = 2;  // blocks, with 64 rows each
 // Besides tiles, registers hold addresses, loop state and temporaries of the softmax. Compiled kernels show how many
 // these are [M47].
@@ -31,7 +32,16 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
         "bytes={}; align the inputs, or use family={}",
         spec.align_bytes, other);
   }
-  if (spec.page_size % kPageStep != 0) {
+  const bool gathers = has_scaled_keys(spec) || has_latent_rows(spec) || selects(spec);
+  if (gathers && spec.d_qk % kGatheredColumns != 0) {
+    return fmt::format("family: mla gathers K by {} columns, and the spec has d={}/{}; use family={}", kGatheredColumns,
+                       spec.d_qk, spec.d_v, other);
+  }
+  if (spec.cache_format == CacheFormat::latent584) {
+    return fmt::format("family: mla gathers rows that have their scales in themselves, and latent584 has them behind its "
+                       "pages; use family={}", other);
+  }
+  if (!gathers && spec.page_size % kPageStep != 0) {
     return fmt::format("family: mla copies {} rows of a page at a time, and pages have {}; use family={}", kPageStep,
                        spec.page_size, other);
   }

@@ -96,8 +96,10 @@ struct Consumer : Maker {
     return body;
   }
   Statement score_and_mask() const {
-    Statement mask = make(Kind::Mask, {"S"}, {"S"});
+    const bool is_chosen = c.selected > 0;
+    Statement mask = make(Kind::Mask, {"S"}, {"S"}, !is_chosen ? "" : folds_scale(c) ? "absent" : "scored_absent");
     mask.attributes = masked;
+    if (is_chosen) return mask;
     return folds_scale(c) ? when("mixed", {std::move(mask)}) : mask;
   }
   Body make_weights() {

@@ -38,9 +38,10 @@ struct CopyRoles : Maker {
     return {make(Kind::Load, buffers, {"k"}, "gathered"), call("gather_warp"),
             make(Kind::Complete, told, {}, "gathered")};
   }
-  // Threads leave each half where products find it. A block alone has twice the rows that threads have registers for.
+  // Threads leave each half where products find it. Where they have no registers for all rows of a
+  // block, these come in steps, for which both halves of the place have to be empty.
   Body gather_tile() {
-    const bool in_steps = c.decode.cluster == 1;
+    const bool in_steps = gather_steps(c) > 1;
     Body body;
     if (in_steps) {
       body = {call("prefetch_tile"), await_empty({"K0s"}, "place"), await_empty({"K2s"}, "place"),

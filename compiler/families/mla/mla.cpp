@@ -50,9 +50,10 @@ void finish(Plan& plan) {
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads, 4",
                     .call = "decode_combine(params, parts)"}};
-  plan.maps = {
-      operand_map(plan.spec, operand("q"), &TensorMaps::q, form_of_queries(plan.spec, true), queries_of_box(c)),
-      operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_box(c))};
+  plan.maps = {operand_map(plan.spec, operand("q"), &TensorMaps::q, form_of_queries(plan.spec, true), queries_of_box(c))};
+  if (!gathers_keys(c))
+    plan.maps.push_back(operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_box(c)));
+  plan.reads_latent_rows = true;
   plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
 }
 
@@ -63,7 +64,8 @@ std::string describe(const KernelConfig& c) {
                       c.decode.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs");
   text += fmt::format("  two warpgroups share O, {} columns each, and compute the scores of {} keys in turn\n",
                       half_columns(c), kMlaKeys);
-  text += fmt::format("  TMA copies {} keys at a time, two tiles in flight\n", keys_of_box(c));
+  text += gathers_keys(c) ? std::string("  three warps gather K, a piece of 16 bytes at a time, and widen 8 bits\n")
+                          : fmt::format("  TMA copies {} keys at a time, two tiles in flight\n", keys_of_box(c));
   return text + "  a second launch adds up what several blocks have of a row\n";
 }
 
@@ -72,8 +74,8 @@ constexpr std::array<std::string_view, 12> kHonoured = {
     "pending", "smem_bytes", "registers", "count",
 };
 
-constexpr std::array<std::string_view, 13> kOptions = {
-    "max_logit", "sink", "k_lens", "v_in_k", "append", "shared_prefix", "lse", "packed", "paged", "narrow_kv", "token_scales", "scales", "rope",
+constexpr std::array<std::string_view, 15> kOptions = {
+    "max_logit", "sink", "k_lens", "v_in_k", "append", "shared_prefix", "lse", "packed", "paged", "narrow_kv", "latent_rows", "token_scales", "scales", "rope", "select",
 };
 
 }  // namespace

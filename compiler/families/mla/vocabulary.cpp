@@ -169,7 +169,7 @@ constexpr TileOperation kOperations[] = {
 
     // Copies
     {Kind::Load, "half", "copy_half({ring}, at);"},
-    {Kind::Load, "gathered", "gather({ring}, kRowSteps - 1);"},
+    {Kind::Load, "gathered", "gather({ring}, kSteps - 1);"},
     {Kind::Complete, "gathered", "complete_half({ring});", {}, {}, Arrival::ByWarp},
     {Kind::Load, "queries", "copy(all[0].segment);"},
     {Kind::Load, "queries_next", "copy(next.segment);"},
@@ -186,6 +186,8 @@ constexpr TileOperation kOperations[] = {
     {Kind::Fill, "hidden", "clear_hidden(tile, end, kOwn);"},
     {Kind::Fill, "hidden_before", "clear_hidden(before, end, kOther);"},
     {Kind::Mask, "", "apply_score_and_mask(s, params, segment, tile, mixed);"},
+    {Kind::Mask, "absent", "hide_absent();"},
+    {Kind::Mask, "scored_absent", "score_and_hide(segment, tile);"},
     {Kind::Softmax, "", "const bool rose = softmax_step(s, p, rows, factor);"},
     {Kind::Rescale, "", "rescale(o, factor);"},
     {Kind::Rescale, "of_before", "follow_references();"},

@@ -18,6 +18,11 @@ std::vector<Case> cases() {
                                  " mask=\"q % 3 == k % 3\" max_logit"})
     for (const std::string rows : {"64", "128"})
       all.push_back({"fwd bf16 d=576/512 heads=128/1 v_in_k" + rest, "family=mla,tile_q=" + rows});
+  // Threads gather K, in one step or in several.
+  for (const std::string rest : {" kv=e4m3", " kv=latent656 mask=\"causal\"", " select=keys(2048)",
+                                 " kv=e4m3 token_scales score=\"softcap(30.0)\" select=keys(64)"})
+    for (const std::string rows : {"64", "128"})
+      all.push_back({"fwd bf16 d=576/512 heads=128/1 v_in_k" + rest, "family=mla,tile_q=" + rows});
   return all;
 }
 
@@ -46,7 +51,8 @@ std::vector<Place> places_of(Program& program) {
 bool may_go_unseen(const Statement& s) {
   constexpr Kind kUnseen[] = {Kind::Let, Kind::Otherwise, Kind::Keep, Kind::Fence, Kind::Mark, Kind::Advance};
   constexpr std::string_view kCalls[] = {"gather_warp", "sync_group",       "await_asked", "tell_asked",
-                                         "find_next",   "prefetch_queries", "next_item",   "begin_next_launch"};
+                                         "find_next",   "prefetch_queries", "next_item",   "begin_next_launch",
+                                         "fetch_first", "prefetch_tile",    "fetch_next",  "gather_first_steps"};
   if (s.kind == Kind::Call) return std::ranges::count(kCalls, s.label) > 0;
   if (s.kind == Kind::When) return std::ranges::all_of(s.body, may_go_unseen);
   return std::ranges::count(kUnseen, s.kind) > 0;
