@@ -116,6 +116,7 @@ struct KernelConfig {
   bool v_in_k = false;         // V is the first columns of K: KernelParams::v and v_stride are those of K
   bool v_transposed = false;   // KernelParams::v has its keys along rows; `token` of v_stride is from column to column
   bool token_scales = false;   // scales of K and V of 8 bits are those of each key
+  bool widened_rows = false;   // the loop finds rows of 8 bits widened and multiplied with their scales
   int scale_block = 0;         // not 0: scales of elements of 8 bits are those of so many rows of a sequence
   bool rotate = false;         // quantize: rows are multiplied with the matrix of quantize/rotation.h first
   bool linear_exp = false;     // weights of 8 bits may be interpolated between powers of two
@@ -127,6 +128,7 @@ struct KernelConfig {
   int dropped = 0;             // of 256 weights so many are dropped: dropout.h
   float scale = 0;             // natural units: score = scale * q.k
   int page_size = 0;           // not 0: K and V lie in pages of so many tokens
+  int selected = 0;            // not 0: each query has a list of so many rows of K and V, and is a sequence of its own
   bool has_score = false;      // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
   bool score_adds = false;  // backward: it is s plus what depends on places alone
@@ -171,7 +173,9 @@ constexpr int size_of(Element e) { return e == Element::f32 ? 4 : e == Element::
 constexpr bool has_scaled_queries(const KernelConfig& c) { return c.queries != Narrow::none; }
 constexpr bool is_scaled(const KernelConfig& c) { return c.cache != Narrow::none; }
 // Are scores what products give, whose scale exponentials take in?
-constexpr bool folds_scale(const KernelConfig& c) { return !c.has_score && c.scale > 0 && !is_scaled(c); }
+constexpr bool folds_scale(const KernelConfig& c) {
+  return !c.has_score && c.scale > 0 && (!is_scaled(c) || c.widened_rows);
+}
 // Bytes of an element in memory: of Q, and of K and V.
 constexpr int query_bytes(const KernelConfig& c) { return has_scaled_queries(c) ? 1 : size_of(c.element); }
 constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }

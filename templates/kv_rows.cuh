@@ -16,6 +16,10 @@ template <class T, int page_size>
 struct KeyRowsOf<T, Rows::paged, page_size> {
   using type = PagedRows<T, page_size>;
 };
+template <class T, int page_size>
+struct KeyRowsOf<T, Rows::chosen, page_size> {
+  using type = ChosenRows<T, page_size>;
+};
 template <class T, int page_size = config.page_size>
 using KeyRows = typename KeyRowsOf<T, kKeyRows, page_size>::type;
 
@@ -25,6 +29,8 @@ __device__ inline KeyRows<T, page_size> key_rows(const KernelParams& p, const St
                                                  const Sequence& seq) {
   if constexpr (kKeyRows == Rows::paged) {
     return {first, s.token, s.batch, p.block_table + seq.b * p.table_stride_batch, p.table_stride_page, p.pages};
+  } else if constexpr (kKeyRows == Rows::chosen) {
+    return {first, s.token, s.batch, chosen_list(p, seq), static_cast<u32>(p.key_rows)};
   } else {
     return {first, s.token};
   }
@@ -35,9 +41,11 @@ __device__ inline KeyRows<T, page_size> key_rows(const KernelParams& p, const St
 constexpr int kKeysOfScale = has_key_scales(config) ? keys_of_scale(config) : 1;
 __device__ inline float key_scale(const KernelParams& p, const float* scales, const Strides& s, const Sequence& seq,
                                   int key) {
-  if (config.scale_block > 0 && kKeyRows != Rows::paged) return scale_of(scales, s, seq.b, seq.hk, key);
+  if (config.scale_block > 0 && kKeyRows != Rows::paged && !kChosen) return scale_of(scales, s, seq.b, seq.hk, key);
   constexpr int kScalesOfPage = config.page_size / kKeysOfScale;
-  return scales ? *key_rows<kScalesOfPage>(p, s, scales + key_begin(s, seq), seq).row(key / kKeysOfScale) : 1.0f;
+  if (kChosen && !is_chosen(p, seq, key)) return 1.0f;
+  return scales ? *key_rows<kScalesOfPage>(p, s, scales + key_begin(s, seq), seq).template row_of<kKeysOfScale>(key)
+                : 1.0f;
 }
 
 }  // namespace flashjit

@@ -1,5 +1,6 @@
-// Rows of K or V of one sequence and KV head in pages, anywhere in a pool: the sequence's line of the block table has
-// their numbers. No includes: a test compiles this for the host.
+// Rows of K or V of one sequence and KV head whose places are looked up: in pages, anywhere in a pool, whose numbers the
+// sequence's line of the block table has; or anywhere in K, by their own numbers, which a query has in a list. No includes: a
+// test compiles this for the host.
 #pragma once
 
 namespace flashjit {
@@ -7,6 +8,7 @@ namespace flashjit {
 template <class T, int page_size>
 struct PagedRows {
   using Element = T;
+  static constexpr bool kHasAll = true;
   static constexpr unsigned kPage = page_size;
   const T* first;          // row 0 of page 0
   long long stride, page;  // from one row of a page to the next, from page to page
@@ -31,6 +33,11 @@ struct PagedRows {
     return page_begin(k / kPage, true) + static_cast<int>(k % kPage) * stride;
   }
 
+  template <int keys>
+  __device__ const T* row_of(int key) const {
+    return row(key / keys);
+  }
+
   // As StridedRows::Walk. Where pages and tiles fit each other, all threads look up a page once; else each its rows.
   template <int step, int tile_rows>
   struct Walk {
@@ -39,6 +46,7 @@ struct PagedRows {
     int count;
     __device__ Walk(const PagedRows& rows, int tile, unsigned row, unsigned column, int count)
         : rows(rows), tile(tile), of_tile(row), column(column), count(count) {}
+    __device__ bool has_row(int) const { return true; }
     __device__ bool is_there(unsigned key) const { return static_cast<int>(key) < count; }
     __device__ const T* row(int i) const {
       if constexpr (kPage % tile_rows == 0) {
@@ -54,6 +62,52 @@ struct PagedRows {
         return page + column + static_cast<int>(key % kPage) * rows.stride;
       }
     }
+    __device__ void advance() {}
+  };
+};
+
+// Places of the list are the keys of the query. No row is read for a number that is none of K's.
+template <class T, int page_size>
+struct ChosenRows {
+  using Element = T;
+  static constexpr bool kHasAll = false;
+  const T* first;          // row 0, of page 0 if there are pages
+  long long stride, page;  // from one row (of a page) to the next, from page to page
+  const int* list;
+  unsigned rows;  // that there are
+
+  // The row of this number, which is one.
+  __device__ const T* numbered(unsigned number) const {
+    if constexpr (page_size > 0) {
+      constexpr unsigned kPage = page_size;
+      return first + static_cast<long long>(number / kPage) * page + static_cast<int>(number % kPage) * stride;
+    } else {
+      return first + number * stride;
+    }
+  }
+  __device__ unsigned number_at(int place) const { return static_cast<unsigned>(__ldg(list + place)); }
+  __device__ bool has_row(int place) const { return number_at(place) < rows; }
+  // Where there is none, row 0: an address that nobody reads.
+  __device__ const T* row(int place) const {
+    const unsigned number = number_at(place);
+    return numbered(number < rows ? number : 0);
+  }
+
+  // Blocks of keys are those of K, or of a page, and not of the list.
+  template <int keys>
+  __device__ const T* row_of(int place) const {
+    return numbered(number_at(place) / keys);
+  }
+
+  // As StridedRows::Walk. Behind the count a list may end.
+  template <int step, int tile_rows>
+  struct Walk {
+    const ChosenRows& rows;
+    int place, column, count;
+    __device__ Walk(const ChosenRows& rows, int tile, unsigned row, unsigned column, int count)
+        : rows(rows), place(tile + static_cast<int>(row)), column(static_cast<int>(column)), count(count) {}
+    __device__ bool has_row(int i) const { return place + i < count && rows.has_row(place + i); }
+    __device__ const T* row(int i) const { return (place + i < count ? rows.row(place + i) : rows.first) + column; }
     __device__ void advance() {}
   };
 };

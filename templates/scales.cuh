@@ -1,4 +1,5 @@
-// Scales of elements of 8 bits. No element is multiplied with them: they go to scores, and to sums of V.
+// Scales of elements of 8 bits. They go to scores, and to sums of V, unless rows were multiplied with them when they were
+// widened.
 #pragma once
 
 #include "templates/sequence.cuh"
@@ -13,12 +14,16 @@ __device__ inline float scale_of(const float* scales, const Strides& stride, int
 }
 
 __device__ inline float query_scale(const KernelParams& params, const Sequence& seq, int q) {
-  return has_scaled_queries(config) ? scale_of(params.scale_q, params.scale_q_stride, seq.b, seq.h, q) : 1.0f;
+  const int row = kChosen ? static_cast<int>(seq.q_token) + q : q;
+  return has_scaled_queries(config) ? scale_of(params.scale_q, params.scale_q_stride, seq.b, seq.h, row) : 1.0f;
 }
+
+// Has a loop that finds products to multiply with one scale of all keys?
+constexpr bool kScalesProducts = is_scaled(config) && !has_key_scales(config) && !config.widened_rows;
 
 // The scale of K, where all keys share it.
 __device__ inline float key_scale(const KernelParams& params, const Sequence& seq) {
-  if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
+  if constexpr (!kScalesProducts) return 1.0f;
   return scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
 }
 
@@ -28,7 +33,7 @@ __device__ inline float score_scale(const KernelParams& params, const Sequence& 
 }
 // The factor that makes O of sums of V. It leaves out scales of keys that are found for each tile, too.
 __device__ inline float value_scale(const KernelParams& params, const Sequence& seq) {
-  if constexpr (!is_scaled(config) || has_key_scales(config)) return 1.0f;
+  if constexpr (!kScalesProducts) return 1.0f;
   return scale_of(params.scale_v, params.scale_v_stride, seq.b, seq.hk, 0);
 }
 

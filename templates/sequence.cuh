@@ -16,13 +16,31 @@ struct Sequence {
 
 // ---- how rows are found ----
 
-enum class Rows { strided, packed, paged };  // each batch index has its own; all one after the other; in pages
+// Each batch index has its own; all one after the other; in pages; by the numbers of a list, in pages or not.
+enum class Rows { strided, packed, paged, chosen };
+constexpr bool kChosen = config.selected > 0;
 constexpr Rows kRows = config.sequences == Sequences::packed ? Rows::packed : Rows::strided;  // of Q and O
-constexpr Rows kKeyRows = config.page_size > 0 ? Rows::paged : kRows;                         // of K and V
+constexpr Rows kKeyRows = kChosen                ? Rows::chosen                               // of K and V
+                          : config.page_size > 0 ? Rows::paged
+                                                 : kRows;
+constexpr bool kKeysHaveBatch = kKeyRows == Rows::strided || (kChosen && config.page_size == 0);
 
+// Queries that choose their keys are numbered, and so become pairs of batch index and query.
 __device__ inline void find_rows(Sequence& seq, const KernelParams& p) {
+  if constexpr (kChosen) {
+    const u32 number = seq.b, queries = p.queries_of_sequence;
+    seq.b = number / queries;
+    seq.q_token = number % queries;
+    seq.k_token = 0;
+    return;
+  }
   seq.q_token = kRows == Rows::packed ? p.offsets_q[seq.b] : 0;
   seq.k_token = kKeyRows == Rows::packed ? p.offsets_k[seq.b] : 0;
+}
+
+// Which one of the call's sequences it is, for who numbers them.
+__device__ inline int sequence_number(const KernelParams& p, const Sequence& seq) {
+  return kChosen ? seq.b * p.queries_of_sequence + static_cast<int>(seq.q_token) : seq.b;
 }
 
 // The element offset of the row of query q in Q or O.
@@ -31,12 +49,26 @@ __device__ inline Int64 query_row(const Strides& s, const Sequence& seq, int hea
 }
 // The offset of the row of key 0 in K or V; with pages, of the first row of page 0, from where kv_rows.cuh knows the way.
 __device__ inline Int64 key_begin(const Strides& s, const Sequence& seq) {
-  return (kKeyRows == Rows::strided ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token * s.token;
+  return (kKeysHaveBatch ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token * s.token;
 }
 
 // The element offset of a key in the first column of V^T.
 __device__ inline Int64 value_column(const Strides& s, const Sequence& seq, int key) {
   return (kKeyRows == Rows::strided ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token + key;
+}
+
+// ---- keys that a query has chosen ----
+
+// Where the list of a query lies, or its count.
+__device__ inline Int64 list_begin(const Strides& s, const Sequence& seq) {
+  return seq.b * s.batch + seq.hk * s.head + seq.q_token * s.token;
+}
+__device__ inline const int* chosen_list(const KernelParams& p, const Sequence& seq) {
+  return p.key_index + list_begin(p.key_index_stride, seq);
+}
+// Is there a row for the number at this place of the list, which it has?
+__device__ inline bool is_chosen(const KernelParams& p, const Sequence& seq, int place) {
+  return static_cast<u32>(__ldg(chosen_list(p, seq) + place)) < static_cast<u32>(p.key_rows);
 }
 
 // ---- how long sequences are ----
@@ -49,11 +81,13 @@ __device__ inline void find_lengths(Sequence& seq, const KernelParams& p) {
   find_query_length(seq, p);
   seq.k_len = kKeyRows == Rows::packed ? p.offsets_k[seq.b + 1] - static_cast<int>(seq.k_token) : p.k_len;
   if constexpr (config.k_lens) seq.k_len = min(max(p.k_lens[seq.b], 0), seq.k_len);
+  if (kChosen && p.key_count) seq.k_len = min(max(p.key_count[list_begin(p.key_count_stride, seq)], 0), seq.k_len);
 }
 
 // Where the LSE and the maximum of query q lie.
 __device__ inline Int64 result_row(const KernelParams& p, const Sequence& seq, int q) {
-  return (kRows == Rows::packed ? seq.q_token : seq.b * p.row_stride_batch) + seq.h * p.row_stride_head + q;
+  const Int64 first = kRows == Rows::packed ? seq.q_token : seq.b * p.row_stride_batch + (kChosen ? seq.q_token : 0);
+  return first + seq.h * p.row_stride_head + q;
 }
 
 // ---- tiles of packed sequences ----

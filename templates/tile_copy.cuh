@@ -41,11 +41,17 @@ __device__ inline uint2 load_bytes(const unsigned char* global) {
 template <class T>
 struct StridedRows {
   using Element = T;
+  static constexpr bool kHasAll = true;  // else some are not there, which counts as if they were zeros
   const T* first;
   Int64 stride;
 
   __device__ const T* row(int number) const { return first + number * stride; }
   __device__ bool has_row(int) const { return true; }
+  // The row of a key where so many share one.
+  template <int keys>
+  __device__ const T* row_of(int key) const {
+    return row(key / keys);
+  }
 
   // Down the rows of a tile, `step` at a time, from row `tile` + `row` on. Rows from `count` on are not read.
   template <int step, int tile_rows>
@@ -55,6 +61,7 @@ struct StridedRows {
     __device__ Walk(const StridedRows& rows, int tile, u32 row, u32 column, int)
         : at(rows.first + column + (tile + row) * rows.stride), stride(rows.stride) {}
     __device__ const T* row(int) const { return at; }
+    __device__ bool has_row(int) const { return true; }
     __device__ void advance() { at += step * stride; }
   };
 };
@@ -79,7 +86,8 @@ __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int c
 #pragma unroll
     for (int n = begin; n < kPieces && n < begin + kAtATime; ++n) {
       const int i = n / kAcross * kRowStep, j = n % kAcross * kSpan;
-      const bool valid = i < left && row + i < tile_rows && j + chunk < head_dim / kColumns;
+      const bool valid =
+          i < left && row + i < tile_rows && j + chunk < head_dim / kColumns && (Rows::kHasAll || walk.has_row(i));
       pieces[n - begin] = make_uint2(0, 0);
       if (valid) pieces[n - begin] = load_bytes<copy_bytes>(walk.row(i) + j * kColumns);
       if (n % kAcross == kAcross - 1) walk.advance();
@@ -116,7 +124,8 @@ __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int c
     const T* source = walk.row(i);
 #pragma unroll
     for (int j = 0; j < kChunks; j += kSpan) {
-      const bool valid = i < left && (head_dim % kStepColumns == 0 || j + chunk < head_dim / kColumns);
+      const bool valid = i < left && (Rows::kHasAll || walk.has_row(i)) &&
+                         (head_dim % kStepColumns == 0 || j + chunk < head_dim / kColumns);
       copy_chunk<copy_bytes>(shared + kTile.offset(row + i, chunk) + j * kChunkBytes, source + j * kColumns, valid);
     }
     walk.advance();

@@ -102,6 +102,44 @@ void set_table(NamedTensor& block_table, const AttentionSpec& spec, const Proble
   set_ints(block_table, table);
 }
 
+namespace {
+
+// The rows of K that keys of a sequence have where these follow each other, one sequence after the other.
+struct RowRange {
+  std::int64_t first = 0, count = 0;
+};
+RowRange rows_of_sequence(const AttentionSpec& spec, const ProblemShape& shape, std::int64_t b) {
+  const auto own = static_cast<std::size_t>(b);
+  RowRange rows{0, shape.k[own]};
+  if (!is_paged(spec) && spec.layout != Layout::Packed) return rows;  // each has its own row 0
+  for (std::size_t i = 0; i < own; ++i)
+    rows.first += is_paged(spec) ? pages_of(spec, shape.k[i]) * spec.page_size : shape.k[i];
+  return rows;
+}
+
+}  // namespace
+
+void set_chosen(NamedTensor& key_index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::int64_t end) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
+  };
+  std::vector<std::int32_t> values;
+  for (std::int64_t b = 0; b < shape.batch; ++b) {
+    const auto [first, count] = rows_of_sequence(spec, shape, b);
+    const std::int64_t lists = shape.q[static_cast<std::size_t>(b)] * spec.heads_kv;
+    for (std::int64_t list = 0; list < lists; ++list) {
+      // Steps of a length that has no factor in common with the number of rows meet each row once.
+      std::int64_t step = count > 0 ? 1 + below(count) : 1;
+      while (std::gcd(step, count) != 1) ++step;
+      std::int64_t at = count > 0 ? below(count) : 0;
+      for (int i = 0; i < spec.selected; ++i, at = (at + step) % std::max<std::int64_t>(count, 1))
+        values.push_back(i < count ? static_cast<std::int32_t>(first + at) : -1);
+    }
+  }
+  set_ints(key_index, values);
+}
+
 KeyPlaces::KeyPlaces(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens,
                      const NamedTensor* block_table)
     : k_lens_(k_lens), table_(block_table), page_size_(spec.page_size) {
@@ -141,6 +179,31 @@ void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTe
     if (used[row]) continue;
     if (has_latent_rows(spec)) poison_latent(tensor, spec, static_cast<std::int64_t>(row));
     else std::memset(tensor.bytes.data() + row * row_bytes, 0xff, row_bytes);
+  }
+}
+
+void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& key_index,
+                     const NamedTensor* key_count) {
+  // K as [outer][rows][heads] or, heads first, [outer][heads][rows]; lists as [query][head][place].
+  const bool heads_first = spec.layout == Layout::Bhsd, has_batch = !is_paged(spec) && tensor.shape.size() == 4;
+  const std::int64_t heads = spec.heads_kv, room = spec.selected, d = tensor.shape.back();
+  const auto row_bytes = static_cast<std::size_t>(d * size_of(tensor.dtype));
+  const std::int64_t all = static_cast<std::int64_t>(tensor.bytes.size() / row_bytes) / heads;  // rows of a head
+  const std::int64_t batch = has_batch ? tensor.shape[0] : 1, rows = all / std::max<std::int64_t>(batch, 1);
+  std::vector<bool> used(static_cast<std::size_t>(all * heads), false);
+  const std::int64_t lists = static_cast<std::int64_t>(key_index.bytes.size()) / 4 / room;
+  for (std::int64_t list = 0; list < lists; ++list) {
+    const std::int64_t hk = list % heads, b = list / (lists / batch);
+    const std::int64_t count = key_count ? std::min<std::int64_t>(int_at(*key_count, list), room) : room;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t number = int_at(key_index, list * room + i);
+      if (number < 0 || number >= rows) continue;
+      used[static_cast<std::size_t>(heads_first ? (b * heads + hk) * rows + number
+                                                : (b * rows + number) * heads + hk)] = true;
+    }
+  }
+  for (std::size_t row = 0; row < used.size(); ++row) {
+    if (!used[row]) std::memset(tensor.bytes.data() + row * row_bytes, 0xff, row_bytes);
   }
 }
 

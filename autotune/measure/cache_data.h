@@ -23,6 +23,10 @@ std::int32_t drawn_prefix(const AttentionSpec& spec, const ProblemShape& shape);
 // none.
 void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
 
+// Lists of keys: each query has as many as there is room for, no number twice, in no order, of those that lie where its
+// sequence would have its own. Where these are fewer, -1 follows.
+void set_chosen(NamedTensor& key_index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
+
 // Lists of blocks: of each row about an eighth of the blocks, and another eighth that is full, in no order.
 void set_blocks(NamedTensor& tensor, const ProblemShape& shape, const AttentionSpec& spec, std::uint64_t seed);
 
@@ -46,5 +50,9 @@ class KeyPlaces {
 // NaN into all rows of K or V that are no row of a sequence, or will be one only when it is appended.
 void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor* k_lens,
                    const NamedTensor* block_table, const ProblemShape& shape);
+
+// The same for rows that no query has in its list.
+void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& key_index,
+                     const NamedTensor* key_count);
 
 }  // namespace flashjit

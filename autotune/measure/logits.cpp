@@ -161,8 +161,8 @@ void shape_logits(const LogitKind& kind, const AttentionSpec& spec, const Proble
         },
         shape.batch);
   };
-  Rows queries = rows(q, spec.heads_q, shape.q, is_packed(spec), of_queries);
-  Rows keys = rows(k, spec.heads_kv, shape.k, has_packed_keys(spec), of_keys);
+  Rows queries = rows(q, spec.heads_q, shape.q, spec.layout == Layout::Packed, of_queries);
+  Rows keys = rows(k, spec.heads_kv, shape.k, k.shape.size() == 3, of_keys);
   switch (kind.name) {
     case Name::Normal: return;
     case Name::Wide: return multiply(queries, kind.number);

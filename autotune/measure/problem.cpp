@@ -42,7 +42,7 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
     case Dim::Queries: return spec.layout == Layout::Packed ? shape.q_tokens() : shape.longest_q();
     case Dim::QueryBlocks: return blocks_of(shape.longest_q(), spec);
     case Dim::KeyBlocks: return blocks_of(shape.longest_k(), spec);
-    case Dim::Keys: return has_packed_keys(spec) ? shape.k_tokens() : shape.longest_k();
+    case Dim::Keys: return spec.layout == Layout::Packed ? shape.k_tokens() : shape.longest_k();
     case Dim::ListRows: return (shape.longest_q() + spec.blocks.q - 1) / spec.blocks.q;
     case Dim::Listed:
     case Dim::ListedFull: return (shape.longest_k() + spec.blocks.k - 1) / spec.blocks.k;
@@ -69,6 +69,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (operand.name == "k_lens") tensor.role = Role::Lengths;
   if (operand.name == "block_table") tensor.role = Role::Table;
   if (operand.name == "shared_prefix") tensor.role = Role::Prefix;
+  if (operand.name == "key_index") tensor.role = Role::Chosen;
   if (operand.repeats) tensor.role = Role::Scales;
   if (operand.lists) tensor.role = Role::Blocks;
   if (operand.name == "cos" || operand.name == "sin") tensor.role = Role::Angles;
@@ -178,6 +179,7 @@ class Builder {
     if (tensor.role == Role::Lengths) return set_lengths(tensor, shape_);
     if (tensor.role == Role::Table) return set_table(tensor, spec_, shape_, seed_);
     if (tensor.role == Role::Blocks) return set_blocks(tensor, shape_, spec_, seed_);
+    if (tensor.role == Role::Chosen) return set_chosen(tensor, spec_, shape_, seed_);
     if (tensor.role == Role::Prefix) return set_ints(tensor, {drawn_prefix(spec_, shape_)});
     if (tensor.role == Role::Angles) return set_angles(tensor);
     if (tensor.role == Role::Number) return set_number(tensor, number(tensor.name));
@@ -250,8 +252,9 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
 void poison_caches(ProblemData& data, const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs) {
   for (const char* name : {"k", "v"}) {
     NamedTensor* tensor = data.find(name);
-    if (tensor && !inputs.files.contains(name))
-      poison_unused(*tensor, spec, data.find("k_lens"), data.find("block_table"), shape);
+    if (!tensor || inputs.files.contains(name)) continue;
+    if (selects(spec)) poison_unchosen(*tensor, spec, *data.find("key_index"), data.find("key_count"));
+    else poison_unused(*tensor, spec, data.find("k_lens"), data.find("block_table"), shape);
   }
 }
 
@@ -326,12 +329,13 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   if (packed) data.longest_q_ = shape.longest_q();
   if (has_packed_keys(spec)) data.longest_k_ = shape.longest_k();
   // Before anything here follows the table, which a file may have brought.
-  if (is_paged(spec)) FLASHJIT_TRY(check_readable(spec, data.host_arguments()));
+  if (has_block_table(spec)) FLASHJIT_TRY(check_readable(spec, data.host_arguments()));
   if (inputs.logits.name != LogitKind::Name::Normal) {
     FLASHJIT_TRY(check_shapes_logits(spec, inputs));
     shape_logits(inputs.logits, spec, shape, seed, data);
   }
-  if ((spec.k_lens || spec.append) && !has_packed_keys(spec)) poison_caches(data, spec, shape, inputs);
+  if (((spec.k_lens || spec.append) && !has_packed_keys(spec)) || selects(spec))
+    poison_caches(data, spec, shape, inputs);
   if (is_backward(spec)) set_results_of_forward(data, spec, shape, inputs);
   return data;
 }

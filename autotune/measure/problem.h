@@ -19,7 +19,21 @@
 namespace flashjit {
 
 struct NamedTensor {
-  enum class Role { Input, Output, Updated, Offsets, Lengths, Table, Prefix, Scales, Blocks, Angles, Number, Param };
+  enum class Role {
+    Input,
+    Output,
+    Updated,
+    Offsets,
+    Lengths,
+    Table,
+    Chosen,
+    Prefix,
+    Scales,
+    Blocks,
+    Angles,
+    Number,
+    Param
+  };
   std::string name;
   Role role = Role::Input;
   Dtype dtype = Dtype::F32;

@@ -44,10 +44,18 @@ Result<std::vector<std::int64_t>> parse_lengths(std::string_view name, std::stri
   return lengths;
 }
 
+// Lists of keys know no sequences; here those say from which rows the keys of a list are drawn.
+bool has_lengths_of_q(const AttentionSpec& spec) {
+  return has_own_q_lens(spec) || (selects(spec) && spec.layout == Layout::Packed);
+}
+bool has_lengths_of_k(const AttentionSpec& spec) {
+  return has_own_k_lens(spec) || (selects(spec) && (spec.layout == Layout::Packed || is_paged(spec)));
+}
+
 // "64..32768": so many lengths between these.
 Result<std::vector<std::int64_t>> draw_key_lengths(std::string_view text, const AttentionSpec& spec,
                                                    std::int64_t count) {
-  if (!has_own_k_lens(spec))
+  if (!has_lengths_of_k(spec))
     return invalid(
         "--shape: a range of lengths of k needs layout=packed or k_lens in the spec; dense layouts have one k");
   const std::size_t dots = text.find("..");
@@ -73,12 +81,12 @@ Result<void> within(std::string_view name, const SizeBound& bound, std::int64_t 
 
 // Only some layouts have sequences of several lengths.
 Result<void> check_lists(const AttentionSpec& spec, std::size_t of_q, std::size_t of_k) {
-  if (of_q > 1 && !has_own_q_lens(spec)) {
+  if (of_q > 1 && !has_lengths_of_q(spec)) {
     return invalid(!attends(spec)
                        ? "--shape: a list of lengths of q, and this operation knows no sequences; give their sum"
                        : "--shape: a list of lengths of q needs layout=packed in the spec; dense layouts have one q");
   }
-  if (of_k > 1 && !has_own_k_lens(spec)) {
+  if (of_k > 1 && !has_lengths_of_k(spec)) {
     return invalid(
         "--shape: a list of lengths of k needs layout=packed or k_lens in the spec; dense layouts have one k");
   }

@@ -21,8 +21,8 @@ constexpr double kNoWeight = -80;  // below it a weight may be no normal number
 constexpr float kLargestNarrow = 256;
 constexpr double kHalfLeastNarrow = 0x1p-10 / kLargestNarrow;
 
-// A merge of packed tokens has one sequence of them all.
-bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && !merges(spec); }
+// A merge of packed tokens has one sequence of them all, and so have tokens with lists of keys.
+bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && !merges(spec) && !selects(spec); }
 bool paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 
 // Strides of [batch, head, token] for a tensor as the user shaped it.
@@ -119,7 +119,8 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     }
     return problem;
   }
-  const std::size_t q_rank = packed(spec) ? 3 : 4, k_rank = packed(spec) && !paged(spec) ? 3 : 4;
+  const bool is_one = spec.layout == Layout::Packed;
+  const std::size_t q_rank = is_one ? 3 : 4, k_rank = is_one && !paged(spec) ? 3 : 4;
   const Tensor v = values_of(spec, arguments);
   for (const auto& [tensor, rank] : {std::pair(&arguments.q, q_rank), {&arguments.k, k_rank}, {&v, k_rank}}) {
     if (tensor->shape.size() != rank) {
@@ -128,7 +129,8 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     }
   }
   for (const auto& [name, needed] : {std::pair("k_lens", spec.k_lens),
-                                     {"block_table", paged(spec)},
+                                     {"block_table", paged(spec) && !selects(spec)},
+                                     {"key_index", selects(spec)},
                                      {"k_new", spec.append},
                                      {"v_new", spec.append && !spec.v_in_k},
                                      {"do", spec.operation == Operation::Backward},
@@ -144,7 +146,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   }
   if (has_blocks(spec)) FLASHJIT_TRY(look_at_lists(spec, arguments, problem.semantics_));
   problem.dropout_ = dropout_of(spec, arguments);
-  problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : arguments.q.shape[0];
+  problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : is_one ? 1 : arguments.q.shape[0];
   return problem;
 }
 
@@ -164,7 +166,9 @@ std::int64_t Problem::q_len(std::int64_t b) const {
 std::int64_t Problem::k_len(std::int64_t b) const {
   if (merges(*spec_)) return arguments_->params.at("o_parts").shape[0];
   std::int64_t room = 0;
-  if (paged(*spec_)) {
+  if (paged(*spec_) && selects(*spec_)) {
+    room = arguments_->k.shape[0] * spec_->page_size;
+  } else if (paged(*spec_)) {
     room = arguments_->params.at("block_table").shape[1] * spec_->page_size;
     if (room > spec_->k_len.max) room = spec_->k_len.max;
     if (arguments_->k.shape[0] == 0) room = 0;
@@ -172,7 +176,7 @@ std::int64_t Problem::k_len(std::int64_t b) const {
     const auto* offsets = static_cast<const std::int32_t*>(arguments_->offsets_k.data);
     room = offsets[b + 1] - offsets[b];
   } else {
-    room = arguments_->k.shape[spec_->layout == Layout::Bhsd ? 2 : 1];
+    room = arguments_->k.shape[spec_->layout == Layout::Packed ? 0 : spec_->layout == Layout::Bhsd ? 2 : 1];
   }
   if (!spec_->k_lens) return room;
   const std::int64_t asked = static_cast<const std::int32_t*>(arguments_->params.at("k_lens").data)[b];
@@ -206,9 +210,10 @@ std::int64_t Problem::key_offset(const Tensor& tensor, std::int64_t b, std::int6
 
 // The page of a key, and its place there.
 std::pair<std::int64_t, std::int64_t> Problem::place_in_pages(std::int64_t b, std::int64_t k) const {
+  const std::int64_t number = k / spec_->page_size;
+  if (selects(*spec_)) return {number, k % spec_->page_size};
   const Tensor& table = arguments_->params.at("block_table");
   const std::vector<std::int64_t> line = strides_of(table);
-  const std::int64_t number = k / spec_->page_size;
   return {static_cast<const std::int32_t*>(table.data)[b * line[0] + number * line[1]], k - number * spec_->page_size};
 }
 
@@ -278,61 +283,6 @@ float Problem::element_scale(const std::string& name, std::int64_t b, std::int64
   return static_cast<const float*>(tensor.data)[at];
 }
 
-// Has the sequence all keys of the prefix before its queries?
-bool Problem::shares(std::int64_t b) const {
-  const auto first = [&](const char* name) {
-    return static_cast<const std::int32_t*>(arguments_->params.at(name).data);
-  };
-  return first("k_lens")[b] - q_len(b) >= first("shared_prefix")[0];
-}
-
-// Returns the largest `max_parts` of a row, over all parts that count.
-double Problem::largest_of_parts(const RowId& row) const {
-  const Tensor& tensor = arguments_->params.at("max_parts");
-  const std::vector<std::int64_t> s = strides_of(tensor);
-  const bool one = spec_->layout == Layout::Packed;
-  const std::int64_t at = one ? row.h * s[1] + row.q * s[2] : row.b * s[1] + row.h * s[2] + row.q * s[3];
-  const std::int64_t count = tensor.shape[0], first = spec_->shared_prefix && !shares(row.b) ? count - 1 : 0;
-  double largest = -kInfinity;
-  for (std::int64_t part = std::max<std::int64_t>(first, 0); part < count; ++part)
-    largest = std::max<double>(largest, static_cast<const float*>(tensor.data)[at + part * s[0]]);
-  return largest;
-}
-
-std::vector<float> Problem::part_lse(const RowId& row) const {
-  const Tensor& tensor = arguments_->params.at("lse_parts");
-  const std::vector<std::int64_t> s = strides_of(tensor);
-  const bool one = spec_->layout == Layout::Packed;  // no batch
-  const std::int64_t at = one ? row.h * s[1] + row.q * s[2] : row.b * s[1] + row.h * s[2] + row.q * s[3];
-  const bool own_only = spec_->shared_prefix && !shares(row.b);
-  std::vector<float> lse;
-  for (std::int64_t part = 0; part < tensor.shape[0]; ++part) {
-    const bool counts = !own_only || part == tensor.shape[0] - 1;
-    const float own = counts ? static_cast<const float*>(tensor.data)[at + part * s[0]] : -INFINITY;
-    lse.push_back(spec_->lse == Lse::log2 ? own * std::numbers::ln2_v<float> : own);
-  }
-  return lse;
-}
-
-// Row after row; zeros for parts that have seen nothing.
-std::vector<float> Problem::part_rows(const RowId& row) const {
-  const Tensor& tensor = arguments_->params.at("o_parts");
-  const std::vector<std::int64_t> s = strides_of(tensor);
-  const std::vector<float> lse = part_lse(row);
-  const Layout layout = spec_->layout;
-  const std::int64_t at = layout == Layout::Packed ? row.q * s[1] + row.h * s[2]
-                          : layout == Layout::Bhsd ? row.b * s[1] + row.h * s[2] + row.q * s[3]
-                                                   : row.b * s[1] + row.q * s[2] + row.h * s[3];
-  std::vector<float> rows;
-  for (std::int64_t part = 0; part < tensor.shape[0]; ++part) {
-    for (int c = 0; c < spec_->d_v; ++c) {
-      const bool seen = lse[part] != -INFINITY;
-      rows.push_back(seen ? load_float(dtype_of(tensor), tensor.data, at + part * s[0] + c) : 0);
-    }
-  }
-  return rows;
-}
-
 // Returns the logits of the visible keys.
 std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const {
   const int d = spec_->d_qk, width = spec_->d_v;
@@ -340,7 +290,8 @@ std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv,
   const double query_scale = this->query_scale(row);
   Position at = position(row);
   std::vector<Logit> logits;
-  for (at.k = 0; at.k < at.k_len; ++at.k) {
+  for (const std::int64_t k : keys_of(row)) {
+    at.k = k;
     if (semantics_.visible && !semantics_.visible(at)) {
       if (at.k < semantics_.unseen_from) taint(result, &kv.v[at.k * width]);
       continue;
@@ -412,25 +363,6 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   return result;
 }
 
-// Weights are not rounded: they are no operand of a matrix product.
-RecipeRow Problem::merged_recipe(const RowId& row) const {
-  const std::vector<float> lse = part_lse(row), rows = part_rows(row);
-  const int width = spec_->d_v;
-  float largest = -INFINITY, sum = 0;
-  for (const float own : lse) largest = std::isnan(own) || std::isnan(largest) ? NAN : std::max(largest, own);
-  RecipeRow result;
-  result.o.assign(width, 0);
-  if (largest == -INFINITY) return result;
-  for (const float own : lse) sum += std::exp(own - largest);
-  for (int c = 0; c < width; ++c) {
-    float o = 0;
-    for (std::size_t part = 0; part < lse.size(); ++part)
-      o += std::exp(lse[part] - largest) / sum * rows[part * width + c];
-    result.o[c] = round_to(spec_->out_dtype, o);
-  }
-  return result;
-}
-
 // Rounded where those of the row add up to 1; or, of 8 bits, whose range is small, where the largest is near its end.
 float Problem::rounded_weight(float p, float sum, float largest) const {
   if (size_of(weights_) > 1) return round_to(weights_, p / sum);
@@ -449,7 +381,8 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   std::vector<std::int64_t> keys;
   std::vector<float> p, terms(d);
   float largest = spec_->sink ? sink(row) : -INFINITY;
-  for (at.k = 0; at.k < at.k_len; ++at.k) {
+  for (const std::int64_t k : keys_of(row)) {
+    at.k = k;
     if (semantics_.visible && !semantics_.visible(at)) continue;
     for (int i = 0; i < d; ++i) terms[i] = query[i] * (kv.k[at.k * d + i] * kv.scale_k[at.k]);
     float s = sum_in_pairs(terms.data(), terms.size()) * scale;
@@ -485,8 +418,7 @@ double Problem::output(const RowId& row, int column) const {
 std::int64_t Problem::statistic_offset(const Tensor& tensor, const RowId& row) const {
   const std::vector<std::int64_t> s = strides_of(tensor);
   if (spec_->layout == Layout::Packed) {
-    const bool one = merges(*spec_);
-    const std::int64_t begin = one ? 0 : static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b];
+    const std::int64_t begin = packed(*spec_) ? static_cast<const std::int32_t*>(arguments_->offsets_q.data)[row.b] : 0;
     return row.h * s[0] + (begin + row.q) * s[1];
   }
   return row.b * s[0] + row.h * s[1] + row.q * s[2];

@@ -91,6 +91,8 @@ class Problem {
     std::vector<float> k, v, scale_k, scale_v;
   };
   KeysValues keys_values(std::int64_t b, std::int64_t hk) const;
+  // The keys of a row, in the order in which they are added up: all of its sequence, or those in its list that there are.
+  std::vector<std::int64_t> keys_of(const RowId& row) const;
   KeysValues latents(std::int64_t b) const;  // the same of a cache whose rows are bytes
   std::int64_t kv_head(std::int64_t h) const { return h / (spec_->heads_q / spec_->heads_kv); }
 

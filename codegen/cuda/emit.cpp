@@ -92,6 +92,16 @@ std::string parted_mask(const Plan& plan, const ReadsAndRange& parts, const Cuda
          function("Where the range ends of " + of + ".", "int range_end" + limit, body_of(parts.range.end, context));
 }
 
+// Where queries have lists of keys, a number in a list may be that of no row: no place is looked over.
+std::string functions_of_lists(const Plan& plan) {
+  const std::string_view number = plan.wide_ints ? "Int64" : "int";
+  return function("Does key k, a place of the list, have a row?\ntemplate <class Key>",
+                  fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {}, Key k)", number),
+                  "return is_chosen(params, seq, static_cast<int>(k));\n") +
+         function("Any key may have none.",
+                  fmt::format("int full_end(const KernelParams&, const Sequence&, {0}, {0})", number), "return 0;\n");
+}
+
 // The mask for loops that ask for many queries and keys at a time: what is read at each is read once.
 std::string separated_mask(const Plan& plan) {
   const SeparatedMask mask = separate_reads(plan.spec.mask);
@@ -307,7 +317,8 @@ Result<std::string> emit_variant(const Plan& plan) {
   std::string text = short_header("The mask and the score of this kernel, where they are not those of Plain.");
   text += "#pragma once\n\n#include \"templates/variant.cuh\"\n\nnamespace flashjit {\n\n";
   std::string functions;
-  if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
+  if (c.selected > 0) functions += functions_of_lists(plan);
+  else if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
   if (c.mask_by_rows) functions += separated_mask(plan);
   if (c.has_score) {
     FLASHJIT_ASSIGN(score, is_backward(plan.spec) ? slope_function(plan) : score_function(plan));

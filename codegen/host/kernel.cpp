@@ -204,10 +204,10 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
     bytes = 0;
   };
   for (std::int64_t b = 0; b < params.batch; ++b) {
-    const Sequence sequence = problem.sequence(b);
-    if (sequence.q_len == 0) continue;
-    const std::int64_t more = packed_bytes(sequence);
+    if (problem.sequence(b).q_len == 0) continue;
     for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
+      const Sequence sequence = problem.sequence(b, hk);
+      const std::int64_t more = packed_bytes(sequence);
       if (bytes > 0 && bytes + more > kLargestPacked) run_those();
       Pair& pair = pairs[count++] = {b, hk, sequence, seen_keys(params, b, hk, sequence)};
       place(pair, bytes);
@@ -269,10 +269,10 @@ void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t 
   if (has_key_scales(spec_)) {
     auto* const k_scales = reinterpret_cast<float*>(packed + pair.scales_at) + first;
     float* const v_scales = k_scales + scales_bytes(pair.sequence.k_len) / std::int64_t{sizeof(float)};
-    for (std::int64_t i = 0; i < padded; ++i) {
-      k_scales[i] = i < call.keys ? problem.scale_k(pair.b, pair.hk, first + i) : 1;
-      v_scales[i] = i < call.keys ? problem.scale_v(pair.b, pair.hk, first + i) : 1;
-    }
+    problem.scales_k(pair.b, pair.hk, first, call.keys, k_scales);
+    problem.scales_v(pair.b, pair.hk, first, call.keys, v_scales);
+    std::fill(k_scales + call.keys, k_scales + padded, 1.0f);
+    std::fill(v_scales + call.keys, v_scales + padded, 1.0f);
   }
   std::fill(k_rows + call.keys, k_rows + padded, kZeros);
   std::fill(v_rows + call.keys, v_rows + padded, kZeros);
@@ -389,7 +389,7 @@ class NaiveKernel final : public HostKernel {
         const FlushSubnormals flush;
         const std::int64_t pair = row / most_queries, b = pair / spec_.heads_q, h = pair % spec_.heads_q;
         const std::int64_t hk = h / (spec_.heads_q / spec_.heads_kv);
-        const Sequence s = problem.sequence(b);
+        const Sequence s = problem.sequence(b, hk);
         const std::int64_t q_row = row % most_queries;
         if (q_row >= s.q_len) return;
         const std::int64_t token = s.q_first + q_row;
@@ -438,7 +438,7 @@ class NaiveKernel final : public HostKernel {
   // Lists the rows of a (sequence, KV head) pair, and widens them where that is needed.
   void list_rows(const Problem& problem, std::int64_t list, const void** k_rows, const void** v_rows, char* wide_keys,
                  char* wide_values) const {
-    const std::int64_t b = list / spec_.heads_kv, hk = list % spec_.heads_kv, keys = problem.sequence(b).k_len;
+    const std::int64_t b = list / spec_.heads_kv, hk = list % spec_.heads_kv, keys = problem.sequence(b, hk).k_len;
     problem.k_rows(b, hk, 0, keys, k_rows);
     problem.v_rows(b, hk, 0, keys, v_rows);
     if (!widener_) return;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "compiler/spec/spec.h"
 #include "templates/kernel_params.h"
@@ -26,6 +27,7 @@ class Problem {
       : params_(params),
         packed_(is_packed(spec)),
         packed_keys_(has_packed_keys(spec)),
+        chooses_(selects(spec)),
         has_key_scales_(flashjit::has_key_scales(spec)),
         v_transposed_(spec.v_transposed),
         scale_block_(spec.scale_block),
@@ -34,11 +36,20 @@ class Problem {
         key_element_(size_of(spec.kv_dtype)),
         out_element_(size_of(spec.out_dtype)) {}
 
+  // Queries that choose their keys are sequences of their own, with as many keys as a list has room for: lists differ by KV
+  // head.
   Sequence sequence(std::int64_t b) const {
     Sequence s{0, 0, std::max(params_.q_len, 0), std::max(params_.k_len, 0)};
+    if (chooses_) s.q_first = b % params_.queries_of_sequence;
     if (packed_) take_offsets(params_.offsets_q + b, s.q_first, s.q_len);
     if (packed_keys_) take_offsets(params_.offsets_k + b, s.k_first, s.k_len);
     if (params_.k_lens) s.k_len = std::clamp<std::int64_t>(params_.k_lens[b], 0, s.k_len);
+    return s;
+  }
+  // Keys are here the entries of a list that have a row: others are passed over.
+  Sequence sequence(std::int64_t b, std::int64_t hk) const {
+    Sequence s = sequence(b);
+    if (chooses_) s.k_len = std::ranges::count_if(list(b, hk), [&](int number) { return has_row(number); });
     return s;
   }
   const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
@@ -60,12 +71,12 @@ class Problem {
   }
   std::int64_t v_step() const { return v_transposed_ ? params_.v_stride.token : 1; }
   char* o(std::int64_t b, std::int64_t h, std::int64_t token) const {
-    return const_cast<char*>(at(params_.o, params_.o_stride, packed_ ? 0 : b, h, token, out_element_));
+    return const_cast<char*>(at(params_.o, params_.o_stride, batch_of(b), h, token, out_element_));
   }
   // These functions find rows of tensors of gradients: rows of queries that are read, and rows that are written.
   const char* like_q(const void* base, const Strides& stride, std::int64_t b, std::int64_t h,
                      std::int64_t token) const {
-    return at(base, stride, packed_ ? 0 : b, h, token, element_);
+    return at(base, stride, batch_of(b), h, token, element_);
   }
   char* query_result(void* base, const Strides& stride, Dtype dtype, std::int64_t b, std::int64_t h,
                      std::int64_t token) const {
@@ -80,44 +91,88 @@ class Problem {
   template <class Float>
   Float* row_value(Float* base, std::int64_t b, std::int64_t h, std::int64_t token) const {
     if (!base) return nullptr;
-    return base + (packed_ ? 0 : b * params_.row_stride_batch) + h * params_.row_stride_head + token;
+    return base + batch_of(b) * params_.row_stride_batch + h * params_.row_stride_head + token;
   }
   float sink(std::int64_t h) const { return params_.sink ? params_.sink[h] : 0.0f; }
   // Returns the scale of a query. Where all queries of a head share a scale, `query` may be any of them.
   float scale_q(std::int64_t b, std::int64_t h, std::int64_t query) const {
     const Strides& s = params_.scale_q_stride;
+    if (chooses_) query += b % params_.queries_of_sequence;
     const std::int64_t block = scale_block_ > 0 ? query / scale_block_ : 0;
-    return params_.scale_q ? params_.scale_q[b * s.batch + h * s.head + block * s.token] : 1;
+    return params_.scale_q ? params_.scale_q[own_batch_of(b) * s.batch + h * s.head + block * s.token] : 1;
   }
-  // Returns the scale of a key. Where all keys of a head share a scale, `key` may be any of them.
+  // Finds the scales of keys first..first + count - 1. Where all keys of a head share a scale, `first` may be any of them.
+  void scales_k(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, float* scales) const {
+    find_scales(params_.scale_k, params_.scale_k_stride, b, hk, first, count, scales);
+  }
+  void scales_v(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, float* scales) const {
+    find_scales(params_.scale_v, params_.scale_v_stride, b, hk, first, count, scales);
+  }
   float scale_k(std::int64_t b, std::int64_t hk, std::int64_t key) const {
-    return scale(params_.scale_k, params_.scale_k_stride, b, hk, key);
+    float scale = 1;
+    scales_k(b, hk, key, 1, &scale);
+    return scale;
   }
   float scale_v(std::int64_t b, std::int64_t hk, std::int64_t key) const {
-    return scale(params_.scale_v, params_.scale_v_stride, b, hk, key);
+    float scale = 1;
+    scales_v(b, hk, key, 1, &scale);
+    return scale;
   }
 
  private:
-  void find_rows(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
-                 std::int64_t count, int element, const void** rows) const {
+  // A sequence by its number in the call: queries that choose their keys have numbers of their own.
+  std::int64_t own_batch_of(std::int64_t b) const { return chooses_ ? b / params_.queries_of_sequence : b; }
+  // The same for tensors with the rows of Q.
+  std::int64_t batch_of(std::int64_t b) const { return packed_ ? 0 : own_batch_of(b); }
+  std::span<const int> list(std::int64_t b, std::int64_t hk) const {
+    const auto begin = [&](const Strides& s) {
+      return own_batch_of(b) * s.batch + hk * s.head + b % params_.queries_of_sequence * s.token;
+    };
+    const int count = params_.key_count ? params_.key_count[begin(params_.key_count_stride)] : params_.k_len;
+    return {params_.key_index + begin(params_.key_index_stride),
+            static_cast<std::size_t>(std::clamp(count, 0, params_.k_len))};
+  }
+  bool has_row(int number) const { return number >= 0 && number < params_.key_rows; }
+  // visit(i, batch index or page, row there) for the keys first + i.
+  template <class Visit>
+  void visit_keys(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const Visit& visit) const {
+    if (chooses_) {
+      std::int64_t key = 0;
+      for (const int number : list(b, hk)) {
+        if (key == first + count) return;
+        if (!has_row(number) || key++ < first) continue;
+        if (page_size_ > 0) visit(key - 1 - first, number / page_size_, number % page_size_);
+        else visit(key - 1 - first, own_batch_of(b), number);
+      }
+      return;
+    }
     const std::int64_t token = sequence(b).k_first + first;
     for (std::int64_t i = 0; i < count; ++i) {
-      rows[i] = page_size_ > 0 ? at(base, stride, page_of(b, first + i), hk, (first + i) % page_size_, element)
-                               : at(base, stride, packed_keys_ ? 0 : b, hk, token + i, element);
+      if (page_size_ > 0) visit(i, page_of(b, first + i), (first + i) % page_size_);
+      else visit(i, packed_keys_ ? 0 : b, token + i);
     }
+  }
+  void find_rows(const void* base, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
+                 std::int64_t count, int element, const void** rows) const {
+    visit_keys(b, hk, first, count, [&](std::int64_t i, std::int64_t outer, std::int64_t row) {
+      rows[i] = at(base, stride, outer, hk, row, element);
+    });
   }
   int page_of(std::int64_t b, std::int64_t key) const {
     const int* line = params_.block_table + b * params_.table_stride_batch;
     return std::clamp(line[key / page_size_ * params_.table_stride_page], 0, params_.pages - 1);
   }
-  float scale(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t key) const {
-    if (!scales) return 1;
-    if (!has_key_scales_) return scales[b * stride.batch + hk * stride.head];
-    const void* of_key = nullptr;
-    if (scale_block_ == 0) find_rows(scales, stride, b, hk, key, 1, sizeof *scales, &of_key);
-    else if (page_size_ == 0) of_key = at(scales, stride, b, hk, key / scale_block_, sizeof *scales);
-    else of_key = at(scales, stride, page_of(b, key), hk, key % page_size_ / scale_block_, sizeof *scales);
-    return *static_cast<const float*>(of_key);
+  void find_scales(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
+                   std::int64_t count, float* found) const {
+    if (!scales || !has_key_scales_) {
+      std::fill_n(found, count, scales ? scales[own_batch_of(b) * stride.batch + hk * stride.head] : 1);
+      return;
+    }
+    const bool of_sequence = scale_block_ > 0 && packed_keys_;  // whose blocks are not those of all tokens
+    visit_keys(b, hk, first, count, [&](std::int64_t i, std::int64_t outer, std::int64_t row) {
+      if (of_sequence) outer = b, row = first + i;
+      found[i] = scales[outer * stride.batch + hk * stride.head + row / std::max(scale_block_, 1) * stride.token];
+    });
   }
   static void take_offsets(const int* offsets, std::int64_t& first, std::int64_t& length) {
     first = offsets[0];
@@ -128,7 +183,7 @@ class Problem {
     return static_cast<const char*>(base) + (b * stride.batch + h * stride.head + token * stride.token) * element;
   }
   const KernelParams& params_;
-  bool packed_, packed_keys_, has_key_scales_, v_transposed_;
+  bool packed_, packed_keys_, chooses_, has_key_scales_, v_transposed_;
   int scale_block_;
   int page_size_;
   int element_, key_element_, out_element_;

@@ -143,6 +143,10 @@ double makespan(double blocks, double slots, double mean, double longest, bool l
 
 std::string print(const Shape& shape) { return fmt::format("b={},q={},k={}", shape.b, shape.q_len, shape.k_len); }
 
+Shape seen_by_kernels(const AttentionSpec& spec, const Shape& shape) {
+  return selects(spec) ? Shape{shape.b * shape.q_len, 1, spec.selected} : shape;
+}
+
 Shape reference_shape(const AttentionSpec& spec) {
   constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
   constexpr std::int64_t kParts = 2;
@@ -155,14 +159,15 @@ Shape reference_shape(const AttentionSpec& spec) {
   const std::int64_t batch =
       shape.q_len < kFewQueries ? kDecodeBatch : std::max<std::int64_t>(1, kTokens / shape.q_len);
   shape.b = spec.batch.pinned() ? spec.batch.max : std::min(spec.batch.max, batch);
-  return shape;
+  return seen_by_kernels(spec, shape);
 }
 
 Work work_of(const Problem& problem, const Shape& shape, const Schedule& schedule) {
-  return WorkSamplers(problem, shape).of(schedule);
+  return WorkSamplers(problem, seen_by_kernels(problem.spec, shape)).of(schedule);
 }
 
-Prediction predict(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work) {
+Prediction predict(const Problem& problem, const Schedule& schedule, const Shape& asked, const Work& work) {
+  const Shape shape = seen_by_kernels(problem.spec, asked);
   if (shape.b < 1 || shape.q_len < 1 || shape.k_len < 1) return {};
   Prediction p = schedule.family->predict(problem, schedule, shape, work);
   double before = append_us(problem.spec, problem.target, shape);
@@ -192,7 +197,8 @@ std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& targ
   return shape;
 }
 
-std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, const Shape& shape) {
+std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, const Shape& of_call) {
+  const Shape shape = seen_by_kernels(asked.spec, of_call);
   // Who knows the sizes is given what is best for few queries also where the spec allows more. (Of packed sequences they are
   // means: what splits keys takes a long one among short ones for as many of these.)
   Problem problem = asked;
@@ -249,8 +255,9 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
   return out;
 }
 
-Roofline roofline(const Plan& plan, const Shape& shape) {
+Roofline roofline(const Plan& plan, const Shape& of_call) {
   const AttentionSpec& spec = plan.spec;
+  const Shape shape = seen_by_kernels(spec, of_call);
   const Problem problem(plan.spec, plan.target, plan.tiles);
   const Work work = work_of(problem, shape, plan.schedule);
   const double scores =
@@ -270,7 +277,7 @@ Roofline roofline(const Plan& plan, const Shape& shape) {
   r.balance_point = plan.schedule.family->matrix_rate(plan.target) * plan.target.clock_ghz * 1e9 *
                     plan.target.sm_count / (plan.target.memory_tbs * 1e12);
   if (attends(spec)) r.kv_cache_bytes_per_token = static_cast<double>(cached_bytes(spec));
-  r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(shape.k_len);
+  r.kv_cache_bytes_per_sequence = r.kv_cache_bytes_per_token * static_cast<double>(of_call.k_len);
   r.predicted = predict(problem, plan.schedule, shape, work);
   const Prediction& p = r.predicted;
   r.predicted_tbs = p.total > 0 ? r.fused_bytes / p.total * 1e-6 : 0;

@@ -20,6 +20,9 @@ struct Shape {
 };
 std::string print(const Shape& shape);  // "b=1,q=2,k=3"
 
+// Returns the shape as kernels see it: with lists of keys each query is a sequence of its own, with the keys of a list.
+Shape seen_by_kernels(const AttentionSpec& spec, const Shape& shape);
+
 // The shape by which schedules are ranked when nobody names one: the spec's pins and bounds, otherwise about 16k tokens
 // in sequences of 4k.
 Shape reference_shape(const AttentionSpec& spec);

@@ -72,7 +72,7 @@ struct BarrierCheck {
     return {};
   }
 
-  // One thread speaks for a producer.
+  // One thread speaks for a producer; where there are several, each arrives.
   static int threads_of(const Statement& role) {
     if (role.kind == Kind::Producer) return 1;
     const auto warps = role.kind == Kind::Transposer ? integer(role, "count", 1) : kWarpsOfWarpgroup;
@@ -82,7 +82,7 @@ struct BarrierCheck {
   Result<void> add_role(const Statement& role) {
     std::map<BarrierName, std::int64_t> of_role;
     FLASHJIT_TRY(find_arrivals(role.body, threads_of(role), of_role));
-    const std::int64_t count = role.kind == Kind::Consumer ? integer(role, "count", 1) : 1;
+    const std::int64_t count = role.kind == Kind::Transposer ? 1 : integer(role, "count", 1);
     for (const auto& [name, arrivals] : of_role) {
       const auto found = set_up.find(name);
       const bool is_own = found != set_up.end() && found->second.is_own;

@@ -84,7 +84,7 @@ Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& an
       score(facts_of(s)),
       lists(lists_of(s.mask)),
       config(problem_config(s, analysis)),
-      queries(s.q_len.max) {}
+      queries(selects(s) ? 1 : s.q_len.max) {}
 
 Dtype weights_of(const AttentionSpec& spec, const KernelConfig& config) {
   if (!has_scaled_queries(spec)) return spec.dtype;

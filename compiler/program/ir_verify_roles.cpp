@@ -39,12 +39,14 @@ struct Block : Rings {
           if (!step.held) FLASHJIT_TRY(announce(actor, step, expected));
         return {};
       case Kind::Complete:
-        if (actor.unpublished.contains(b)) return wrong(step, "is not seen by products: a publish is missing");
-        FLASHJIT_TRY(announce(actor, step, b));
-        // Who has nothing to copy fills the slot by that.
-        if (const Filler& filler = actor.fillers[b];
-            copies && filler.announced > static_cast<std::int64_t>(filler.filled.size()))
-          return fill(actor, step, b);
+        for (const int done : s.writes) {
+          if (actor.unpublished.contains(done)) return wrong(step, "is not seen by products: a publish is missing");
+          FLASHJIT_TRY(announce(actor, step, done));
+          // Who has nothing to copy fills the slot by that.
+          if (const Filler& filler = actor.fillers[done];
+              copies && filler.announced > static_cast<std::int64_t>(filler.filled.size()))
+            FLASHJIT_TRY(fill(actor, step, done));
+        }
         return {};
       case Kind::Publish: actor.unpublished.clear(); return {};
       case Kind::Advance: ++(s.form == "to_fill" ? actor.fills[buffer(b).fill_ring] : actor.count); return {};

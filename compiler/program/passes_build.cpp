@@ -189,7 +189,8 @@ Result<Program> analyse_mask(Program p, const PassContext& context) {
   p.phases.push_back({full_end, end, true});
   FLASHJIT_TRY(for_each(p.body, [&](Statement& s) -> Result<void> {
     if (s.kind == Kind::Mask) {
-      if (context.problem.tiles.line_is_range) FLASHJIT_TRY(s.attributes.set("row", std::string("range"), kAnalyse));
+      if (context.problem.tiles.line_is_range && context.config.selected == 0)
+        FLASHJIT_TRY(s.attributes.set("row", std::string("range"), kAnalyse));
       return s.attributes.set("when", std::string("mixed"), kAnalyse);
     }
     if (s.kind != Kind::Loop) return {};

@@ -35,6 +35,7 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
                                                  "blocks of queries",
                                                  "as many as block_index",
                                                  "as many as full_index",
+                                                 "keys of a list in the spec",
                                                  "it is one number",
                                                  "bytes of a row in the spec's kv"};
   return kMeanings[static_cast<std::size_t>(dim)];
@@ -50,6 +51,7 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
     case Dim::PageBlocks: return spec.page_size / std::max(spec.scale_block, 1);
     case Dim::RopePairs: return spec.rope_dims / 2;
     case Dim::ListHeads: return spec.blocks.heads;
+    case Dim::Selected: return spec.selected;
     case Dim::One: return 1;
     case Dim::RowBytes: return has_latent_rows(spec) ? latent_rows(spec.cache_format).row_bytes : -1;
     default: return -1;
@@ -70,7 +72,8 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
   };
   const bool in_pages = (has(Dim::Keys) || has(Dim::KeyBlocks)) && is_paged(spec);
   const bool of_tokens = has(Dim::Queries) || !is_packed(spec);  // which, packed, lie one after the other
-  const bool no_batch = (of_tokens && spec.layout == Layout::Packed) || (has(Dim::Keys) && has_packed_keys(spec));
+  const bool no_batch =
+      !in_pages && ((of_tokens && spec.layout == Layout::Packed) || (has(Dim::Keys) && has_packed_keys(spec)));
   OperandAxes axes;
   for (std::size_t i = 0; i < std::size(operand.dims) && operand.dims[i] != Dim::None; ++i) {
     const Dim dim = dim_of(operand.dims[i]);

@@ -42,10 +42,11 @@ enum class Dim {
   ListRows,
   Listed,
   ListedFull,
+  Selected,
   One,
   RowBytes
 };
-inline constexpr std::size_t kDims = 24;
+inline constexpr std::size_t kDims = 25;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
@@ -131,6 +132,8 @@ inline constexpr std::string_view kOfBackward = "the spec is no bwd; leave it ou
 inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
 inline constexpr std::string_view kOfBlocks =
     "the spec does not ask for it; add blocks=128 to the spec or leave it out";
+inline constexpr std::string_view kOfSelect =
+    "the spec does not ask for it; add select=keys(N) to the spec or leave it out";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
 
 // A launch that appends reads angles one by one, whatever the spec says.
@@ -188,8 +191,9 @@ inline constexpr std::array kOperands = {
             .absent = "the spec does not ask for it; add k_lens to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, k_lens)},
     Operand{.name = "block_table", .what = "Numbers of the pages of each sequence", .always_dtype = Dtype::I32,
-            .dims = {Dim::Batch, Dim::TablePages}, .is_in = is_paged,
-            .absent = "the spec's layout is not paged; leave it out or use layout=paged(N)", .has_field = false,
+            .dims = {Dim::Batch, Dim::TablePages}, .is_in = has_block_table,
+            .absent = "the spec's layout is not paged; leave it out or use layout=paged(N); with select= key_index says where rows lie",
+            .has_field = false,
             .pointer = offsetof(KernelParams, block_table), .strides_kind = OperandStrides::Table},
     Operand{.name = "scale_q", .what = "What the elements of Q are multiplied with",
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ}, .is_in = has_scaled_queries,
@@ -311,6 +315,14 @@ inline constexpr std::array kOperands = {
             .absent = kOfBlocks, .has_field = false, .optional = true, .repeats = true,
             .pointer = offsetof(KernelParams, full_blocks.index),
             .strides_kind = OperandStrides::Lists, .lists = &KernelParams::full_blocks},
+    Operand{.name = "key_index", .what = "The numbers of the rows of K that each query sees", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::Selected}, .is_in = selects,
+            .absent = kOfSelect, .has_field = false, .pointer = offsetof(KernelParams, key_index),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_index_stride},
+    Operand{.name = "key_count", .what = "How many of these numbers count", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv}, .is_in = selects,
+            .absent = kOfSelect, .has_field = false, .optional = true, .pointer = offsetof(KernelParams, key_count),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_count_stride},
     Operand{.name = "seed", .what = "The seed of dropout", .always_dtype = Dtype::I64, .dims = {Dim::One}, .is_in = drops,
             .absent = "the spec does not ask for it; add dropout=P to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, seed_at), .value = &KernelParams::seed},

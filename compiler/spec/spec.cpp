@@ -19,9 +19,11 @@
 #include "compiler/spec/fields/narrow.h"
 #include "compiler/spec/operands.h"
 #include "compiler/spec/fields/outputs.h"
+#include "compiler/spec/fields/select.h"
 #include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
+#include "compiler/spec/whole_numbers.h"
 #include "compiler/spec/operations/without_keys.h"
 #include "templates/dropout.h"
 #include "templates/latents/rows.h"
@@ -31,8 +33,6 @@ namespace flashjit {
 namespace {
 
 constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all copies
-constexpr int kMaxHeads = 65535;
-constexpr int kMaxPageSize = 65536;
 constexpr std::size_t kMaxParamName = 32;
 constexpr double kMaxRopeBase = 1e12;
 
@@ -193,6 +193,7 @@ Result<void> check_sizes(const AttentionSpec& spec) {
   FLASHJIT_TRY(check_scale(spec));
   FLASHJIT_TRY(check_dropout(spec));
   FLASHJIT_TRY(check_blocks(spec));
+  FLASHJIT_TRY(check_selected(spec));
   FLASHJIT_TRY(check_bound("b", spec.batch));
   FLASHJIT_TRY(check_bound("q_len", spec.q_len));
   FLASHJIT_TRY(check_bound("k_len", spec.k_len));
@@ -231,9 +232,9 @@ Result<void> check_param(const Param& param, const std::vector<Param>& earlier) 
     return invalid(fmt::format("params: {} is a {} scalar; a scalar costs nothing in fp32, use that", param.name,
                                name(param.dtype)));
   }
-  if (param.dtype == Dtype::E4M3 || param.dtype == Dtype::E5M2 || param.dtype == Dtype::I8) {
+  if (std::ranges::find(kParamDtypeNames, name(param.dtype)) == kParamDtypeNames.end()) {
     return invalid(
-        fmt::format("params: {} is {}; use fp16, bf16, fp32, i32, i64, u32 or u8", param.name, name(param.dtype)));
+        fmt::format("params: {} is {}; use one of {}", param.name, name(param.dtype), join(kParamDtypeNames)));
   }
   for (const Param& other : earlier) {
     if (other.name == param.name) return invalid(fmt::format("params: {} is declared twice", param.name));
@@ -354,7 +355,8 @@ Result<void> resolve_expressions(AttentionSpec& spec) {
 
 std::string print_layout(const AttentionSpec& spec) {
   const std::string_view name = kLayoutNames[static_cast<std::size_t>(spec.layout)];
-  if (is_paged(spec)) return fmt::format(" layout={}paged({})", is_packed(spec) ? "packed/" : "", spec.page_size);
+  if (is_paged(spec))
+    return fmt::format(" layout={}paged({})", spec.layout == Layout::Packed ? "packed/" : "", spec.page_size);
   return spec.layout == Layout::Bshd ? std::string() : fmt::format(" layout={}", name);
 }
 
@@ -429,6 +431,7 @@ std::string print(const AttentionSpec& spec) {
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
+  if (selects(spec)) out += fmt::format(" select=keys({})", spec.selected);
   if (has_blocks(spec)) out += " blocks=" + print_blocks(spec);
   if (!spec.mask_text.empty()) out += fmt::format(" mask=\"{}\"", spec.mask_text);
   if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
@@ -476,6 +479,7 @@ Result<void> validate(AttentionSpec& spec) {
   if (quantizes(spec)) return check_quantize(spec);
   FLASHJIT_TRY(resolve_expressions(spec));
   FLASHJIT_TRY(check_gradients(spec));
+  FLASHJIT_TRY(check_expressions_of_selected(spec));
   return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();
 }
 

@@ -44,18 +44,18 @@ struct AttentionSpec {
   Operation operation = Operation::Forward;  // fwd | bwd | merge | quantize
   Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
   Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
-  CacheFormat cache_format =
-      CacheFormat::elements;          // kv=latent656 | latent584: K has rows of bytes, whose numbers, widened,
-                                      // are of kv_dtype, the dtype
-  std::optional<Dtype> compute;       // compute=e4m3 | e5m2: Q, K and V are rounded to it first
-  Dtype out_dtype = Dtype::BF16;      // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
-  Dtype out_dq = Dtype::BF16;         //   of bwd those of dQ, dK and dV: one for all in the text,
-  Dtype out_dk = Dtype::BF16;         //   or three, out=fp32/bf16/bf16
-  Dtype out_dv = Dtype::BF16;         //   (fields/outputs.h)
-  int d_qk = 0, d_v = 0;              // d=128 or d=192/128
-  int heads_q = 1, heads_kv = 1;      // heads=32/8 or heads=32
-  Layout layout = Layout::Bshd;       // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
-  int page_size = 0;                  // not 0: K and V lie in pages, and `layout` is that of Q and O alone
+  CacheFormat cache_format = CacheFormat::elements;  // kv=latent656 | latent584: K has rows of bytes, whose numbers,
+                                                     // widened, are of kv_dtype, the dtype
+  std::optional<Dtype> compute;              // compute=e4m3 | e5m2: Q, K and V are rounded to it first
+  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
+  Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
+  Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
+  Dtype out_dv = Dtype::BF16;                //   (fields/outputs.h)
+  int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
+  int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
+  Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
+  int page_size = 0;                         // not 0: K and V lie in pages, and `layout` is that of Q and O alone
+  int selected = 0;                   // select=keys(2048): each query has a list of so many keys (fields/select.h)
   BlockSizes blocks;                  // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
   Expr mask;                          // mask="..."   empty: everything visible; with blocks: in_blocks() of it
   Expr score;                         // score="..."  empty: s
@@ -116,15 +116,16 @@ inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Op
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 inline bool has_blocks(const AttentionSpec& spec) { return spec.blocks.q > 0; }
+inline bool selects(const AttentionSpec& spec) { return spec.selected > 0; }
 // The parameters that a call gives.
 inline std::span<const Param> given_params(const AttentionSpec& spec) {
   return std::span(spec.params).first(spec.params.size() - (has_blocks(spec) ? 1 : 0));
 }
 
 // How Q and O, and how K and V lie in memory. Operations that do not attend do not ask which sequence a token is of, unless
-// blocks of its rows have scales.
+// blocks of its rows have scales; nor do queries that have lists of keys.
 inline bool is_packed(const AttentionSpec& spec) {
-  return spec.layout == Layout::Packed && (attends(spec) || spec.scale_block > 0);
+  return spec.layout == Layout::Packed && !selects(spec) && (attends(spec) || spec.scale_block > 0);
 }
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
@@ -136,8 +137,12 @@ inline bool has_latent_rows(const AttentionSpec& spec) { return spec.cache_forma
 inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value(); }
 // Are there several scales for the keys of a sequence?
 inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales || spec.scale_block > 0; }
+// Are the pages of a sequence found in a table?
+inline bool has_block_table(const AttentionSpec& spec) { return is_paged(spec) && !selects(spec); }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
-inline bool implies_k_lens(const AttentionSpec& spec) { return is_paged(spec) || (merges(spec) && spec.shared_prefix); }
+inline bool implies_k_lens(const AttentionSpec& spec) {
+  return has_block_table(spec) || (merges(spec) && spec.shared_prefix);
+}
 inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec) && attends(spec); }
 
 // The elements that a cache holds of a token and KV head: K, and V where that is not a part of it.

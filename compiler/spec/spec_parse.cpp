@@ -9,9 +9,11 @@
 #include "compiler/spec/config_words.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/fields/outputs.h"
+#include "compiler/spec/other_words.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/spec_words.h"
 #include "compiler/spec/text_form.h"
+#include "compiler/spec/whole_numbers.h"
 
 namespace flashjit {
 
@@ -23,10 +25,10 @@ constexpr auto kFlagNames = [] {
   return names;
 }();
 constexpr auto kFieldNames = [] {
-  constexpr std::array<std::string_view, 23> with_values = {
-      "kv",    "out",      "d",     "heads",     "layout",  "mask",    "score", "params",
-      "grads", "scale",    "align", "lse",       "dropout", "b",       "q_len", "k_len",
-      "bytes", "numerics", "rope",  "rope_base", "scales",  "compute", "blocks"};
+  constexpr std::array<std::string_view, 24> with_values = {
+      "kv",    "out",      "d",     "heads",     "layout",  "mask",    "score",  "params",
+      "grads", "scale",    "align", "lse",       "dropout", "b",       "q_len",  "k_len",
+      "bytes", "numerics", "rope",  "rope_base", "scales",  "compute", "blocks", "select"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -47,10 +49,9 @@ Error bad_value(const Word& word, std::string_view expected) {
 // Whole numbers are read as 64 bits and must fit `int` here; the limits of the field are checked later.
 Result<int> parse_int(const Word& word, std::string_view text) {
   const auto value = parse_integer(text);
-  if (!value || *value > SizeBound::kLargest || *value < -SizeBound::kLargest) {
-    return bad_value(word, fmt::format("a whole number up to {}", SizeBound::kLargest));
-  }
-  return static_cast<int>(*value);
+  if (value && *value <= SizeBound::kLargest && *value >= -SizeBound::kLargest) return static_cast<int>(*value);
+  const WholeNumberField& field = *std::ranges::find(kWholeNumberFields, word.key, &WholeNumberField::name);
+  return bad_value(word, fmt::format("written as {}, in whole numbers up to {}", field.written, field.most));
 }
 
 // "128" or "192/128".
@@ -82,16 +83,6 @@ Result<void> parse_name(const Word& word, const std::array<std::string_view, n>&
   return {};
 }
 
-template <std::size_t n>
-Result<Dtype> parse_tensor_dtype(std::string_view field, std::string_view text,
-                                 const std::array<std::string_view, n>& names) {
-  const auto dtype = parse_dtype(text);
-  if (!dtype || !contains(names, text)) {
-    return invalid(fmt::format("{}: {} is none of {}{}", field, quoted(text), join(names), did_you_mean(text, names)));
-  }
-  return *dtype;
-}
-
 // "fp32"; of bwd also "fp32/bf16/bf16", for dq, dk and dv.
 Result<void> parse_out(const Word& word, AttentionSpec& spec) {
   const std::span<const OutField> fields = out_fields(spec);
@@ -108,9 +99,11 @@ Result<void> parse_out(const Word& word, AttentionSpec& spec) {
                     quoted(word.value), count, fields.size()));
   }
   std::string_view rest = word.value;
+  std::span<const std::string_view> dtypes = kWideDtypeNames;
+  if (spec.operation == Operation::Quantize) dtypes = kNarrowDtypeNames;
   for (const OutField& field : fields) {
     const std::string_view text = rest.substr(0, rest.find('/'));
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(word.key, text, kTensorDtypeNames));
+    FLASHJIT_ASSIGN(dtype, read_dtype(word.key, text, kTensorDtypeNames, dtypes));
     spec.*field.dtype = dtype;
     if (count > 1) rest.remove_prefix(std::min(text.size() + 1, rest.size()));
   }
@@ -147,14 +140,26 @@ Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
   return {};
 }
 
-// "block(128)".
+// The number of a value that is `function` of it, as of "block(128)".
+Result<int> parse_argument(const Word& word, std::string_view function, std::string_view expected) {
+  std::string_view text = word.value;
+  if (!text.starts_with(function) || !text.substr(function.size()).starts_with('(') || !text.ends_with(')'))
+    return bad_value(word, expected);
+  text.remove_prefix(function.size() + 1);
+  return parse_int(word, text.substr(0, text.size() - 1));
+}
+
 Result<void> parse_scales(const Word& word, AttentionSpec& spec) {
-  constexpr std::string_view kBlock = "block(";
-  if (!word.value.starts_with(kBlock) || !word.value.ends_with(')'))
-    return bad_value(word, "block(N), rows that share a scale, as in scales=block(128)");
-  FLASHJIT_ASSIGN(rows, parse_int(word, word.value.substr(kBlock.size(), word.value.size() - kBlock.size() - 1)));
+  FLASHJIT_ASSIGN(rows, parse_argument(word, "block", "block(N), rows that share a scale, as in scales=block(128)"));
   spec.scale_block = rows;
   return rows != 0 ? Result<void>() : invalid("scales: a block of 0 rows holds nothing; use block(128)");
+}
+
+Result<void> parse_select(const Word& word, AttentionSpec& spec) {
+  FLASHJIT_ASSIGN(keys,
+                  parse_argument(word, "keys", "keys(N), the keys that a list has room for, as in select=keys(2048)"));
+  spec.selected = keys;
+  return keys != 0 ? Result<void>() : invalid("select: a list with room for 0 keys holds nothing; use keys(2048)");
 }
 
 // "128", "64/128", "64/128/8".
@@ -227,7 +232,7 @@ Result<void> parse_params(const Word& word, std::vector<Param>& params) {
       type = trim(type.substr(0, open));
     }
     const auto dtype = parse_dtype(type);
-    if (!dtype) return invalid(fmt::format("params: {} has the unknown type {}", quoted(param.name), quoted(type)));
+    if (!dtype) return invalid(fmt::format("params: {}: {}", quoted(param.name), no_dtype(type, kParamDtypeNames)));
     param.dtype = *dtype;
     params.push_back(std::move(param));
     if (comma == rest.npos) return {};
@@ -283,12 +288,13 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
       spec.cache_format = static_cast<CacheFormat>(at - formats.begin());  // `elements` is no word of a spec
       return {};
     }
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kCacheNames));
+    const std::array shown = {name(spec.dtype), kCacheNames[3], kCacheNames[4], kCacheNames[5]};
+    FLASHJIT_ASSIGN(dtype, read_dtype(key, word.value, kCacheNames, shown));
     spec.kv_dtype = dtype;
     return {};
   }
   if (key == "compute") {
-    FLASHJIT_ASSIGN(dtype, parse_tensor_dtype(key, word.value, kNarrowDtypeNames));
+    FLASHJIT_ASSIGN(dtype, read_dtype(key, word.value, kNarrowDtypeNames, kNarrowDtypeNames));
     spec.compute = dtype;
     return {};
   }
@@ -297,6 +303,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   if (key == "heads") return parse_pair(word, spec.heads_q, spec.heads_kv);
   if (key == "layout") return parse_layout(word, spec);
   if (key == "blocks") return parse_blocks(word, spec.blocks);
+  if (key == "select") return parse_select(word, spec);
   if (key == "mask") return parse_text(word, spec.mask_text);
   if (key == "score") return parse_text(word, spec.score_text);
   if (key == "params") return parse_params(word, spec.declared);
@@ -337,7 +344,7 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
 // The shape of the word: known field, a value where one belongs, `<=` only on sizes.
 Result<void> check_word(const Word& word) {
   if (!contains(kFieldNames, word.key)) {
-    return invalid(there_is_no("field", word.key, kFieldNames));
+    return invalid(no_field(word.key, kFieldNames));
   }
   const bool flag = contains(kFlagNames, word.key);
   if (flag && !word.sign.empty()) return invalid(fmt::format("{0}: this is a flag; write {0} alone", word.key));
@@ -429,7 +436,9 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
         fmt::format("operation: {} is none of {}; {}", quoted(first[0]), join(kOperationNames), kExample), position[0]);
   }
   spec.operation = static_cast<Operation>(operation - kOperationNames.begin());
-  auto dtype = parse_tensor_dtype("dtype", first[1], kTensorDtypeNames);
+  std::span<const std::string_view> dtypes = kTensorDtypeNames;
+  if (!is_forward(spec)) dtypes = kWideDtypeNames;
+  auto dtype = read_dtype("dtype", first[1], kTensorDtypeNames, dtypes);
   if (!dtype) return cursor.error(dtype.error().message, position[1]);
   spec.dtype = spec.kv_dtype = *dtype;
   set_out(spec, usual_out(spec));

@@ -1,7 +1,6 @@
-// The text of a spec, cut into words.
+// The words of a spec's text: `key`, `key=value`, `key<=value`, and values in quotes.
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 

@@ -14,6 +14,7 @@
 #include "compiler/spec/text_form.h"
 #include "runtime/bundle/cubin.h"
 #include "runtime/compile/facts.h"
+#include "runtime/engine/environment.h"
 #include "runtime/store/input_file.h"
 #include "runtime/store/key.h"
 #include "runtime/store/output_file.h"
@@ -267,12 +268,10 @@ Error Bundles::missing(const Request& request) const {
   const std::string command =
       fmt::format("printf '%s\\n' {} | flashjit build - --arch {} -o more.fjb", shell_quoted(wanted), key.target);
   if (empty()) {
-    return {
-        ErrorKind::NotFound,
-        fmt::format("FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; for {} build one "
-                    "with: {}",
-                    key.spec, command),
-        {}};
+    return {ErrorKind::NotFound,
+            fmt::format("{}, and no bundle was given: kernels come from bundles alone then; for {} build one with: {}",
+                        kNoJit, key.spec, command),
+            {}};
   }
   std::vector<const BundleKey*> nearest;
   for (const auto& bundle : bundles_) {
@@ -286,8 +285,8 @@ Error Bundles::missing(const Request& request) const {
   for (std::size_t i = 0; i < std::min(kShown, nearest.size()); ++i)
     detail += fmt::format("  {}\n", harmless(print(*nearest[i]), Lines::One));
   return {ErrorKind::NotFound,
-          fmt::format("FLASHJIT_JIT=off, and the bundles have no kernel for {} on {}; build it with: {}", wanted,
-                      key.target, command),
+          fmt::format("{}, and the bundles have no kernel for {} on {}; build it with: {}", kNoJit, wanted, key.target,
+                      command),
           std::move(detail)};
 }
 

@@ -62,7 +62,8 @@ StoredSpec stored_as(Compiled compiled) {
 Result<Compiled> compile_spec(const Request& request, const CompileOptions& options) {
   const auto start = Clock::now();
   if (!options.override_dir.empty() && !options.settings.jit) {
-    return invalid("override_dir with FLASHJIT_JIT=off: edited source has to be compiled; unset one of the two");
+    return invalid(
+        fmt::format("override_dir with {}: edited source has to be compiled; leave one of the two out", kNoJit));
   }
   std::string note;
   FLASHJIT_ASSIGN(bundled, look_in_bundles(request, options, note));

@@ -51,7 +51,9 @@ void finish(Compiled& compiled, KernelStore::Fetched fetched) {
 Result<void> check_host_jit(const EnvironmentSettings& settings) {
   if (settings.jit) return {};
   return invalid(
-      "device=Host with FLASHJIT_JIT=off: kernels of a processor are made, and linked when they are stored, by LLVM, and bundles hold none; unset one of the two");
+      fmt::format("device=Host with {}: kernels of a processor are made, and linked when they are stored, by LLVM, and "
+                  "bundles hold none; leave one of the two out",
+                  kNoJit));
 }
 
 Result<Compiled> compile_host_spec(const Request& request, const HostLibrary& library, const CompileOptions& options) {

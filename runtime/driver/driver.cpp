@@ -23,8 +23,7 @@ constexpr Remedy kRemedies[] = {
     {2, ErrorKind::Driver, "the GPU's memory is full; free some or use a smaller problem"},
     {3, ErrorKind::Driver,
      "the driver was not initialised, or the process forked after it was; start the GPU work after fork"},
-    {100, ErrorKind::NotFound,
-     "the driver sees no GPU; look at CUDA_VISIBLE_DEVICES and nvidia-smi, or use the host target"},
+    {100, ErrorKind::NotFound, "the driver sees no GPU; look at CUDA_VISIBLE_DEVICES and nvidia-smi"},
     {101, ErrorKind::NotFound, "there is no GPU with this number; `flashjit doctor` lists them"},
     {200, ErrorKind::Driver,
      "the driver does not understand this cubin; `flashjit cache verify`, or update the driver"},
@@ -77,11 +76,9 @@ Result<std::shared_ptr<const Driver>> Driver::open() {
 Result<std::shared_ptr<const Driver>> Driver::load() {
   auto library = DynamicLibrary::open("libcuda.so.1");
   if (!library) {
-    return Error{
-        ErrorKind::NotFound,
-        "no NVIDIA driver: libcuda.so.1 was not found; install the driver (containers: run with --gpus all), or use the "
-        "host target",
-        library.error().message};
+    return Error{ErrorKind::NotFound,
+                 "no NVIDIA driver: libcuda.so.1 was not found; install the driver (containers: run with --gpus all)",
+                 library.error().message};
   }
   const auto look_up = reinterpret_cast<GetProcAddress>(library->symbol("cuGetProcAddress_v2"));
   DriverApi api;

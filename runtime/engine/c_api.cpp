@@ -233,6 +233,7 @@ Result<EngineOptions> options_of(const flashjit_engine_options* given) {
   options.isolate_compiler = from.isolate_compiler != 0;
   options.tuned = from.untuned == 0;
   options.trusted_list = from.trusted_list ? from.trusted_list : "";
+  options.jit = from.no_jit == 0;
   return options;
 }
 

@@ -25,8 +25,10 @@ Result<std::shared_ptr<Engine>> create_engine(const EngineOptions& options, cons
                                                         : TrustedList::read(options.trusted_list, "trusted_list"));
   FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
   EngineFiles files{std::move(trusted), std::move(log)};
-  return options.device == Device::Gpu ? create_gpu_engine(options, settings, std::move(files))
-                                       : create_host_engine(options, settings, std::move(files));
+  EnvironmentSettings of_engine = settings;
+  of_engine.jit = settings.jit && options.jit;
+  return options.device == Device::Gpu ? create_gpu_engine(options, of_engine, std::move(files))
+                                       : create_host_engine(options, of_engine, std::move(files));
 }
 
 std::string store_path(const EngineOptions& options, const EnvironmentSettings& settings) {
@@ -38,7 +40,7 @@ int host_threads(const EngineOptions& options, const EnvironmentSettings& settin
   return options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
 }
 
-// With FLASHJIT_JIT=off kernels come from bundles alone.
+// Without JIT kernels come from bundles alone.
 StoreOptions store_options(const EngineOptions& options, const EnvironmentSettings& settings,
                            std::shared_ptr<const TrustedList> trusted) {
   return {.directory = store_path(options, settings),

@@ -130,7 +130,9 @@ Result<Wanted> EngineBase::decide(std::string_view spec, const PrepareOptions& o
   const bool tunes = options.tune > options.tune.zero();
   if (tunes && !options.schedule.empty()) return invalid("tune: the schedule is pinned; leave one of the two out");
   if (tunes && !tuned_)
-    return invalid("tune: this engine takes no records (tuned=false, bundles, override_dir or FLASHJIT_JIT=off)");
+    return invalid(
+        "tune: this engine takes no records (tuned=false, bundles, override_dir, jit=false or FLASHJIT_JIT=off); leave "
+        "these out, or tune=0");
   FLASHJIT_ASSIGN(request, Request::parse(spec, target_.name, options.schedule, target_.sm_count));
   const Schedule asked = request.pins;
   Wanted wanted{std::string(spec), std::move(request), asked, {}, options.verify};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "compiler/result.h"
 
@@ -10,7 +11,8 @@ namespace flashjit {
 struct EnvironmentSettings {
   std::string cache_dir;     // FLASHJIT_CACHE_DIR (a StorePath), else $XDG_CACHE_HOME/flashjit, else
                              // $HOME/.cache/flashjit; empty: none of them
-  bool jit = true;           // FLASHJIT_JIT=off: what is in no bundle is an error, and no compiler is opened
+  bool jit = true;           // FLASHJIT_JIT=off, or an engine's jit=false: what is in no bundle is an error, and no
+                             // compiler is opened
   std::string log_file;      // FLASHJIT_LOG: one line per prepare is appended; "stderr" is the stream
   std::string dump_dir;      // FLASHJIT_DUMP_DIR: everything that prepare makes, one folder per kernel
   std::string trusted_list;  // FLASHJIT_TRUSTED_LIST: digests of the files that bundles and shared directories may have
@@ -18,6 +20,8 @@ struct EnvironmentSettings {
   bool line_info = false;    // FLASHJIT_LINE_INFO=on: code of GPUs names the lines that it was made of
   int threads = 0;           // FLASHJIT_THREADS; 0: not set
 };
+
+inline constexpr std::string_view kNoJit = "FLASHJIT_JIT=off (or jit=false)";  // for messages
 
 inline constexpr int kMaxThreads = 1024;
 

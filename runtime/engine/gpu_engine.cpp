@@ -227,20 +227,31 @@ Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSett
   if (!settings.jit && bundles.empty()) {
     return Error{
         ErrorKind::NotFound,
-        "FLASHJIT_JIT=off, and no bundle was given: kernels come from bundles alone then; name them in EngineOptions::bundles "
-        "(--bundle), and build them with: flashjit build MANIFEST --arch " +
-            std::string(target) + " -o kernels.fjb",
+        fmt::format("{}, and no bundle was given: kernels come from bundles alone then; name them in "
+                    "EngineOptions::bundles (--bundle), and build them with: flashjit build MANIFEST --arch {} -o "
+                    "kernels.fjb",
+                    kNoJit, target),
         {}};
   }
   if (!settings.jit) FLASHJIT_TRY(bundles.check_target(target));
   return std::move(bundles);
 }
 
+// A processor computes the same where kernels are compiled, and is no way out where they are to come from bundles.
+Result<std::shared_ptr<const Driver>> open_driver(const EngineOptions& options, const EnvironmentSettings& settings) {
+  auto driver = Driver::open();
+  const bool of_bundles = !settings.jit || !options.bundles.empty() || !options.required.empty();
+  if (driver || driver.error().kind != ErrorKind::NotFound || of_bundles) return driver;
+  Error error = driver.error();
+  error.message += ", or use the host target (Device::Host, --target host)";
+  return error;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings,
                                                   EngineFiles files) {
-  FLASHJIT_ASSIGN(driver, Driver::open());
+  FLASHJIT_ASSIGN(driver, open_driver(options, settings));
   FLASHJIT_ASSIGN(info, driver->device(options.ordinal));
   FLASHJIT_ASSIGN(target, gpu_target(options.target, info));
   FLASHJIT_ASSIGN(bundles, open_bundles(options, settings, target.name, files.trusted.get()));

@@ -127,6 +127,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   if (has_blocks(spec_)) FLASHJIT_TRY(check_full_blocks(given));
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
+  if (selects(spec_)) take_lists_for_sequences(extents, sizes, params);
   FLASHJIT_TRY(check_scales(sizes, params));
   params.first_position = static_cast<int>(call.first_position);
   FLASHJIT_TRY(check_positions(extents[static_cast<std::size_t>(Dim::Positions)], sizes, params));
@@ -332,9 +333,12 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
     sizes = {batch, queries, merges(spec_) ? extent(Dim::Parts) : 1, batch * queries, 0};
     return {};
   }
-  const std::int64_t room = is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(Dim::TablePages)) : 1;
+  const Dim pages = selects(spec_) ? Dim::Pages : Dim::TablePages;
+  const std::int64_t room = is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(pages)) : 1;
   const std::int64_t keys = is_paged(spec_) || quantizes(spec_) ? room : extent(Dim::Keys);
-  sizes = {extent(Dim::Batch), extent(Dim::Queries), keys, extent(Dim::Queries), keys};
+  const bool has_batch =
+      is_packed(spec_) || spec_.layout != Layout::Packed;  // packed queries with lists are those of one
+  sizes = {has_batch ? extent(Dim::Batch) : 1, extent(Dim::Queries), keys, extent(Dim::Queries), keys};
   if (!has_packed_keys(spec_)) sizes.k_tokens = std::min(sizes.k_len, SizeBound::kLargest) * sizes.batch;
   sizes.k_rows = is_paged(spec_) ? extent(Dim::Pages) * spec_.page_size : sizes.k_tokens;
   if (!is_packed(spec_)) {
@@ -354,6 +358,17 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
   sizes.q_len = std::min(call.max_q_len, sizes.q_tokens);
   if (call.max_k_len > 0 && has_packed_keys(spec_)) sizes.k_len = std::min(call.max_k_len, sizes.k_tokens);
   return {};
+}
+
+// Kernels take each query for a sequence, whose keys are the places of its list.
+void ArgumentChecker::take_lists_for_sequences(const Extents& extents, CallSizes& sizes, KernelParams& params) const {
+  const std::int64_t rows =
+      is_paged(spec_) ? extents[static_cast<std::size_t>(Dim::Pages)] * spec_.page_size : sizes.k_len;
+  params.key_rows = static_cast<int>(std::min<std::int64_t>(rows, std::numeric_limits<int>::max()));
+  params.queries_of_sequence = static_cast<int>(sizes.q_len);
+  sizes.batch = sizes.q_tokens;
+  sizes.q_len = 1;
+  sizes.k_len = spec_.selected;
 }
 
 // Returns the room for the keys of a sequence: all its pages, up to the bound of the spec, which the last page may pass.

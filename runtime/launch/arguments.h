@@ -81,6 +81,7 @@ class ArgumentChecker {
   Result<void> check_extents(const CallArguments& call, std::size_t operand, const Dimensions& d,
                              Extents& extents) const;
   std::int64_t blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent, int rows) const;
+  void take_lists_for_sequences(const Extents& extents, CallSizes& sizes, KernelParams& params) const;
   std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;

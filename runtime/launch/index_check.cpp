@@ -185,7 +185,7 @@ Result<void> ArgumentChecker::check_given_positions(const KernelParams& params, 
 
 // Only pages that hold keys are checked: behind a length the table may hold anything.
 Result<void> ArgumentChecker::check_table(const KernelParams& params, const CallSizes& sizes) const {
-  if (!is_paged(spec_)) return {};
+  if (!has_block_table(spec_)) return {};
   for (std::int64_t b = 0; b < sizes.batch; ++b) {
     if (params.pages == 0 && params.k_lens[b] > 0)
       return invalid(fmt::format("k_lens[{}]: {} keys, and k and v have no pages; give them some, or a length of 0", b,

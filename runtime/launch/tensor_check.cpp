@@ -6,6 +6,9 @@
 #include <limits>
 #include <string>
 
+#include "compiler/spec/spec_names.h"
+#include "compiler/spec/text_form.h"
+
 namespace flashjit {
 namespace {
 
@@ -135,8 +138,9 @@ Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule
   if (!tensor.given()) return invalid(fmt::format("{}{}: missing; this spec needs it", rule.group, rule.name));
   const bool is_bytes = rule.any_bytes && tensor.dtype == name(Dtype::E4M3);
   if (tensor.dtype != name(rule.dtype) && !is_bytes) {
-    return invalid(fmt::format("{}{}.dtype: '{}', must be {}; convert the tensor or change the spec", rule.group,
-                               rule.name, tensor.dtype, name(rule.dtype)));
+    const std::string names = parse_dtype(tensor.dtype) ? "" : fmt::format("dtypes are called {}; ", join(kDtypeNames));
+    return invalid(fmt::format("{}{}.dtype: '{}', must be {}; {}convert the tensor or change the spec", rule.group,
+                               rule.name, tensor.dtype, name(rule.dtype), names));
   }
   if (tensor.rank != rule.rank) {
     return invalid(

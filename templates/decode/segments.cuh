@@ -96,7 +96,8 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
     store_quad(params, s.seq, s.row_lo + row, column, whole);
     return;
   }
-  const Int64 place = kFixedParts ? first_part_of(params, s.seq.b, s.row_lo / kTileRows, s.seq.hk) : s.part;
+  const Int64 place =
+      kFixedParts ? first_part_of(params, sequence_number(params, s.seq), s.row_lo / kTileRows, s.seq.hk) : s.part;
   float* first = parts + place * kPartFloats;
   if (folds_parts(params)) {
     // In turns in two places: threads have a row's state in common, and one writes it while others may still read.

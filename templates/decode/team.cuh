@@ -19,7 +19,7 @@ struct TeamShares {
         team(params.team),
         shift(team_shift(params)),
         all(rows_of(s) * (config.head_dim_v / 4)),
-        parts(kFixedParts ? tiles_of(params, s.seq.b).row_steps() : team),
+        parts(kFixedParts ? tiles_of(params, sequence_number(params, s.seq)).row_steps() : team),
         memory(shared + kLayout.team_offset),
         barrier(shared + kLayout.scratch_offset) {}  // a team adds up no lengths
 
@@ -97,7 +97,8 @@ __device__ inline void add_up_team(const KernelParams& params, const Segment& s,
   if (shares.pushes()) wait_barrier(shares.barrier, 0);
   else if (shares.parts <= 1) return;  // its block has stored the rows
   else sync_cluster();
-  const int first_part = kFixedParts ? first_part_of(params, s.seq.b, s.row_lo / kTileRows, s.seq.hk) : 0;
+  const int first_part =
+      kFixedParts ? first_part_of(params, sequence_number(params, s.seq), s.row_lo / kTileRows, s.seq.hk) : 0;
   for (int number = static_cast<int>(threadIdx.x);; number += decode_threads(config)) {
     const int place = shares.place_of(number);
     if (place >= shares.all) return;

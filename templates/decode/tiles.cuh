@@ -93,7 +93,7 @@ __device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 *
 
 // Does each row of the tile have to be found by itself? It is cut by the end, or may lie in several pages.
 __device__ inline bool is_cut(const Segment& s, int tile) { return (tile + 1) * kTileKv > s.end; }
-constexpr bool kTileInPieces = kKeyRows == Rows::paged && config.page_size % kTileKv != 0;
+constexpr bool kTileInPieces = kChosen || (kKeyRows == Rows::paged && config.page_size % kTileKv != 0);
 constexpr bool kTileInPage = kKeyRows == Rows::paged && !kTileInPieces;
 
 // The tiles of a segment that are a warp's: one of as many as there are warps, without those in holes of the mask.
@@ -160,6 +160,10 @@ struct TileRowsIn {
     const int key = first_key(s, tile), inside = min(row, s.end - 1 - key);
     return kTileInPieces ? keys_of(tensor, strides, s).row(key + inside) : begin + inside * strides.token;
   }
+  // Is there one? Numbers in lists may be those of no row, for which zeros stand.
+  __device__ bool has_row(const Segment& s, int tile, int row) const {
+    return !kChosen || is_chosen(params, s.seq, min(first_key(s, tile) + row, s.end - 1));
+  }
 };
 using TileRows = TileRowsIn<KeyRows<Cached>>;
 
@@ -181,7 +185,9 @@ struct RegisterTiles {
       const Cached* row =
           cut ? where.row(begin, p.k, p.k_stride, s, tile, key_row_of(octet)) : first + octet * 8 * p.k_stride.token;
 #pragma unroll
-      for (int j = 0; j < kKeyPieces; ++j) keys[octet][j] = load_once(key_piece_of(row + key_column(), j));
+      for (int j = 0; j < kKeyPieces; ++j)
+        keys[octet][j] = where.has_row(s, tile, key_row_of(octet)) ? load_once(key_piece_of(row + key_column(), j))
+                                                                   : make_uint4(0, 0, 0, 0);
     }
   }
   template <bool cut>
@@ -196,7 +202,10 @@ struct RegisterTiles {
         const Cached* row = cut ? where.row(begin, p.v, p.v_stride, s, tile, value_row_of(pair, i))
                                 : first + (pair * 16 + i / 2 * 8 + i % 2) * p.v_stride.token;
 #pragma unroll
-        for (int j = 0; j < kValuePieces; ++j) values[pair][j][i] = load_once(value_piece_of(row + value_column(), j));
+        for (int j = 0; j < kValuePieces; ++j)
+          values[pair][j][i] = where.has_row(s, tile, value_row_of(pair, i))
+                                   ? load_once(value_piece_of(row + value_column(), j))
+                                   : make_uint4(0, 0, 0, 0);
       }
   }
   __device__ void load_keys(const Segment& s, int tile) {
@@ -337,7 +346,7 @@ struct RowTiles : RingTiles {
 #pragma unroll 2
       for (int row = first; row < kTileKv; row += kRowsAtOnce)
         copy_once(to + offset_of(row, chunk % 8), where.row(begin, tensor, strides, s, ahead, row) + column, policy,
-                  true);
+                  where.has_row(s, ahead, row));
     } else {
       // Tiles that are cut have no code of their own, which would lie between a kernel's begin and its first copies. The
       // first row's number has only bits that the distance to another one has not.

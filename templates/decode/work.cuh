@@ -71,7 +71,7 @@ __device__ inline Tiles tiles_of(const KernelParams& p, const Sequence& seq) {
 __device__ inline Tiles tiles_of(const KernelParams& p, int b) { return tiles_of(p, sequence_of(p, b, 0)); }
 
 // All sequences have as many steps: nothing has to be added up.
-constexpr bool kSameSteps = kRows != Rows::packed && !config.k_lens && !config.ranges_differ;
+constexpr bool kSameSteps = kRows != Rows::packed && !config.k_lens && !kChosen && !config.ranges_differ;
 
 // A step of a sequence, counted from its first.
 struct Place {

@@ -37,18 +37,20 @@ __device__ inline uint4 wide_columns(const LatentRow& row, int column) {
   return {wide[0], wide[1], wide[2], wide[3]};
 }
 
-// Where K has pages or sequences, so many rows lie in each. (Packed ones lie one after the other.)
+// How many rows of K lie in a page or, where there are none, are those of a batch index, and how many there are in all.
+__device__ inline int rows_of_block(const KernelParams& p) {
+  return config.page_size > 0 ? config.page_size : kChosen ? p.key_rows : p.k_len;
+}
 __device__ inline Int64 wide_row_count(const KernelParams& p) {
   if constexpr (kKeyRows == Rows::packed) return p.offsets_k[p.batch];
-  else
-    return config.page_size > 0 ? static_cast<Int64>(p.pages) * config.page_size
-                                : static_cast<Int64>(p.batch) * p.k_len;
+  const int batch = kChosen ? p.batch / p.queries_of_sequence : p.batch;
+  return static_cast<Int64>(config.page_size > 0 ? p.pages : batch) * rows_of_block(p);
 }
 
 // A block has some rows of K, whoever's they are.
 __device__ inline void write_wide_rows(const KernelParams& params, void* wide_rows) {
   constexpr int kOfRow = config.head_dim_qk / kWideColumns;
-  const int of_block = config.page_size > 0 ? config.page_size : params.k_len;
+  const int of_block = rows_of_block(params);
   const Int64 first = static_cast<Int64>(blockIdx.x) * kWideRows,
               count = min(wide_row_count(params) - first, Int64{kWideRows});
 #pragma unroll 1

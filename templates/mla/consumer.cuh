@@ -51,6 +51,13 @@ struct ConsumerState {
     }
   }
 
+  // Products read what threads have stored. The fence is made here, as it would have those threads wait for what they have
+  // asked memory for.
+  __device__ static void await_gathered(u32 barrier, u32 parity) {
+    wait_barrier(barrier, parity);
+    fence_async_proxy();
+  }
+
   // Waits for the pieces of this warpgroup's columns. Pieces of the other warpgroup's tile that this one does not read may
   // come again before it has seen them.
   __device__ void await_full_half(u32 stage, u32 parity) const {
@@ -58,6 +65,7 @@ struct ConsumerState {
 #pragma unroll
     for (int piece = half * kPieces; piece < (half + 1) * kPieces; ++piece)
       wait_barrier(shared.full(stage, piece), parity);
+    if constexpr (gathers_keys(config)) fence_async_proxy();
   }
 
   // This warp is done with its columns of a place, and in clusters the other block is told as well.

@@ -7,10 +7,17 @@
 namespace flashjit {
 
 // A block has 64 rows of a tile and two warpgroups that compute, which share O: each has all rows of half the columns.
-// Three warps more: one copies K, one Q, and one calls K to L2 before.
+// Three warps more: one copies K, one Q, and one calls K to L2 before. Or three gather K, and one copies Q.
 constexpr int kMlaRows = 64, kMlaKeys = 64, kMlaConsumers = 2, kMlaStages = 2;
 constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
-constexpr int kMlaProducerRegisters = 56, kMlaConsumerRegisters = 224;
+
+// Threads gather K where TMA cannot leave it as products want it: elements of 8 bits have to be widened.
+constexpr bool gathers_keys(const KernelConfig& c) { return is_scaled(c); }
+constexpr int kMlaGatherers = 3;  // warps
+// Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
+// thread: who asked for more would wait for ever.
+constexpr int mla_producer_registers(const KernelConfig& c) { return gathers_keys(c) ? 88 : 56; }
+constexpr int mla_consumer_registers(const KernelConfig& c) { return gathers_keys(c) ? 208 : 224; }
 
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
@@ -47,9 +54,10 @@ constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers) + 2;
 // both has a flag whether factors count.
 constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
 
-// The warp that copies K and the warp that calls it to L2 have their own progress; the other warps have the segment
-// before, this one and the next.
-constexpr int kProgressBytes = 160, kMlaCopies = 2, kMlaSegments = 3;
+// The warps that copy K, or gather it, or call it to L2 have their own progress; the other warps have the segment before,
+// this one and the next.
+constexpr int kProgressBytes = 160, kMlaSegments = 3;
+constexpr int mla_copies(const KernelConfig& c) { return gathers_keys(c) ? kMlaGatherers : 2; }
 
 constexpr MlaLayout mla_layout(const KernelConfig& c) {
   MlaLayout s;
@@ -59,7 +67,7 @@ constexpr MlaLayout mla_layout(const KernelConfig& c) {
   s.p_offset = c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
   s.barrier_offset = s.k_offset + kMlaStages * s.k.bytes();
   s.progress_offset = s.barrier_offset + kMlaBarriers * 8;
-  s.row_offset = s.progress_offset + (kMlaCopies + kMlaSegments) * kProgressBytes;
+  s.row_offset = s.progress_offset + (mla_copies(c) + kMlaSegments) * kProgressBytes;
   s.copied_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
   s.scratch_offset = s.copied_offset + 4;
   s.bytes = s.scratch_offset + kScratchInts * 4;

@@ -16,6 +16,7 @@ constexpr int kPanelBytes = kPlaces.k.panel_bytes();
 constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
 constexpr int kPiecePanels = kMlaConsumers * kHalfPanels / kMlaPieces;
 using Stored = Bits<config.element>;
+static_assert(mla_producer_registers(config) + kMlaConsumers * mla_consumer_registers(config) <= 3 * 168);
 
 constexpr int kConsumerThreads = kMlaConsumers * 128;
 
@@ -24,7 +25,7 @@ constexpr int kReadyBarrier = 1;                                  // one for eac
 constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
 constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
 constexpr int kAskedBarrier = kConsumersBarrier + 1;              // memory has been asked for the first rows of Q
-constexpr int kAskedThreads = 64;
+constexpr int kAskedThreads = gathers_keys(config) ? 128 : 64;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 cluster_rank() { return kCluster == 1 ? 0 : blockIdx.x % kCluster; }
@@ -117,7 +118,8 @@ static_assert(sizeof(Progress) <= kProgressBytes);
 
 // Brings nearer what the block reads first.
 __device__ inline void ask_ahead(const KernelParams& params, const TensorMaps& maps) {
-  if (threadIdx.x == 0) prefetch_map(maps.q), prefetch_map(maps.k);
+  if (threadIdx.x == 0) prefetch_map(maps.q);
+  if (threadIdx.x == 0 && !gathers_keys(config)) prefetch_map(maps.k);
   prefetch_table<kMlaThreads>(params);
 }
 

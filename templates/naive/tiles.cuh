@@ -17,7 +17,7 @@ __device__ inline WorkItem naive_item(const KernelParams& p, Int64 index, int pe
 
 // Matrices of scores are [batch, head, q_len, k_len] with the launch's longest lengths.
 __device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, int q) {
-  return (static_cast<Int64>(seq.b) * config.heads_q + seq.h) * p.q_len + q;
+  return (static_cast<Int64>(sequence_number(p, seq)) * config.heads_q + seq.h) * p.q_len + q;
 }
 
 // Is the weight of a query and a key dropped? Each has its own call: what the fused kernels save is part of what they are.

@@ -11,7 +11,7 @@ from harness import need, source
 
 PAGES = ("README.md", "compiler/SPEC.md", "runtime/OBSERVE.md")
 OTHERS = ("compiler/ARCHITECTURE.md", "compiler/GLOSSARY.md", "runtime/COOKBOOK.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
-          "tests/device/FINDINGS.md")
+          "templates/NOTES.md", "tests/device/FINDINGS.md")
 
 
 def commands(page):

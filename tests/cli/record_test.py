@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -117,6 +118,22 @@ def test_what_the_device_tests_gave():
     lines = figures("--runs", "racecheck").stdout.splitlines()
     assert len(lines) == 2 + sum("racecheck" in json.dumps(row) for row in rows) and all("racecheck" in line for line in lines[2:]), lines
     figures("--runs", "--check", expect=2)
+
+
+def test_what_was_tried_in_the_kernels():
+    rows = [json.loads(line) for line in figures("--experiments", "--json").stdout.splitlines()]
+    lines = [line for name in sorted(os.listdir(source("templates", "experiments"))) for line in open(source("templates", "experiments", name), encoding="utf-8")]
+    ids = [row["id"] for row in map(json.loads, lines)]
+    assert ids == [row["id"] for row in rows]
+    fields = {"id", "topic", "what", "shapes", "figures", "setting", "follows", "command", "commit", "date", "device"}
+    assert len(rows) >= 778 and len(set(ids)) == len(ids), [name for name in ids if ids.count(name) > 1]
+    for row in rows:
+        assert re.fullmatch(r"[a-z][a-z0-9-]*-[1-9]\d*", row["id"]) and fields >= set(row) >= {"id", "topic", "what", "date"} and all(row.values()), row
+        assert re.match(r"20\d\d-\d\d-\d\d", row["date"]) and ("follows" not in row or ids.index(row["follows"]) < ids.index(row["id"])), row
+    lines = figures("--experiments", "Decode loop").stdout.splitlines()
+    assert len(lines) == 2 + sum("Decode loop" in json.dumps(row) for row in rows) > 80, lines
+    assert [line.split(" | ")[0] for line in figures("--experiments", "built-4").stdout.splitlines()[2:]] == ["| built-2", "| built-3", "| built-4"]
+    figures("--experiments", "--runs", expect=2)
 
 
 if __name__ == "__main__":

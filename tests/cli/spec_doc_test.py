@@ -49,18 +49,32 @@ def shape_of(spec):
     return f"q={q},k={k}+0+{k // 2}" if "k_lens" in spec or "paged" in spec else f"b={size('b', 2)},q={q},k={k}"
 
 
-def test_every_field_has_its_row():
+def all_fields():
     error = refused("explain", "fwd bf16 d=64 colour=red", "--arch", "sm_90a").err
-    fields = re.search(r"fields are ([a-z_, ]+)", error)[1].split(", ")
+    return re.search(r"fields are ([a-z_, ]+)", error)[1].split(", ")
+
+
+def order_of_fields():
+    """As the page says that specs are printed."""
+    with open(source("compiler", "SPEC.md"), encoding="utf-8") as file:
+        return re.search(r"with fields in the order of `([^`]+)`", file.read())[1].split()
+
+
+def test_every_field_has_its_row():
+    fields = all_fields()
+    assert sorted(order_of_fields()) == sorted(fields)
     with open(source("compiler", "SPEC.md"), encoding="utf-8") as file:
         first_cells = " ".join(re.findall(r"^\| (.*?) \|", file.read(), re.M))
     assert len(fields) > 15 and not [f for f in fields if f"`{f}=`" not in first_cells and f"`{f}`" not in first_cells], first_cells
 
 
 def test_specs_are_accepted():
+    order = order_of_fields()
     for spec in block_lines("spec"):
         lines = flashjit("explain", spec, "--arch", target_of(spec), "--json").lines()  # one for each of its kernels
         assert lines and all(line["ok"] for line in lines), lines
+        fields = [re.split("[=<]", word)[0] for word in re.sub('"[^"]*"', "", lines[0]["spec"]).split()[2:]]
+        assert fields == sorted(fields, key=order.index), f"not printed in the order that the page has: {lines[0]['spec']}"
 
 
 def test_specs_are_computed():

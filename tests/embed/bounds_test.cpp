@@ -26,6 +26,12 @@ class BoundsTest : public ::testing::Test {
     options.budget = budget;
     return options;
   }
+  static bool shell(const std::string& command) { return std::system(command.c_str()) == 0; }
+  static bool build_bundle(const std::string& path) {
+    const std::string command = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "flashjit";
+    return shell("echo '" + std::string(kSpec) + "' | '" + command + "' build - --arch sm_80 --no-cache -o '" + path +
+                 "' > /dev/null 2>&1");
+  }
   std::shared_ptr<Engine> engine;
 };
 
@@ -197,16 +203,36 @@ TEST_F(BoundsTest, AnEngineKeepsTheEnvironmentItWasCreatedWith) {
   EXPECT_EQ(next.error().kind, ErrorKind::NotFound);
 }
 
+// An option says of one engine what the environment says of all.
+TEST_F(BoundsTest, AnEngineWithoutJitTakesBundlesAlone) {
+  const TemporaryFolder temporary;
+  const std::string bundle = temporary.path() + "/x.fjb", other = std::string(kSpec) + " lse=ln";
+  ASSERT_TRUE(build_bundle(bundle));
+  const auto none = Engine::create({.disk_cache = false, .jit = false});
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().kind, ErrorKind::NotFound);
+  EXPECT_NE(none.error().message.find("jit=false"), std::string::npos) << none.error().message;
+  for (const bool jit : {false, true}) {
+    const auto made = Engine::create({.disk_cache = false, .bundles = {bundle}, .jit = jit});
+    ASSERT_TRUE(made) << made.error().message;
+    const auto bundled = (*made)->prepare(kSpec), absent = (*made)->prepare(other);
+    ASSERT_TRUE(bundled) << bundled.error().message;
+    EXPECT_EQ((*bundled)->facts().source, "bundle");
+    EXPECT_EQ(bool(absent), jit);
+    if (!absent) {
+      EXPECT_EQ(absent.error().kind, ErrorKind::NotFound);
+      EXPECT_NE(absent.error().message.find("flashjit build"), std::string::npos) << absent.error().message;
+    }
+  }
+}
+
 // Bundles and entries of shared directories that are on the list are used, others not.
 TEST_F(BoundsTest, TheListOfTrustedFilesHoldsForAnEngine) {
   const TemporaryFolder temporary;
   const std::string folder = temporary.path(), site = folder + "/site", list = folder + "/list",
                     bundle = folder + "/x.fjb";
-  const auto shell = [](const std::string& command) { return std::system(command.c_str()) == 0; };
-  const std::string command = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "flashjit";
   ASSERT_TRUE((*Engine::create({.cache_dir = site}))->prepare(kSpec));
-  ASSERT_TRUE(shell("echo '" + std::string(kSpec) + "' | '" + command + "' build - --arch sm_80 --no-cache -o '" +
-                    bundle + "' > /dev/null 2>&1"));
+  ASSERT_TRUE(build_bundle(bundle));
   ASSERT_TRUE(shell("umask 022; sha256sum '" + site + "'/v1/*/* '" + bundle + "' > '" + list +
                     "'; sha256sum /dev/null > '" + list + "-of-others'"));
 

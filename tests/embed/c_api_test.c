@@ -132,6 +132,10 @@ static void engines_refused(flashjit_engine_options options) {
     EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "override_dir");
     options.override_dir = NULL;
   }
+  options.no_jit = 1;
+  EXPECT(flashjit_engine_create(&options, &engine, &error), options.host ? FLASHJIT_INVALID : FLASHJIT_NOT_FOUND,
+         "jit=false");
+  options.no_jit = 0;
   options.threads = -1;
   EXPECT(flashjit_engine_create(&options, &engine, &error), FLASHJIT_INVALID, "threads: -1");
   options.threads = 0;

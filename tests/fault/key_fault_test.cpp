@@ -341,6 +341,11 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
   differs("target", key_for(*plan, *source));
 }
 
+constexpr char kUnwritten[] =
+    " of KernelConfig is in no source that `rows` gives, and kernels that differ in it alone would share a key. A new "
+    "field needs a row in compiler/program/config_fields.cpp, which writes it into the source, and in `rows` a spec with "
+    "pins whose plan sets it to something else than its default";
+
 // What the templates are told is in the generated text, or it would be missing there as well as in the key.
 TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
   // What is at its default is not: between them these set every field to something else.
@@ -399,7 +404,8 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
         fields.push_back(field + "." + inside);
   }
   EXPECT_GE(fields.size(), 80u);
-  for (const std::string& field : fields) EXPECT_NE(text.find("  c." + field + " = "), std::string::npos) << field;
+  for (const std::string& field : fields)
+    EXPECT_NE(text.find("  c." + field + " = "), std::string::npos) << field << kUnwritten;
 }
 
 }  // namespace

@@ -70,9 +70,19 @@ TEST(Missing, NvrtcIsAFifo) {
 TEST(Missing, Gpu) {
   EXPECT_EQ(in_child([] {
               setenv("CUDA_VISIBLE_DEVICES", "", 1);
-              return refused(Engine::create({}), ErrorKind::NotFound, {"driver", "host"});
+              return refused(Engine::create({}), ErrorKind::NotFound, {"driver", "or use the host target"});
             }),
             0);
+  // No kernel of a processor is in a bundle.
+  for (const EngineOptions& options : {EngineOptions{.bundles = {"x.fjb"}}, EngineOptions{.jit = false}}) {
+    EXPECT_EQ(in_child([&] {
+                setenv("CUDA_VISIBLE_DEVICES", "", 1);
+                const auto engine = Engine::create(options);
+                if (!engine && engine.error().message.find("host target") != std::string::npos) return 5;
+                return refused(engine, ErrorKind::NotFound, {"driver"});
+              }),
+              0);
+  }
 }
 
 TEST(Missing, GpuThroughTheCInterface) {

@@ -29,6 +29,11 @@ struct Slope {
   double score, by_s;
 };
 
+// Where an element lies among rows of this width; in column 0, how many there are in front of the row.
+std::size_t place(int row, int width, int column = 0) {
+  return static_cast<std::size_t>(row) * static_cast<std::size_t>(width) + static_cast<std::size_t>(column);
+}
+
 struct GradientCase {
   std::string spec;  // "{}" stands for the dtype
   int batch, q, k;
@@ -241,7 +246,7 @@ void BackwardCase::make_tensors() {
   dq_ = make(spec_.out_dq, tokens_q_, spec_.heads_q, spec_.d_qk, false);
   dk_ = make(spec_.out_dk, tokens_k_, spec_.heads_kv, spec_.d_qk, false);
   dv_ = make(spec_.out_dv, tokens_k_, spec_.heads_kv, spec_.d_v, false);
-  lse_.resize(static_cast<std::size_t>((packed() ? 1 : row_.batch) * spec_.heads_q * tokens_q_));
+  lse_.resize(place(packed() ? 1 : row_.batch, spec_.heads_q) * static_cast<std::size_t>(tokens_q_));
   for (std::size_t i = 0; i < lse_.size(); ++i) dlse_.push_back(static_cast<float>(normal(random)));
 }
 
@@ -326,10 +331,10 @@ void BackwardCase::add_head(int b, int h, const Part& part, Doubles& dq, Doubles
       const double counts = kept(b, h, q, k);
       const double dp = counts * dot(d_o, v_->row(tensor_b, hk, part.k_first + k), spec_.d_v);
       const double ds = scale * p * (dp - delta) * one.by_s;
-      for (int i = 0; i < spec_.d_v; ++i) dv[static_cast<std::size_t>(k * spec_.d_v + i)] += counts * p * d_o[i];
+      for (int i = 0; i < spec_.d_v; ++i) dv[place(k, spec_.d_v, i)] += counts * p * d_o[i];
       for (int i = 0; i < spec_.d_qk; ++i) {
-        dq[static_cast<std::size_t>(q * spec_.d_qk + i)] += ds * key[i];
-        dk[static_cast<std::size_t>(k * spec_.d_qk + i)] += ds * query[i];
+        dq[place(q, spec_.d_qk, i)] += ds * key[i];
+        dk[place(k, spec_.d_qk, i)] += ds * query[i];
       }
     }
   }
@@ -347,7 +352,7 @@ void BackwardCase::expect_close(const char* which, const Gapped& found, int b, i
   for (int token = 0; token < tokens; ++token) {
     for (int i = 0; i <= found.d; ++i) {
       const double value = found.get(tensor_b, head, first + token, i);
-      const double exact = i < found.d ? wanted[static_cast<std::size_t>(token * found.d + i)] : found.untouched;
+      const double exact = i < found.d ? wanted[place(token, found.d, i)] : found.untouched;
       const double limit = i < found.d ? share * (std::sqrt(square) + std::fabs(exact)) : 0;
       ASSERT_LE(std::fabs(value - exact), limit) << which << " b " << b << " head " << head << " token " << token
                                                  << " column " << i << ": " << value << " in place of " << exact;
@@ -358,10 +363,9 @@ void BackwardCase::expect_close(const char* which, const Gapped& found, int b, i
 void BackwardCase::expect_right() const {
   for (int b = 0; b < row_.batch; ++b) {
     const Part& part = parts_[static_cast<std::size_t>(b)];
-    const auto q_size = static_cast<std::size_t>(part.q_len * spec_.d_qk);
+    const auto q_size = place(part.q_len, spec_.d_qk);
     for (int hk = 0; hk < spec_.heads_kv; ++hk) {
-      Doubles dk(static_cast<std::size_t>(part.k_len * spec_.d_qk)),
-          dv(static_cast<std::size_t>(part.k_len * spec_.d_v));
+      Doubles dk(place(part.k_len, spec_.d_qk)), dv(place(part.k_len, spec_.d_v));
       for (int h = hk * group(); h < (hk + 1) * group(); ++h) {
         Doubles dq(q_size);
         add_head(b, h, part, dq, dk, dv);

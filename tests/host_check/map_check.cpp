@@ -19,6 +19,11 @@ namespace {
 
 constexpr int kTileQ = 16, kTileKv = 64, kQueries = 150, kKeys = 330, kHeads = 4, kBatch = 2;
 
+// Where an element lies among rows of this width.
+std::size_t element(int row, int width, int column) {
+  return static_cast<std::size_t>(row) * static_cast<std::size_t>(width) + static_cast<std::size_t>(column);
+}
+
 struct Tensors {
   std::vector<std::int32_t> documents, ends, keep, seen;
   Tensors() {
@@ -29,7 +34,7 @@ struct Tensors {
     for (int q = 0; q < kQueries; ++q)
       for (int k = 0; k < kKeys; ++k) seen.push_back(k / 70 * 40 <= q && (k + q) % 331 != 7);
   }
-  int document(int b, int position) const { return documents[static_cast<std::size_t>(b * kKeys + position)]; }
+  int document(int b, int position) const { return documents[element(b, kKeys, position)]; }
 };
 
 struct Place {
@@ -66,17 +71,13 @@ const Row kRows[] = {
      "keep: i32[3]",
      &Tensors::keep,
      {60, 6, 1},
-     [](const Tensors& t, const Place& p) {
-       return t.keep[static_cast<std::size_t>(p.h * 60 + p.q / 16 * 6 + p.k / 64)] != 0;
-     },
+     [](const Tensors& t, const Place& p) { return t.keep[element(p.h, 60, p.q / 16 * 6 + p.k / 64)] != 0; },
      200},
     {"seen[q, k] != 0 & k <= q + h",
      "seen: i32[2]",
      &Tensors::seen,
      {kKeys, 1},
-     [](const Tensors& t, const Place& p) {
-       return t.seen[static_cast<std::size_t>(p.q * kKeys + p.k)] != 0 && p.k <= p.q + p.h;
-     },
+     [](const Tensors& t, const Place& p) { return t.seen[element(p.q, kKeys, p.k)] != 0 && p.k <= p.q + p.h; },
      300},
 };
 

@@ -128,9 +128,10 @@ def test_words_of_another_kind_for_engines_and_the_command():
     refused(invalid, "spec: '--help'", flashjit.compile, ["fwd bf16 d=64", "--help"], "sm_80")
     for says, named in (("bundles: 3", {"bundles": 3}), ("bundles[1]: None", {"bundles": ["a.fjb", None]}), ("target: 3", {"target": 3})):
         refused(invalid, says, flashjit.Engine, "gpu", **named)
-    for name in ("isolate_compiler", "tuned", "disk_cache"):
+    for name in ("isolate_compiler", "tuned", "disk_cache", "jit"):
         for value in ("yes", 2, [1]):
             refused(invalid, f"{name}: ", flashjit.Engine, "host", **{name: value})
+    refused(invalid, ["device=Host", "jit=false"], flashjit.Engine, "host", jit=False)
     for named in ({"verify": "x"}, {"workspace": "x"}, {"schedule": 3}, {"shape": 4}):
         refused(invalid, [f"{name}: {value!r}" for name, value in named.items()], engine.prepare, "fwd fp32 d=16", **named)
 
@@ -149,6 +150,25 @@ def test_what_the_library_says_is_said_in_words_of_python():
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     engine.close()
     refused(flashjit.InvalidError, "this engine is closed; make another", engine.counters)
+
+
+def test_dtypes_that_kernels_do_not_take():
+    """The message has what the tensor is, and what this one may be."""
+    flashjit, numpy = load("numpy")
+    for q in arrays(flashjit, numpy):
+        doubles, ints = (q.astype("float64"), q.astype("int32")) if isinstance(q, numpy.ndarray) else (q.double(), q.detach().int())
+        floats = "convert it to one of float16, bfloat16, float32, float8_e4m3fn, float8_e5m2"
+        refused(flashjit.InvalidError, ["q: is float64, which", floats], flashjit.attention, doubles, q, q)
+        refused(flashjit.InvalidError, ["q: is int32, which", floats], flashjit.attention, ints, q, q)
+        refused(flashjit.InvalidError, ["k: is int32, which", floats + ", int8"], flashjit.attention, q, ints, ints)
+        refused(flashjit.InvalidError, ["t: is float64, which", "float32, int32, int64, uint32, uint8, bool"],
+                flashjit.attention, q, q, q, score="s + t[b, k, h, 0]", t=doubles)
+    q = numpy.ones((1, 9, 2, 16), "float32")
+    refused(flashjit.InvalidError, ["q: is >f4, float32 in the byte order", 'q.astype("float32")'], flashjit.attention, q.astype(">f4"), q, q)
+    refused(flashjit.InvalidError, "slope: is i32[1], and `alibi` reads fp32[1]; pass it as float32", flashjit.attention, q, q, q, score="alibi",
+            slope=numpy.ones(2, "int32"))
+    refused(flashjit.InvalidError, "dtype: `float32` is none of fp16, bf16, fp32, e4m3, e5m2, did you mean `fp32`?",
+            flashjit.Engine("host").prepare, "fwd float32 d=16")
 
 
 def test_names_and_dtypes_of_what_a_mask_reads():

@@ -91,6 +91,18 @@ def test_parameters_by_their_names():
     close(numpy, o, reference(numpy, q, k, v, None, lambda s, b, h, i, j: s + slopes[h] * (j - i))[0])
 
 
+def test_types_of_numbers():
+    """A bool, and a number whose type says that it is small, are u8: masks of them are computed with 32 bits."""
+    flashjit, numpy, q, k, v = setting()
+    from flashjit import calls, tensors
+    views = {name: tensors.view(x, name) for name, x in (("q", q), ("k", k), ("v", v))}
+    for n, word in ((True, "u8"), (numpy.bool_(True), "u8"), (numpy.uint8(1), "u8"), (1, "i32"), (numpy.int64(1), "i32"), (2**31, "i64"),
+                    (1.0, "fp32"), (numpy.float32(1), "fp32")):
+        _, scalars = calls.split({"n": n})
+        assert f'params="n: {word}"' in calls.spec_of("fwd", 'mask="k >= n"', views, scalars), (n, word)
+        close(numpy, flashjit.attention(q, k, v, mask="k >= n", n=min(n, 1)), reference(numpy, q, k, v, lambda b, h, i, j: j < 1)[0])
+
+
 def test_parameters_that_are_called_like_fields():
     flashjit, numpy, q, k, v = setting()
     packed, offsets = [x.reshape(-1, *x.shape[2:]) for x in (q, k, v)], lambda n: numpy.array([0, n, 2 * n], dtype="int32")

@@ -253,6 +253,17 @@ def test_compile():
                     setting.close(got, want, function.__name__)
 
 
+def test_compile_keeps_the_types_of_numbers():
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    from flashjit.torch_operator import _named
+    assert [type(value).__name__ for value in _named(";n:u8,c:fp32,i:i32", [], [3.0, 0.5, 3.0])[1].values()] == ["Byte", "float", "int"]
+    q, = setting.tensors((2, 9, 2, 32))
+    call = lambda q: attention(q, q, q, mask="k >= n", n=True)
+    torch._dynamo.reset()
+    setting.close(torch.compile(call, fullgraph=True, backend="aot_eager")(q), call(q))
+
+
 def test_compile_of_a_tensor_that_is_given_twice():
     """Its gradient is that of all its places."""
     setting = Setting()

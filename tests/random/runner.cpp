@@ -154,7 +154,7 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
   std::vector<Arguments> calls;
   for (std::int64_t b = 0; b < batch; ++b) {
     Arguments call = whole;
-    for (const char* name : {"k_lens", "block_table"}) {
+    for (const char* name : {"k_lens", "block_table", "key_index", "key_count"}) {
       if (call.params.contains(name)) cut_first(call.params[name], b, 1);
     }
     for (const std::string name : {"scale_q", "scale_k", "scale_v"}) {  // of one for all there is nothing to cut
@@ -182,7 +182,8 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
 // Nothing that the sequences share, or that says which of a batch a sequence is.
 bool can_be_alone(const AttentionSpec& spec) {
   const bool share_scales = narrows(spec) && is_packed(spec) && spec.scale_block == 0;
-  return is_forward(spec) && !spec.append && !spec.shared_prefix && !share_scales && !drops(spec) &&
+  const bool is_one = selects(spec) && spec.layout == Layout::Packed;
+  return is_forward(spec) && !is_one && !spec.append && !spec.shared_prefix && !share_scales && !drops(spec) &&
          spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
          !(spec.score && uses(spec.score, Variable::B));
 }

@@ -17,6 +17,7 @@
 #include "tests/random/look_up_generator.h"
 #include "tests/random/operations/latent_generator.h"
 #include "tests/random/operations/prefix_generator.h"
+#include "tests/random/operations/select_generator.h"
 #include "tests/random/operations/transposed_generator.h"
 #include "tests/random/operations/without_keys.h"
 #include "compiler/spec/half.h"
@@ -68,9 +69,7 @@ class Generator {
     place_extremes(row.jump, spec.effective_scale());
     poison_unused();
     poison_new_rows();
-    case_.spec = row.spec;
-    case_.independent = false;
-    case_.side_by_side = row.side_by_side;
+    case_.spec = row.spec, case_.independent = false, case_.side_by_side = row.side_by_side;
     return take_blocks(take_dropout(take_shared_prefix(std::move(case_))));
   }
 
@@ -488,7 +487,7 @@ class Generator {
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
   if (auto drawn = draw_without_keys(seed, options)) return *std::move(drawn);
-  return draw_latent_rows(draw_transposed(draw_backward(Generator(seed, options).draw())));
+  return draw_selected(draw_latent_rows(draw_transposed(draw_backward(Generator(seed, options).draw()))));
 }
 
 Case make_case(const FixedCase& row) {

@@ -1,6 +1,7 @@
 """What the tree promises about itself: the direction of dependencies, purity of the compiler, sound scripts."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -132,6 +133,21 @@ def test_families_are_named_in_their_folders_only():
             and named.search(without_comments(text))])
 
 
+def test_headers_name_all_operands():
+    """Both APIs take tensors that no field has by their names alone, so their headers say all of these."""
+    with open(source("compiler", "spec", "operands.h"), encoding="utf-8") as file:
+        rows = re.findall(r'Operand\{\.name = "(\w+)"(.*?)(?=Operand\{\.name|\n\};)', file.read(), re.S)
+    names = [name for name, row in rows if ".has_field = false" in row]
+    assert len(names) > 20, rows
+    problems = []
+    for header in ("flashjit.h", "flashjit.hpp"):
+        with open(source("runtime", "include", "flashjit", header), encoding="utf-8") as file:
+            text = file.read()
+        problems += [f'{header} does not say what "{name}" is; add it where tensors are that go by their names' for name in names
+                     if f'"{name}"' not in text]
+    report(problems)
+
+
 def test_enums_are_named_by_tables():
     """An enum's words stand in one table: no switch from its values to their own names."""
     case = re.compile(r'case (?:\w+::)*(\w+): return "(?:\w+::)*(\w+)";')
@@ -206,7 +222,7 @@ def test_readmes_are_short():
 
 
 WIDTH = 110
-ANY_WIDTH = {"tests/device/RESULTS.md", "templates/NOTES.md"}  # measured figures
+ANY_WIDTH = {"tests/device/RESULTS.md"}  # measured figures
 
 
 def test_pages_are_narrow():
@@ -265,6 +281,19 @@ def test_measurements_are_notes():
     problems += [f"{number} is named in {sorted(paths)} and no row of tests/device/MEASURED.md" for number, paths in named.items() if number not in rows]
     problems += [f"{number} of tests/device/MEASURED.md: {path} does not name it" for number, path in rows.items() if path not in named.get(number, ())]
     report(problems)
+
+
+def test_findings_name_experiments():
+    """[decode-3] in templates/NOTES.md is a row of templates/experiments, and each finding names at least one."""
+    folder = source("templates", "experiments")
+    lines = [line for name in sorted(os.listdir(folder)) for line in open(os.path.join(folder, name), encoding="utf-8")]
+    ids = [json.loads(line)["id"] for line in lines]
+    report([f"{name} is the id of two rows" for name in sorted({name for name in ids if ids.count(name) > 1})])
+    with open(source("templates", "NOTES.md"), encoding="utf-8") as file:
+        findings = re.findall(r"(?m)^\* (.*(?:\n  .*)*)", file.read())
+    named = [(text, re.findall(r"[a-z][a-z0-9-]*-\d+", " ".join(re.findall(r"\[([a-z0-9-]+(?:,\s+[a-z0-9-]+)*)\]", text)))) for text in findings]
+    report([f"no row is named: {text}" for text, names in named if not names])
+    report([f"no row has the id {name}: {text}" for text, names in named for name in names if name not in ids])
 
 
 def test_python_syntax():

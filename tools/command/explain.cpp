@@ -141,8 +141,10 @@ std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r
          footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
 }
 
-// Says how tensors that a mask reads were counted: their contents are not known.
-std::string guess_text(const AttentionSpec& spec) {
+// Says how tensors that say what is seen were counted: their contents are not known.
+std::string guess_text(const AttentionSpec& spec, bool exact) {
+  if (selects(spec)) return " (counted with full lists, whose rows are read for each query)";
+  if (exact) return {};
   if (has_blocks(spec)) return " (counted as if the lists of the call had all blocks)";
   return fmt::format(" (counted as if `{}`, which the mask reads, were 0)", params_of(spec.mask)[0].name);
 }
@@ -150,7 +152,7 @@ std::string guess_text(const AttentionSpec& spec) {
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all) {
   const Prediction& p = r.predicted;
   std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
-                                 r.exact ? "" : guess_text(plan.spec));
+                                 guess_text(plan.spec, r.exact));
   text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
                       r.visible * 100);
   text += fmt::format(
@@ -272,6 +274,7 @@ Json json_of(const Explained& kernel) {
   line["device"] = {{"name", kernel.device.title},
                     {plan.target.gpu ? "sms" : "cores", plan.target.sm_count},
                     {"memory_tbs", kernel.device.memory_tbs}};
+  if (kernel.device.usable_cores > 0) line["device"]["usable_cores"] = kernel.device.usable_cores;
   line["family"] = std::string(plan.schedule.family->name);
   line["smem_bytes"] = plan.smem_bytes();
   line["threads"] = plan.threads();

@@ -5,6 +5,7 @@
 #include "compiler/card.h"
 #include "runtime/driver/driver.h"
 #include "runtime/engine/host_library.h"
+#include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
 
@@ -37,13 +38,16 @@ Result<DeviceFigures> figures_of_this_machine() {
                  {}};
   }
   FLASHJIT_ASSIGN(best, (*library)->backend.best_target());
-  return figures_of(best);
+  FLASHJIT_ASSIGN(figures, figures_of(best));
+  figures.usable_cores = usable_cores();
+  return figures;
 }
 
 std::string device_text(const DeviceFigures& device, bool gpu) {
-  return fmt::format("{}: {} {}, {} TB/s",
-                     device.title == device.target ? device.target : device.target + ", " + device.title, device.units,
-                     gpu ? "SMs" : "cores", device.memory_tbs);
+  const std::string name = device.title == device.target ? device.target : device.target + ", " + device.title;
+  if (gpu) return fmt::format("{}: {} SMs, {} TB/s", name, device.units, device.memory_tbs);
+  const std::string here = device.usable_cores > 0 ? fmt::format(" ({} here)", device.usable_cores) : "";
+  return fmt::format("{}: counted with {} cores{}, {} TB/s", name, device.units, here, device.memory_tbs);
 }
 
 }  // namespace flashjit

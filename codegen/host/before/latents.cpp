@@ -74,9 +74,12 @@ LatentCache::LatentCache(const AttentionSpec& spec, const KernelParams& params)
       rows_(latent_rows(spec.cache_format)),
       page_size_(spec.page_size),
       packed_(has_packed_keys(spec)) {
-  rows_of_block_ = page_size_ > 0 ? page_size_ : params.k_len;
+  rows_of_block_ = page_size_ > 0 ? page_size_ : selects(spec) ? params.key_rows : params.k_len;
   if (packed_) row_count_ = params.offsets_k[params.batch];
-  else row_count_ = rows_of_block_ * (page_size_ > 0 ? params.pages : params.batch);
+  else
+    row_count_ = rows_of_block_ * (page_size_ > 0  ? params.pages
+                                   : selects(spec) ? params.batch / params.queries_of_sequence
+                                                   : params.batch);
 }
 
 unsigned char* LatentCache::block(KeyPlace place) const {

@@ -30,8 +30,10 @@ void spread_heads(const Problem& problem, KernelConfig& c) {
 // All of a KV head, where the spec says how many there are, and those of a few heads fit the GPU several times.
 int row_tiles_at_once(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
-  if (!spec.q_len.pinned() || c.sequences == Sequences::packed || c.decode.fixed_parts) return 1;
-  const std::int64_t tiles = (spec.q_len.max * group_size(c) + c.tile_q - 1) / c.tile_q;
+  const bool is_known = spec.q_len.pinned() || selects(spec);
+  if (!is_known || c.sequences == Sequences::packed || c.decode.fixed_parts) return 1;
+  const std::int64_t queries = selects(spec) ? 1 : spec.q_len.max;
+  const std::int64_t tiles = (queries * group_size(c) + c.tile_q - 1) / c.tile_q;
   const int blocks = problem.target.sm_count * c.decode.blocks_per_sm;
   return tiles > 1 && tiles * heads_side_by_side(c) * 2 <= blocks ? static_cast<int>(tiles) : 1;
 }
@@ -88,7 +90,7 @@ TeamRule team_rule(const KernelConfig& c, const Target& target) {
           .many_keys = kManyKeys,
           .most_keys = in_flight >= 64 << 10 ? 1024 : 256,
           .most_uneven_keys = 512,
-          .even = c.sequences != Sequences::packed && !c.k_lens && !c.ranges_differ};
+          .even = c.sequences != Sequences::packed && !c.k_lens && c.selected == 0 && !c.ranges_differ};
 }
 
 void finish(Plan& plan) {
@@ -167,9 +169,10 @@ constexpr std::array<std::string_view, 13> kHonoured = {
     "pending",    "tile",       "count",
 };
 
-constexpr std::array<std::string_view, 16> kOptions = {
-    "max_logit",     "sink", "k_lens", "v_in_k", "v_transposed", "token_scales", "linear_exp", "append",
-    "shared_prefix", "lse",  "packed", "paged",  "narrow_q",     "narrow_kv",    "scales",     "rope",
+constexpr std::array<std::string_view, 17> kOptions = {
+    "max_logit",  "sink",      "k_lens",        "v_in_k", "v_transposed", "token_scales",
+    "linear_exp", "append",    "shared_prefix", "lse",    "packed",       "paged",
+    "narrow_q",   "narrow_kv", "scales",        "rope",   "select",
 };
 
 }  // namespace

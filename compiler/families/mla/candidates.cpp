@@ -11,7 +11,7 @@ constexpr int kPageStep = 8;     // rows after which the swizzle of shared memor
 constexpr int kMostCluster = 2;  // blocks, with 64 rows each
 // Besides tiles, registers hold addresses, loop state and temporaries of the softmax. Compiled kernels show how many
 // these are [M47].
-constexpr int kBaseRegisters = 40;
+constexpr int kBaseRegisters = 32;
 
 }  // namespace
 
@@ -30,11 +30,6 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
         "family: mla copies by TMA, which needs pointers and strides that are multiples of 16 bytes, and the spec has "
         "bytes={}; align the inputs, or use family={}",
         spec.align_bytes, other);
-  }
-  if (has_scaled_keys(spec)) {
-    return fmt::format(
-        "family: mla multiplies K where TMA has put it, and kv={} has to be widened to {}; use family={}",
-        name(spec.kv_dtype), name(spec.dtype), other);
   }
   if (spec.page_size % kPageStep != 0) {
     return fmt::format("family: mla copies {} rows of a page at a time, and pages have {}; use family={}", kPageStep,
@@ -78,7 +73,7 @@ bool refuses_mla(const Problem& problem, const Schedule& s, std::string* why) {
 
 Registers mla_registers(const Problem& problem, const KernelConfig& c) {
   return {kBaseRegisters + half_columns(c) / 2 + kMlaKeys / 2 + kMlaKeys / 4 + score_registers(problem.spec),
-          kMlaConsumerRegisters};
+          mla_consumer_registers(c)};
 }
 
 }  // namespace flashjit

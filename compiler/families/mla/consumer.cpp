@@ -36,16 +36,17 @@ struct Consumer : Maker {
                 : in_cluster ? "in_cluster"
                              : "");
   }
-  // Its columns of V become 0 where keys are hidden.
-  Statement clear_hidden(std::string_view form) const {
-    return make(Kind::Fill, {own.half, own.other_piece}, {own.half, own.other_piece}, form);
+  // Its columns of V become 0 where keys are hidden. Who gathers K has left zeros there.
+  Body clear_hidden(std::string_view form) const {
+    if (gathers_keys(c)) return {};
+    return {make(Kind::Fill, {own.half, own.other_piece}, {own.half, own.other_piece}, form)};
   }
   Statement leave_loop() const { return make(Kind::Return, {}, {}, "from_loop"); }
 
   // A product begins as soon as its piece is there.
   Body multiply_piece(int piece) {
     const std::string_view keys = kPieces[static_cast<std::size_t>(piece)];
-    Body body = {await_full({keys}, "piece")};
+    Body body = {await_full({keys}, gathers_keys(c) ? "gathered_piece" : "piece")};
     Statement s = make(Kind::Mma, {"S"}, {keys, "Qs"}, "piece");
     if (piece == kMlaPieces - 1) s.reads.push_back(p.buffer("Ts"));
     s.product = products[piece == 0 ? 0 : 1];
@@ -59,9 +60,11 @@ struct Consumer : Maker {
   }
 
   Body follow() {
-    return {await_full({own.half, own.other_piece}, "half_before"),
-            make(Kind::Await, {other.weights}, {}, "weights_before"),
-            make(Kind::Rescale, {"O", "rows"}, {"O", "rows", other.rises}, "of_before"), clear_hidden("hidden_before")};
+    Body body = {await_full({own.half, own.other_piece}, "half_before"),
+                 make(Kind::Await, {other.weights}, {}, "weights_before"),
+                 make(Kind::Rescale, {"O", "rows"}, {"O", "rows", other.rises}, "of_before")};
+    append(body, clear_hidden("hidden_before"));
+    return body;
   }
   Body add_other_tile() {
     Statement s = make(Kind::Mma, {"O"}, {other.weights, own.half, own.other_piece}, "output_before");
@@ -117,7 +120,8 @@ struct Consumer : Maker {
   Body step() {
     Body body = multiply_scores();
     append(body, make_weights());
-    append(body, {clear_hidden("hidden"), keep("O")});
+    append(body, clear_hidden("hidden"));
+    body.push_back(keep("O"));
     Statement output = make(Kind::Mma, {"O"}, {"P", own.half, own.other_piece}, "output");
     output.product = products[2];
     append(body, batch({std::move(output)}));

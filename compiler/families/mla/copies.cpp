@@ -34,6 +34,33 @@ struct CopyRoles : Maker {
     return {call("await_asked"), let("segment_of_warp"), std::move(items)};
   }
 
+  Body complete_gathered(Names buffers, Names told) {
+    return {make(Kind::Load, buffers, {"k"}, "gathered"), call("gather_warp"),
+            make(Kind::Complete, told, {}, "gathered")};
+  }
+  // Threads leave each half where products find it. A block alone has twice the rows that threads have registers for.
+  Body gather_tile() {
+    const bool in_steps = c.decode.cluster == 1;
+    Body body;
+    if (in_steps) {
+      body = {call("prefetch_tile"), await_empty({"K0s"}, "place"), await_empty({"K2s"}, "place"),
+              call("gather_first_steps")};
+    } else {
+      body = {call("prefetch_tile"), await_empty({"K0s"}, "place")};
+    }
+    append(body, complete_gathered({"K0s", "K1s"}, {"K0s", "K1s"}));
+    if (!in_steps) body.push_back(await_empty({"K2s"}, "place"));
+    append(body, complete_gathered({"K2s", "K3s", "Ts"}, {"K2s", "K3s"}));
+    append(body, {call("fetch_next"), make(Kind::Advance, {"K0s"})});
+    return body;
+  }
+  Body gather() {
+    Body tile = {let("next_tile"), call("gather_tile"), mark("tile_gathered")};
+    Statement items = loop("items_of_warp", {let("first_tile"), when("any_tile", {call("fetch_first")}),
+                                             loop("steps", std::move(tile)), call("next_item")});
+    return {call("await_asked"), let("segment_of_warp"), std::move(items)};
+  }
+
   Body copy_queries(std::string_view which) {
     const bool is_first = which == "first";
     return {make(Kind::Expect, {"Qs"}, {}, is_first ? "queries" : "queries_next"), call("gather_warp"),
@@ -62,7 +89,9 @@ struct CopyRoles : Maker {
 
   Statement set_up() {
     Body slots;
-    for (const std::string_view piece : {"K0s", "K1s", "K2s", "K3s"}) slots.push_back(init(piece, "full", 1, "piece"));
+    const std::int64_t fillers = gathers_keys(c) ? kMlaGatherers : 1;
+    for (const std::string_view piece : {"K0s", "K1s", "K2s", "K3s"})
+      slots.push_back(init(piece, "full", fillers, "piece"));
     for (const std::string_view half : {"K0s", "K2s"})
       slots.push_back(init(half, "empty", kMlaWarps * c.decode.cluster, "half"));
     return body("set_up", {when("first_thread", {for_slots(kMlaStages, std::move(slots)), call("clear_copied"),
@@ -73,9 +102,14 @@ struct CopyRoles : Maker {
   }
 
   Statement entry() {
-    Body copying = {
-        call("shrink_registers"), when("warp_0", {call("produce_keys")}),
-        otherwise({when("warp_1", {call("produce_queries")}), otherwise({when("warp_2", {call("call_keys")})})})};
+    Body copying = {call("shrink_registers")};
+    if (gathers_keys(c)) {
+      append(copying, {when("gatherers", {call("gather_keys")}), otherwise({call("produce_queries")})});
+    } else {
+      append(copying, {when("warp_0", {call("produce_keys")}),
+                       otherwise({when("warp_1", {call("produce_queries")}),
+                                  otherwise({when("warp_2", {call("call_keys")})})})});
+    }
     Body computing = {call("grow_registers"), when("first_half", {call("consume_first")}),
                       otherwise({call("consume_second")})};
     Body all = {let("memory"),
@@ -88,7 +122,7 @@ struct CopyRoles : Maker {
                 when("no_steps", {make(Kind::Return)}),
                 let("segments"),
                 let("progress"),
-                when("first_thread", {mark("first_item")}),
+                when("first_thread", {mark(gathers_keys(c) ? "first_item_of_gatherers" : "first_item")}),
                 call("set_up")};
     if (c.decode.cluster > 1) all.push_back(call("meet_cluster"));
     append(all, {when("copying_warpgroup", std::move(copying)), otherwise(std::move(computing))});
@@ -104,8 +138,13 @@ struct CopyRoles : Maker {
 Result<void> add_mla_copies(Program& program, const KernelConfig& config) {
   CopyRoles roles{{program, "pipeline_copies"}, config};
   Statement keys =
-      roles.producer("Producer", "producer.cuh",
-                     {roles.body("copy_tile", roles.copy_tile()), roles.body("produce_keys", roles.produce())});
+      gathers_keys(config)
+          ? roles.with(roles.producer("Gatherer", "gather.cuh",
+                                      {roles.body("gather_tile", roles.gather_tile()),
+                                       roles.body("gather_keys", roles.gather())}),
+                       "count", std::int64_t{kMlaGatherers})
+          : roles.producer("Producer", "producer.cuh",
+                           {roles.body("copy_tile", roles.copy_tile()), roles.body("produce_keys", roles.produce())});
   Statement queries =
       roles.producer("QueriesProducer", "queries.cuh", {roles.body("produce_queries", roles.produce_queries())});
   FLASHJIT_TRY(roles.failed);

@@ -17,6 +17,7 @@ void configure(const Problem& problem, const Schedule&, KernelConfig& c) {
   c.tile_kv = kMlaKeys;
   c.stages = kMlaStages;
   c.decode.cluster = c.tile_q / kMlaRows;
+  c.widened_rows = is_scaled(c);
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
   c.head_tiles = HeadTiles::grouped;
 }
@@ -71,8 +72,8 @@ constexpr std::array<std::string_view, 12> kHonoured = {
     "pending", "smem_bytes", "registers", "count",
 };
 
-constexpr std::array<std::string_view, 10> kOptions = {
-    "max_logit", "sink", "k_lens", "v_in_k", "append", "shared_prefix", "lse", "packed", "paged", "rope",
+constexpr std::array<std::string_view, 13> kOptions = {
+    "max_logit", "sink", "k_lens", "v_in_k", "append", "shared_prefix", "lse", "packed", "paged", "narrow_kv", "token_scales", "scales", "rope",
 };
 
 }  // namespace

@@ -4,19 +4,20 @@
 
 #include <fmt/format.h>
 
+#include "compiler/spec/whole_numbers.h"
 #include "templates/block_lists/layout.h"
 
 namespace flashjit {
 
 namespace {
 
-constexpr int kBlockStep = 64, kMostOfBlock = 65536;
+constexpr int kBlockStep = 64;
 
 Result<void> check_size(std::string_view which, int size) {
-  if (size >= kBlockStep && size <= kMostOfBlock && size % kBlockStep == 0) return {};
+  if (size >= kBlockStep && size <= kMaxListBlock && size % kBlockStep == 0) return {};
   return invalid(
       fmt::format("blocks: {} of a block is {}, no multiple of {} from {} to {}; use 64, or 128, the fast one", which,
-                  size, kBlockStep, kBlockStep, kMostOfBlock));
+                  size, kBlockStep, kBlockStep, kMaxListBlock));
 }
 
 Param block_states_param() { return {.name = std::string(kBlockStates), .dtype = Dtype::U8, .rank = 4}; }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "compiler/spec/spec_names.h"
+#include "compiler/spec/whole_numbers.h"
 #include "templates/quantize/rotation.h"
 
 namespace flashjit {
@@ -12,7 +13,7 @@ namespace flashjit {
 namespace {
 
 // Rows of a block: tiles of any kernel hold whole blocks, or are parts of a few.
-constexpr int kScaleBlockStep = 64, kMaxScaleBlock = 1024;
+constexpr int kScaleBlockStep = 64;
 
 Result<void> check_token_scales(const AttentionSpec& spec) {
   if (!spec.token_scales || has_scaled_keys(spec)) return {};
@@ -130,8 +131,9 @@ Result<void> check_narrow_supported(const AttentionSpec& spec) {
                                    name(spec.dtype)));
   }
   if (!is_forward(spec)) {
-    return unsupported(fmt::format("dtype: {} has no kernel of {} in this build; the nearest that works is fp16",
-                                   name(spec.dtype), kOperationNames[static_cast<std::size_t>(spec.operation)]));
+    return unsupported(fmt::format("dtype: {} has no kernel of {} in this build; use fp16, bf16 or{} fp32",
+                                   name(spec.dtype), kOperationNames[static_cast<std::size_t>(spec.operation)],
+                                   merges(spec) ? "" : ", on processors,"));
   }
   if (spec.kv_dtype != Dtype::E4M3 && spec.kv_dtype != Dtype::E5M2) {
     return unsupported(fmt::format("kv: {} under a Q of {} has no kernel in this build; use kv=e4m3 or kv=e5m2",

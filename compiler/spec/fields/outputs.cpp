@@ -46,7 +46,7 @@ Result<void> check_out(const AttentionSpec& spec) {
     const Dtype dtype = spec.*field.dtype;
     if (is_float(dtype)) continue;
     return invalid(fmt::format("out: {} is no type of a tensor that is computed with; use one of {} for {}",
-                               name(dtype), join(kTensorDtypeNames), field.tensor));
+                               name(dtype), join(kWideDtypeNames), field.tensor));
   }
   return {};
 }
@@ -56,8 +56,8 @@ Result<void> check_out_supported(const AttentionSpec& spec) {
   for (const OutField& field : out_fields(spec)) {
     const Dtype dtype = spec.*field.dtype;
     if (dtype != Dtype::E4M3 && dtype != Dtype::E5M2) continue;
-    return unsupported(fmt::format("out: {} has no kernel in this build; the nearest that works for {} is {}",
-                                   name(dtype), field.tensor, name(usual_out(spec.dtype))));
+    return unsupported(fmt::format("out: {} has no kernel in this build; use one of {} for {}", name(dtype),
+                                   join(kWideDtypeNames), field.tensor));
   }
   return {};
 }

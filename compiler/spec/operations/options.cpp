@@ -18,6 +18,7 @@ constexpr std::array kOptions = {
     Option{"lse", "lse=", [](const AttentionSpec& s) { return s.lse != Lse::none; }},
     Option{"packed", "layout=packed", is_packed},
     Option{"paged", "layout=paged", is_paged},
+    Option{"select", "select=", selects},
     Option{"narrow_q", "Q of 8 bits (e4m3, e5m2)", has_scaled_queries},
     Option{"narrow_kv", "K and V of 8 bits (kv=)",
            [](const AttentionSpec& s) { return has_scaled_keys(s) && !has_scaled_queries(s); }},

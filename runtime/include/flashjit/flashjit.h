@@ -90,7 +90,7 @@ typedef struct flashjit_engine_options {
   int32_t threads;          /* host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows */
   uint64_t cache_max_bytes; /* on disk; above it, what was used longest ago is removed; 0: 2 GiB */
   const char* const*
-      bundles; /* GPU: files of `flashjit build`, looked in before the store; with FLASHJIT_JIT=off nothing else is */
+      bundles; /* GPU: files of `flashjit build`, looked in before the store; with no_jit nothing else is */
   int64_t bundle_count;
   const char* required;     /* GPU: a manifest; fails with NOT_FOUND, and lists them, if bundles lack some of its specs;
                                null: none */
@@ -102,6 +102,8 @@ typedef struct flashjit_engine_options {
   int64_t untuned;          /* 1: no tuning record decides, only the cost model */
   const char* trusted_list; /* a file, what sha256sum prints: bundles and entries of shared directories that are not on
                                it are not used; null: $FLASHJIT_TRUSTED_LIST, or no such list */
+  int64_t no_jit;           /* GPU, 1, or FLASHJIT_JIT=off: no compiler is opened, and kernels come from `bundles`
+                               alone; what they lack is NOT_FOUND, with the command that builds it */
 } flashjit_engine_options;
 
 typedef struct flashjit_prepare_options {
@@ -125,20 +127,25 @@ typedef struct flashjit_prepare_options {
                         that needs a workspace of a spec whose kernel needs none otherwise */
 } flashjit_prepare_options;
 
-/* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or one
- * of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
- * parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field and are
- * given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of K and
- * V of 8 bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, or with `token_scales` as k without its last
- * dimension and heads last, and of Q "scale_q", float32 [batch, heads] or less, which may be left out; with
- * `scales=block(N)` these have a dimension of blocks before that of heads, of packed sequences as many as max_q_len or
- * max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new", shaped like q with
- * the KV heads (with `v_in_k` no "v_new"); with `rope` "cos" and "sin", float32 [positions, half the columns that
- * rotate], and of quantize "positions", int32 [batch, tokens], which may be left out. With `dropout` "seed" and "offset"
- * are int64 [1], which a launch reads when it runs, or scalars. With `v_transposed` v is [batch, KV heads, d, keys],
- * packed [KV heads, d, tokens]. With `blocks` lists are int32: "block_count" [batch, heads of lists, blocks of queries]
- * and "block_index" with a dimension more, and "full_count" and "full_index", both or none.
- */
+/* Something by its name: a run-time parameter of a mask or score (a tensor, or a scalar where `tensor` is null), or
+ * one of the tensors that flashjit_arguments has a field for, "q" to "offsets_k", which is then to be null. Where a
+ * parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field and
+ * are given by their name alone: "k_lens", int32 [batch]; "block_table", int32 [batch, pages of a sequence]; of K
+ * and V of 8 bits "scale_k" and "scale_v", float32 [batch, KV heads] or less, or with `token_scales` as k without
+ * its last dimension and heads last, and of Q "scale_q", float32 [batch, heads] or less, which may be left out; with
+ * `scales=block(N)` these have a dimension of blocks before that of heads, of packed sequences as many as max_q_len
+ * or max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new", shaped like
+ * q with the KV heads (with `v_in_k` no "v_new"); with `rope` "cos" and "sin", float32 [positions, half the columns
+ * that rotate], and of quantize "positions", int32 [batch, tokens], which may be left out; with `shared_prefix`
+ * "shared_prefix", int32 [1]. With `dropout` "seed" and "offset" are int64 [1], which a launch reads when it runs,
+ * or scalars. With `blocks` lists are int32: "block_count" [batch, heads of lists, blocks of queries] and
+ * "block_index" with a dimension more, and "full_count" and "full_index", both or none. With
+ * `select=keys(N)` "key_index" is int32 [batch, tokens, KV heads, N], packed [tokens, KV heads, N], and "key_count"
+ * the same without its last dimension, which may be left out; there are then no offsets and no block_table. A bwd has "do", shaped like
+ * o, "dq", "dk" and "dv" like q, k and v, and with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a
+ * parameter, float32. A merge has "o_parts", "lse_parts" and "max_parts", shaped like o and lse behind a dimension
+ * of parts. A quantize has "x", shaped like q, "y" like x, and "scale" like scale_q. With `v_transposed` v is
+ * [batch, KV heads, d, keys], packed [KV heads, d, tokens]. */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;

@@ -76,14 +76,23 @@ struct Arguments {
   std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
   // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
   // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given
-  // by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of K and V of 8
-  // bits "scale_k" and "scale_v", fp32 [batch, KV heads] or less, and of Q "scale_q", with its heads, which may be left
-  // out, and with `scales=block(N)` have a dimension of blocks before that of heads, of packed sequences as many as
-  // max_q_len or max_k_len tokens fill, and of K and V in pages those of a page; with `append` "k_new" and "v_new",
-  // shaped like q with the KV heads, and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half
-  // the columns that rotate], and of quantize "positions", i32 [batch, tokens], which may be left out; with `dropout`
-  // "seed" and "offset", i64 [1], which a launch reads when it runs; with `blocks` lists, i32: "block_count" [batch, heads
-  // of lists, blocks of queries] and "block_index" with a dimension more, and "full_count" and "full_index", both or none.
+  // by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of K and V of 8 bits
+  // "scale_k" and "scale_v", fp32 [batch, KV heads] or less, or with `token_scales` as k without its last dimension and
+  // heads last, and of Q "scale_q", fp32 [batch, heads] or less, which may be left out; with `scales=block(N)` these
+  // have a dimension of blocks before that of heads, of packed sequences as many as max_q_len or max_k_len tokens fill,
+  // and of K and V in pages those of a page; with `append` "k_new" and "v_new", shaped like q with the KV heads (with
+  // `v_in_k` no "v_new"), and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half the
+  // columns that rotate], and of quantize "positions", i32 [batch, tokens], which may be left out; with `shared_prefix`
+  // "shared_prefix", i32 [1]; with `dropout` "seed" and "offset", i64 [1], which a launch reads when it runs; with
+  // `blocks` lists, i32: "block_count" [batch, heads of lists, blocks of queries] and "block_index" with a dimension
+  // more, and "full_count" and "full_index", both or none;
+  // with `select=keys(N)` "key_index", i32 [batch, tokens, KV heads, N] (packed: [tokens, KV heads, N]), and
+  // "key_count", the same without its last dimension, which may be left out; there are then no offsets and no
+  // block_table. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k
+  // and v, and with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a parameter, fp32. A merge has
+  // "o_parts", "lse_parts" and "max_parts", shaped like o and lse behind a dimension of parts. A quantize has "x",
+  // shaped like q, "y" like x, and "scale" like scale_q. With `v_transposed` v is [batch, KV heads, d, keys], packed
+  // [KV heads, d, tokens].
   std::map<std::string, Tensor, std::less<>> params;
   std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name; "seed" and "offset"
                                                        // may be here, too
@@ -132,7 +141,7 @@ struct EngineOptions {
   int threads = 0;  // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
   std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
   std::vector<std::string> bundles;  // GPU: files of `flashjit build`, looked in before the store, in this order. With
-                                     // FLASHJIT_JIT=off kernels come from them alone, and NVRTC is never opened
+                                     // jit=false kernels come from them alone, and NVRTC is never opened
   std::string
       required;  // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target
   std::string record;  // a manifest, made if need be: what is newly prepared is appended, each spec with its pins once
@@ -145,6 +154,9 @@ struct EngineOptions {
                              // it are not used; empty: $FLASHJIT_TRUSTED_LIST, or no such list
   bool tuned = true;  // what `flashjit tune` measured on such a device decides where nothing is pinned; not beside
                       // bundles and override_dir, which were made for the cost model's choice
+  bool jit = true;    // false, or FLASHJIT_JIT=off: no compiler is opened, and kernels come from `bundles` alone; what
+                      // they lack is ErrorKind::NotFound, with the command that builds it. GPU only: a processor's
+                      // kernels are made, and linked when they are stored, by LLVM
 };
 
 struct PrepareOptions {
@@ -218,8 +230,8 @@ class FLASHJIT_API Engine {
   // begun, each mostly less than a second; on a GPU at most 300 ms. What has not begun is dropped.
   virtual ~Engine();
   // GPU: opens the driver and, unless there are bundles, NVRTC. Host: opens the host backend. Each GPU, and each
-  // target, wants an engine of its own. FLASHJIT_JIT=off: opens no compiler; NotFound where the bundles have nothing
-  // for the target, Invalid with Device::Host. Errors: NotFound (driver, GPU, NVRTC, host backend, with the remedy),
+  // target, wants an engine of its own. jit=false: opens no compiler; NotFound where the bundles have nothing for the
+  // target, Invalid with Device::Host. Errors: NotFound (driver, GPU, NVRTC, host backend, with the remedy),
   // Invalid, Unsupported, Driver.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
   // May parse, compile, allocate, load code and read the disk; however many threads ask, each spec is compiled once.

@@ -14,11 +14,11 @@ from flashjit.command import Text
 from flashjit.engine import Engine, Kernel
 from flashjit.specs import unquoted
 from flashjit.tensors import HOST, View
-from flashjit.values import address, in_words_of_calls, integer, number, shown, unread
+from flashjit.values import Byte, address, in_words_of_calls, integer, number, shown, unread
 
 # Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
-            "sin": "", "block_table": "", "block_count": "", "block_index": "", "full_count": "", "full_index": "",
+            "sin": "", "block_table": "", "key_index": "", "key_count": "", "block_count": "", "block_index": "", "full_count": "", "full_index": "",
             "scale_q": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
 # Those whose addresses and strides `bytes=` promises something of.
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
@@ -174,7 +174,9 @@ def check_lengths(words: str, max_q_len: Any, max_k_len: Any) -> None:
 def scalar_word(value: object) -> str:
     if isinstance(value, float):
         return "fp32"
-    return "i32" if isinstance(value, bool) or abs(int(value)) < 2**31 else "i64"  # type: ignore[call-overload]
+    if isinstance(value, (bool, Byte)):
+        return "u8"
+    return "i32" if abs(int(value)) < 2**31 else "i64"  # type: ignore[call-overload]
 
 
 def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapping[str, float], grads: Sequence[str] = ()) -> str:
@@ -185,6 +187,8 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     check_rank("q", q, rank, words)
     for name in ("k", "v"):
         check_rank(name, views[name], 4 if paged else rank, words)
+    for name in ("q", "k", "v"):
+        tensors.check_computed(name, views[name].dtype)
     if v.dtype != k.dtype:
         raise InvalidError(f"v: is {v.dtype}, and k is {k.dtype}; convert one of them")
     d, d_v, kv_heads = q.shape[-1], columns_of(v.shape, words), k.shape[2 if paged else heads]
@@ -212,6 +216,8 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     aligned = max(2, q.tensor.dtype.bits // 8, min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED))
     if aligned < 16 and word(words, "bytes") is None:
         parts.append(f"bytes={aligned}")
+    if "key_index" in views and word(words, "select") is None:
+        parts.append(f"select=keys({views['key_index'].shape[-1] if views['key_index'].shape else 0})")
     if grads:
         parts.append(f'grads="{", ".join(grads)}"')
     if "dlse" in views:
@@ -272,7 +278,8 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
     (compiler/SPEC.md), and `spec` is for the others, as text. Tensors and numbers that mask and score read are given by
     their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. With `blocks`, a number of tokens or
     two, those of queries and of keys, lists (`block_count`, `block_index`, `full_count`, `full_index`) say which blocks are
-    seen. With `lse` (True, "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a
+    seen. With `key_index`, [batch, tokens, KV heads, N], and `key_count` each query sees the keys of its list alone, as
+    `select` of the spec says. With `lse` (True, "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a
     CUDA stream as a number, for others than PyTorch and CuPy.
 
     >>> import flashjit, numpy

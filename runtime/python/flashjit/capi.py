@@ -29,7 +29,8 @@ class EngineOptions(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), ("host", c_int32), ("ordinal", c_int32), ("target", c_char_p),
                 ("cache_dir", c_char_p), ("no_disk_cache", c_int32), ("threads", c_int32), ("cache_max_bytes", c_uint64),
                 ("bundles", POINTER(c_char_p)), ("bundle_count", c_int64), ("required", c_char_p), ("record", c_char_p),
-                ("override_dir", c_char_p), ("isolate_compiler", c_int64), ("untuned", c_int64), ("trusted_list", c_char_p)]
+                ("override_dir", c_char_p), ("isolate_compiler", c_int64), ("untuned", c_int64), ("trusted_list", c_char_p),
+                ("no_jit", c_int64)]
 
 
 class PrepareOptions(ctypes.Structure):

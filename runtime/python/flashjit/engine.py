@@ -53,7 +53,7 @@ class Engine(_Owner):
                  threads: int = 0, bundles: Sequence[str | os.PathLike[str]] = (), required: str | os.PathLike[str] | None = None,
                  record: str | os.PathLike[str] | None = None, override_dir: str | os.PathLike[str] | None = None,
                  isolate_compiler: bool = False, tuned: bool = True, trusted_list: str | os.PathLike[str] | None = None,
-                 library: Library | None = None) -> None:
+                 jit: bool = True, library: Library | None = None) -> None:
         self._handle: _EngineHandle | None = None
         if device not in ("gpu", "host"):
             raise InvalidError(f'device: "{device}" is neither "gpu" nor "host"')
@@ -74,7 +74,7 @@ class Engine(_Owner):
             bundles=capi.array(c_char_p, len(paths))(*paths), bundle_count=len(paths), required=encoded("required", required),
             record=encoded("record", record), override_dir=encoded("override_dir", override_dir),
             isolate_compiler=flag("isolate_compiler", isolate_compiler), untuned=not flag("tuned", tuned),
-            trusted_list=encoded("trusted_list", trusted_list))
+            trusted_list=encoded("trusted_list", trusted_list), no_jit=not flag("jit", jit))
         handle = _EngineHandle()
         self.library.call("engine_create", byref(options), byref(handle))
         if device == "host":

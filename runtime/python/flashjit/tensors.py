@@ -19,6 +19,10 @@ DTYPES = {
     "uint32": (1, 32, "u32"), "uint8": (1, 8, "u8"), "bool": (6, 8, "u8"),
 }
 _WORDS = {(code, bits): word for code, bits, word in DTYPES.values()}
+NAMES = {word: name for name, (_, _, word) in reversed(DTYPES.items())}  # of NumPy and PyTorch, by the spec's word
+_COMPUTED = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
+_READ = ("float16", "bfloat16", "float32", "int32", "int64", "uint32", "uint8", "bool")  # by masks and scores
+_TAKEN = {"q": _COMPUTED, "k": (*_COMPUTED, "int8"), "v": (*_COMPUTED, "int8"), "o": _COMPUTED[:3], "out": _COMPUTED[:3]}
 
 
 class View(NamedTuple):
@@ -109,7 +113,13 @@ def no_stream(stream: int) -> InvalidError:
 
 
 def _dtype_error(name: str, dtype: object) -> InvalidError:
-    return InvalidError(f"{name}: {dtype} is a type that FlashJIT does not know; convert it to one of {', '.join(DTYPES)}")
+    return InvalidError(f"{name}: is {dtype}, which kernels do not take for it; convert it to one of {', '.join(_TAKEN.get(name, _READ))}")
+
+
+def check_computed(name: str, dtype: str) -> None:
+    """That of q, k and v, in the spec's word."""
+    if NAMES[dtype] not in _TAKEN[name]:
+        raise _dtype_error(name, NAMES[dtype])
 
 
 def _view_torch(value: Any, name: str) -> View:
@@ -138,8 +148,10 @@ def torch_device(device: Any) -> tuple[int, int]:
 
 def _view_numpy(value: Any, name: str) -> View:
     dtype, size = value.dtype.name, value.dtype.itemsize
-    if dtype not in DTYPES or not value.dtype.isnative:
-        raise _dtype_error(name, value.dtype.str if dtype in DTYPES else dtype)
+    if dtype not in DTYPES:
+        raise _dtype_error(name, dtype)
+    if not value.dtype.isnative:
+        raise InvalidError(f'{name}: is {value.dtype.str}, {dtype} in the byte order of other machines; convert it with {name}.astype("{dtype}")')
     if hasattr(value, "mask"):
         raise InvalidError(f"{name}: is a masked array, and kernels do not see its mask; use .filled()")
     if any(stride % size for stride in value.strides):

@@ -15,6 +15,7 @@ from flashjit.calls import scalar_word
 from flashjit.capi import InvalidError, UnsupportedError
 from flashjit.torch_calls import current_stream, find_pool, finish, new_outputs, remember, run_of_pool, same_calls
 from flashjit.torch_gradients import differentiated, find_gradients, new_gradients
+from flashjit.values import Byte
 
 _is_compiling = torch.compiler.is_dynamo_compiling  # what exports without Dynamo has a mode; and this is one call, not two
 _is_grad_enabled = torch.is_grad_enabled
@@ -192,7 +193,7 @@ def _named(names: str, more: Sequence[Tensor], values: Sequence[float]) -> tuple
     scalars: dict[str, float] = {}
     for text, value in zip(_listed(of_scalars), values):
         name, _, dtype = text.partition(":")
-        scalars[name] = value if dtype == "fp32" else int(value)
+        scalars[name] = value if dtype == "fp32" else Byte(value) if dtype == "u8" else int(value)
     return dict(zip(_listed(of_tensors), more)), scalars
 
 

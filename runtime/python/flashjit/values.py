@@ -10,6 +10,7 @@ import sys
 from typing import Any, Sequence
 
 from flashjit.capi import InvalidError
+from flashjit.tensors import NAMES
 
 _EXACT = 2**53  # numbers go as doubles, which have all whole numbers up to it
 _LARGEST_FP32 = 3.4028235677973366e38  # what is smaller is rounded to a finite one
@@ -70,11 +71,15 @@ def milliseconds(name: str, seconds: Any) -> int:
     return max(1, round(seconds * 1000)) if seconds else 0
 
 
+class Byte(int):
+    """A whole number whose type says that it is one of 0 to 255, as NumPy's uint8 does: kernels then need no 64 bits beside it."""
+
+
 def number(name: str, value: Any) -> Any:
     """A number that masks and scores read, as Python's; of all else, the value."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
-        value = value.item()
+        value = Byte(value) if isinstance(value, numpy.uint8) else value.item()
     if isinstance(value, float):
         if _LARGEST_FP32 <= abs(value) < float("inf"):
             raise InvalidError(f"{name}: {value!r} is beyond fp32, as which kernels read it; give inf, or a smaller number")
@@ -118,7 +123,7 @@ def in_words_of_calls(error: InvalidError, known: Sequence[str], spec: str = "")
     other = re.match(r"(?:mask|score): `(\w+)` reads `(\w+)` as (\w+)\[(\d)\], but it is declared as (\w+)(?:\[(\d)\])?", error.message)
     if other:
         reader, name, dtype, rank, given, given_rank = other.groups()
-        what = "pass it as " + ("int32" if dtype == "i32" else dtype) if given_rank == rank else f"pass a tensor of {rank} dimensions"
+        what = f"pass it as {NAMES[dtype]}" if given_rank == rank else f"pass a tensor of {rank} dimensions"
         return InvalidError(f"{name}: is {given}[{given_rank or 0}], and `{reader}` reads {dtype}[{rank}]; {what}", error.kind)
     unknown = re.match(r"(\w+: unknown name `(\w+)`); declare ", error.message)
     if unknown:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compiler/spec/spec.h"
+#include "tests/random/operations/select_generator.h"
 #include "tests/random/spec_generator.h"
 
 namespace flashjit::testing_random {
@@ -37,12 +38,13 @@ Lengths keys_of(const AttentionSpec& spec, std::size_t sequences) {
 }  // namespace
 
 Case make_pair_case(const std::string& text) {
-  const AttentionSpec spec = *parse_spec(text);
+  const AttentionSpec asked = *parse_spec(text), spec = selects(asked) ? base_of_selected(asked) : asked;
   constexpr std::int64_t kParts = 3;
-  FixedCase row = {.name = text, .spec = text, .q_lens = queries_of(spec)};
+  const std::string base = print(spec);
+  FixedCase row = {.name = text, .spec = base, .q_lens = queries_of(spec)};
   row.k_lens = merges(spec) ? Lengths{kParts} : keys_of(spec, row.q_lens.size());
   if (merges(spec)) std::ranges::fill(row.q_lens, row.q_lens.front());
-  return make_case(row);
+  return selects(asked) ? take_selected(make_case(row), asked) : make_case(row);
 }
 
 }  // namespace flashjit::testing_random

@@ -199,7 +199,7 @@ TEST(Hopper, EnumerationFollowsThePins) {
   }
 }
 
-// Legal, measured, and slower (H200, 2026-11-21; templates/NOTES.md has the figures).
+// Legal, measured, and slower (H200, 2026-11-21; templates/experiments has the figures).
 TEST(Hopper, WhatLostIsTriedOnlyWhenPinned) {
   for (const char* spec : {"fwd bf16 d=64 heads=32", "fwd bf16 d=128 heads=32/8 mask=\"causal\"",
                            "fwd bf16 d=256 heads=8", "fwd fp16 d=8", "fwd bf16 d=128 heads=32/8 q_len=16",
@@ -428,7 +428,7 @@ TEST(Hopper, TilesFitPages) {
   EXPECT_EQ(tile("paged(256)"), tile("bshd"));
 }
 
-// 64 or 96 keys a tile are a fifth slower (templates/NOTES.md).
+// 64 or 96 keys a tile are a fifth slower (templates/experiments).
 TEST(Hopper, TilesOfEightBitsHave128Keys) {
   for (const char* words :
        {"", " mask=\"causal\"", " mask=\"causal\" scales=block(128)", " mask=\"causal\" sink lse=ln",

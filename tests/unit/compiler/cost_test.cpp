@@ -10,7 +10,7 @@
 namespace flashjit {
 namespace {
 
-Plan planned(const std::string& text, const char* target_name, const char* pins = "") {
+Plan planned(const std::string& text, std::string_view target_name, const char* pins = "") {
   const auto spec = parse_spec(text);
   const auto target = find_target(target_name);
   const auto schedule = parse_schedule(pins);
@@ -134,7 +134,7 @@ TEST(CostModel, MoreWorkTakesLonger) {
 
 TEST(CostModel, NeverFasterThanTheHardware) {
   for (const Target& target : targets()) {
-    const Plan plan = planned("fwd bf16 d=128 heads=32/8", target.name.data());
+    const Plan plan = planned("fwd bf16 d=128 heads=32/8", target.name);
     for (const Shape& shape : {Shape{1, 1, 1}, Shape{1, 4096, 4096}, Shape{64, 1, 8192}, Shape{2, 300, 17}}) {
       const Roofline r = roofline(plan, shape);
       const double rate = std::max(target.mma_flops_per_clock, target.wgmma_flops_per_clock);

@@ -1,5 +1,5 @@
-// What copies of K and V in pages walk down: for every fit of pages and tiles the rows that the definition says, and no
-// number of the table behind the last key.
+// What copies of K and V walk down in pages and by lists: for every fit of pages and tiles the rows that the definition
+// says, and no number of the table or list behind the last key.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -103,6 +103,45 @@ TEST(PagedRows, FarPages) {
   const char* const pool = somewhere<char>();
   const device::flashjit::PagedRows<char, 256> rows = {pool, 4096, 256 * 4096, table, 1, 80000};
   EXPECT_EQ(rows.row(255) - pool, 70000ll * 256 * 4096 + 255 * 4096);
+}
+
+// Places of a list: numbers of no row have none, and behind the count nothing is looked up.
+template <int page>
+void expect_chosen_rows() {
+  SCOPED_TRACE(testing::Message() << "pages of " << page);
+  constexpr int kRows = 1000, kPageStride = 12345, kCount = 70, kStep = 8, kTile = 32;
+  std::mt19937 random(page);
+  std::vector<int> list(kCount + 30);
+  for (int& number : list) number = static_cast<int>(random() % (kRows + 200)) - 100;
+  list[0] = -1, list[1] = kRows, list[2] = kRows - 1, list[3] = 0x7fffffff, list[4] = -0x7fffffff - 1;
+  device::first_of_table = list.data();
+  device::looked_up = 0;
+  const short* const pool = somewhere<short>();
+  const device::flashjit::ChosenRows<short, page> rows = {pool, 16, kPageStride, list.data(), kRows};
+  using Rows = device::flashjit::ChosenRows<short, page>;
+  const auto wanted = [&](int number) {
+    return page > 0 ? number / page * kPageStride + number % page * 16 : number * 16;
+  };
+  for (int tile = 0; tile < kCount; tile += kTile) {
+    for (int row = 0; row < kStep; ++row) {
+      typename Rows::template Walk<kStep, kTile> walk(rows, tile, row, 5, kCount);
+      for (int i = 0; i < kTile; i += kStep, walk.advance()) {
+        const int place = tile + i + row, number = place < kCount ? list[place] : -1;
+        const bool is_there = number >= 0 && number < kRows;
+        ASSERT_EQ(walk.has_row(i), is_there) << place;
+        ASSERT_EQ(walk.row(i) - pool, is_there ? wanted(number) + 5 : 5) << place;
+      }
+    }
+  }
+  EXPECT_EQ(device::looked_up, kCount - 1);
+  EXPECT_EQ(rows.template row_of<4>(2) - pool, wanted((kRows - 1) / 4));
+}
+
+TEST(PagedRows, OfLists) {
+  expect_chosen_rows<0>();
+  expect_chosen_rows<1>();
+  expect_chosen_rows<16>();
+  expect_chosen_rows<24>();
 }
 
 }  // namespace

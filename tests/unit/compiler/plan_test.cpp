@@ -14,7 +14,7 @@
 namespace flashjit {
 namespace {
 
-Result<Plan> plan_of(const std::string& text, const char* target_name, const std::string& pins = "") {
+Result<Plan> plan_of(const std::string& text, std::string_view target_name, const std::string& pins = "") {
   FLASHJIT_ASSIGN(spec, parse_spec(text));
   FLASHJIT_ASSIGN(target, find_target(target_name));
   FLASHJIT_ASSIGN(schedule, parse_schedule(pins));
@@ -38,7 +38,7 @@ TEST(Plan, EverySpecHasAKernelOnEveryTarget) {
           for (const char* dtype : {"fp16", "e4m3"}) {
             const std::string text = std::string("fwd ") + dtype + " d=" + std::to_string(d_qk) + "/" +
                                      std::to_string(d_v) + " heads=8/2" + variant;
-            const auto plan = plan_of(text, target.name.data());
+            const auto plan = plan_of(text, target.name);
             ASSERT_TRUE(plan) << text << " on " << target.name << ": " << plan.error().message;
             EXPECT_EQ(why_illegal(plan->spec, target, plan->schedule), "");
             EXPECT_LE(plan->smem_bytes(), target.smem_per_block);

@@ -230,7 +230,6 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16 d=64 v_in_k=1", "v_in_k: this is a flag"},
       {"fwd bf16 d=100", "d: 100 is not a multiple of 8; pad with zeros to d=104"},
       {"fwd bf16 d=64/100", "d: V dim 100 is not a multiple of 8"},
-      {"fwd bf16 d=99999999999999999999", "d: `99999999999999999999` is not a whole number up to"},
       {"fwd bf16 d=64 d=64", "d: the field is given twice"},
       {"fwd bf16 d=64 heads=32/5", "heads: 32 query heads are no multiple of 5 KV heads"},
       {"fwd bf16 d=64 heads=0", "heads: 0 is outside 1..65535"},
@@ -261,12 +260,50 @@ TEST(Spec, RefusalsNameFieldValueAndLimit) {
       {"fwd bf16 d=64 layout=paged", "layout: paged needs the tokens per page"},
       {"fwd bf16 d=64 layout=paged(0)", "layout: a page of 0 tokens holds nothing"},
       {"fwd bf16 d=64 params=\"x\"", "params: `x` is not name: type"},
-      {"fwd bf16 d=64 params=\"x: fp31\"", "has the unknown type `fp31`"},
+      {"fwd bf16 d=64 params=\"x: fp31\"", "params: `x`: `fp31` is none of fp16, bf16, fp32, i32, i64, u32, u8, did"},
       {"fwd bf16 d=64 params=\"x: fp32[5]\"", "[1] to [4]"},
       {"fwd bf16 d=64 params=\"q: fp32\"", "params: q is a word of the language"},
       {"fwd bf16 d=64 params=\"x: fp32\"", "params: x is declared, but neither mask nor score uses it"},
       {"fwd bf16 d=64 params=\"x: fp32, x: i32\" score=\"s * x\"", "params: x is declared twice"},
       {"fwd bf16 d=64 =3", "there is no field name before `=`"},
+  };
+  expect_refused(rows);
+}
+
+TEST(Spec, NumbersThatAreNotWrittenAsTheFieldHasThem) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd bf16 d=99999999999999999999",
+       "d: `99999999999999999999` is not written as d=128 or d=192/128, in whole numbers up to 576"},
+      {"fwd bf16 d=72/40, heads=4", "d: `72/40,` is not written as d=128 or d=192/128, in whole numbers up to 576"},
+      {"fwd bf16 d=64 heads=8,2",
+       "heads: `8,2` is not written as heads=16 or heads=32/8, in whole numbers up to 65535"},
+      {"fwd bf16 d=64 blocks=(64,128)",
+       "blocks: `(64,128)` is not written as blocks=128, blocks=64/128 or blocks=64/128/8, in whole numbers up to "
+       "65536"},
+      {"fwd bf16 d=64 layout=paged(16,)", "is not written as layout=paged(16) or layout=packed/paged(16), in whole"},
+      {"fwd e4m3 d=64 scales=block(x)", "is not written as scales=block(128), in whole numbers up to 1024"},
+      {"fwd bf16 d=64 append rope=half(x)", "is not written as rope=half(64) or rope=interleaved(64), in whole"},
+      {"fwd bf16 d=64 bytes=x", "bytes: `x` is not written as bytes=16, bytes=8, bytes=4 or bytes=2"},
+  };
+  expect_refused(rows);
+}
+
+// Dtypes that a message offers are those that the field of this operation takes.
+TEST(Spec, WordsOfOthersForDtypesAndFields) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"fwd float32 d=64", "dtype: `float32` is none of fp16, bf16, fp32, e4m3, e5m2, did you mean `fp32`?"},
+      {"bwd bfloat16 d=64", "dtype: `bfloat16` is none of fp16, bf16, fp32, did you mean `bf16`?"},
+      {"quantize int8 d=64", "dtype: `int8` is none of fp16, bf16, fp32"},
+      {"quantize bf16 d=64 out=int8", "out: `int8` is none of e4m3, e5m2"},
+      {"fwd bf16 d=64 out=float32", "out: `float32` is none of fp16, bf16, fp32, did you mean `fp32`?"},
+      {"fwd bf16 d=64 kv=float8_e5m2", "kv: `float8_e5m2` is none of bf16, e4m3, e5m2, int8, did you mean `e5m2`?"},
+      {"fwd bf16 d=64 params=\"n: bool\" mask=\"k<n\"", "u8, did you mean `u8`?"},
+      {"fwd bf16 d=64 params=\"n: int8\" mask=\"k<n\"", "use one of fp16, bf16, fp32, i32, i64, u32, u8"},
+      {"fwd bf16 d=64 batch=4", "there is no field `batch`, did you mean `b`? The fields are kv, out,"},
+      {"fwd bf16 d=64 tokens=5", "there is no field `tokens`, did you mean `q_len` or `k_len`? The fields are"},
+      {"fwd bf16 d=64 causal", "there is no field `causal`, did you mean `mask=\"causal\"`? The fields are"},
+      {"fwd bf16 d=64 window(9,0)", "did you mean `mask=\"window(l, r)\"`? The fields are"},
+      {"fwd bf16 d=64 softcap=50", "did you mean `score=\"softcap(c)\"`? The fields are"},
   };
   expect_refused(rows);
 }

@@ -58,15 +58,13 @@ TEST_F(EngineTest, TheFirstRowSeesTheFirstKey) {
   ASSERT_TRUE(kernel) << kernel.error().message;
   const auto done = (*kernel)->run(problem.arguments());
   ASSERT_TRUE(done) << done.error().message;
-  for (int h = 0; h < kHeads; ++h) {
+  for (std::size_t h = 0; h < kHeads; ++h) {
     double dot = 0;
-    for (int d = 0; d < kDim; ++d) {
-      EXPECT_NEAR(problem.o[static_cast<std::size_t>(h * kDim + d)],
-                  problem.v[static_cast<std::size_t>(h / 2 * kDim + d)], 1e-6);
-      dot += double{problem.q[static_cast<std::size_t>(h * kDim + d)]} *
-             problem.k[static_cast<std::size_t>(h / 2 * kDim + d)];
+    for (std::size_t d = 0; d < kDim; ++d) {
+      EXPECT_NEAR(problem.o[h * kDim + d], problem.v[h / 2 * kDim + d], 1e-6);
+      dot += double{problem.q[h * kDim + d]} * problem.k[h / 2 * kDim + d];
     }
-    EXPECT_NEAR(problem.lse[static_cast<std::size_t>(h * kTokens)], dot / std::sqrt(32.0), 1e-5);
+    EXPECT_NEAR(problem.lse[h * kTokens], dot / std::sqrt(32.0), 1e-5);
   }
 }
 

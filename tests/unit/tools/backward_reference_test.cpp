@@ -1,6 +1,6 @@
 // The reference of gradients against differences of the forward's, and proof that its error rule takes right kernels and
 // finds wrong ones.
-#include "autotune/reference/backward.h"
+#include "autotune/reference/backward/backward.h"
 
 #include <gtest/gtest.h>
 

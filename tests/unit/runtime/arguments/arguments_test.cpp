@@ -175,7 +175,7 @@ TEST(Arguments, RefusedTensors) {
           {"missing", "", [](Arguments& a) { a.k = {}; }, "k: missing"},
           {"null", "", [](Arguments& a) { a.v.data = nullptr; }, "v.data: null"},
           {"dtype", "", [](Arguments& a) { a.q.dtype = "fp16"; }, "q.dtype: 'fp16', must be bf16"},
-          {"no dtype", "", [](Arguments& a) { a.q.dtype = ""; }, "q.dtype: ''"},
+          {"no dtype", "", [](Arguments& a) { a.q.dtype = "float"; }, "must be bf16; dtypes are called fp16, bf16"},
           {"rank", "", [](Arguments& a) { a.q.shape = {1, 2, 3}; }, "q.shape: 3 dimensions, must have 4"},
           {"rank 5", "", [](Arguments& a) { a.q.shape = {1, 1, 1, 2, 3, 4}; }, "q.shape: 6 dimensions, at most 5"},
           {"negative size", "", [](Arguments& a) { a.q.shape[1] = -1; }, "q.shape[1]: -1 is negative"},

@@ -5,7 +5,7 @@
 #include <random>
 #include <thread>
 
-#include "autotune/reference/backward.h"
+#include "autotune/reference/backward/backward.h"
 #include "autotune/reference/compare.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"

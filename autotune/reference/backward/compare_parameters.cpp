@@ -3,7 +3,7 @@
 #include <cmath>
 #include <thread>
 
-#include "autotune/reference/backward.h"
+#include "autotune/reference/backward/backward.h"
 #include "autotune/reference/compare.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "autotune/reference/backward.h"
+#include "autotune/reference/backward/backward.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::reference {

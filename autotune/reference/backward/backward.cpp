@@ -1,4 +1,4 @@
-#include "autotune/reference/backward.h"
+#include "autotune/reference/backward/backward.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,42 @@
+// Lists of keys (select= in a spec) by their definition.
+#include <numeric>
+
+#include "autotune/reference/reference.h"
+
+namespace flashjit::reference {
+
+namespace {
+
+// An element of [batch, query, KV head, ...]; packed tokens have no batch.
+std::int64_t place_in(const Tensor& tensor, Layout layout, const RowId& row, std::int64_t hk) {
+  const std::vector<std::int64_t> s = strides_of(tensor);
+  return layout == Layout::Packed ? row.q * s[0] + hk * s[1] : row.b * s[0] + row.q * s[1] + hk * s[2];
+}
+
+const std::int32_t* ints(const Tensor& tensor) { return static_cast<const std::int32_t*>(tensor.data); }
+
+}  // namespace
+
+std::vector<std::int64_t> Problem::keys_of(const RowId& row) const {
+  const std::int64_t rows = k_len(row.b);
+  if (!selects(*spec_)) {
+    std::vector<std::int64_t> all(static_cast<std::size_t>(rows));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  const Tensor& index = arguments_->params.at("key_index");
+  const std::int64_t hk = kv_head(row.h), begin = place_in(index, spec_->layout, row, hk);
+  std::int64_t count = spec_->selected;
+  if (const auto given = arguments_->params.find("key_count"); given != arguments_->params.end()) {
+    const std::int64_t asked = ints(given->second)[place_in(given->second, spec_->layout, row, hk)];
+    count = asked < count ? asked : count;
+  }
+  std::vector<std::int64_t> keys;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t number = ints(index)[begin + i * strides_of(index).back()];
+    if (number >= 0 && number < rows) keys.push_back(number);
+  }
+  return keys;
+}
+
+}  // namespace flashjit::reference

@@ -1,0 +1,61 @@
+#include "compiler/spec/fields/select.h"
+
+#include <fmt/format.h>
+
+namespace flashjit {
+
+namespace {
+
+Error refused(std::string_view field, std::string_view why) {
+  return invalid(fmt::format("{}: with select= each query has a list of its keys, {}", field, why));
+}
+
+}  // namespace
+
+Result<void> check_selected(const AttentionSpec& spec) {
+  if (spec.selected == 0) return {};
+  if (spec.selected < 1 || spec.selected > kMostSelected) {
+    return invalid(
+        fmt::format("select: keys({}) is outside 1..{}; split longer lists over calls with lse=ln, and merge",
+                    spec.selected, kMostSelected));
+  }
+  if (!is_forward(spec)) {
+    return invalid("select: lists of keys are those of fwd; use fwd, or leave it out");
+  }
+  const struct {
+    bool asked;
+    std::string_view field, why;
+  } without[] = {
+      {has_blocks(spec), "blocks", "which says all; leave one of the two out"},
+      {spec.shared_prefix, "shared_prefix", "and keys are read by these alone; leave one of the two out"},
+      {spec.k_len != SizeBound{}, "k_len", "which any number of keys may be chosen for; leave it out"},
+      {spec.layout == Layout::Packed && spec.q_len != SizeBound{}, "q_len",
+       "so that packed ones are those of one sequence, of any length; leave it out"},
+      {spec.layout == Layout::Packed && spec.batch != SizeBound{}, "b",
+       "so that packed ones are those of one sequence; leave it out"},
+      {spec.k_lens, "k_lens", "and nothing else ends it; give key_count, or write -1 for keys that are not there"},
+      {spec.append, "append", "and new rows have no place in it; write them into k and v before the call"},
+      {narrows(spec), "compute", "and of K only rows in lists are read; quantize K and V, and use fwd e4m3"},
+      {drops(spec), "dropout", "and weights are drawn by places of keys; leave one of the two out"},
+      {spec.v_transposed, "v_transposed", "whose entries are rows of v; leave v_transposed out"},
+  };
+  for (const auto& [asked, field, why] : without) {
+    if (asked) return refused(field, why);
+  }
+  return {};
+}
+
+Result<void> check_expressions_of_selected(const AttentionSpec& spec) {
+  if (!selects(spec)) return {};
+  if (spec.mask)
+    return refused("mask", "and a mask is not asked besides; write -1 for keys that the query must not see");
+  if (!spec.score) return {};
+  for (const Variable variable : {Variable::K, Variable::Q, Variable::KLen, Variable::QLen, Variable::B}) {
+    if (!uses(spec.score, variable)) continue;
+    return refused("score",
+                   fmt::format("in which `{}` has no place; use a score of s, h and hk alone", name(variable)));
+  }
+  return {};
+}
+
+}  // namespace flashjit

@@ -1,0 +1,16 @@
+// select= in a spec: a call says by lists which rows of K each query sees, and in which order they come does not matter. An
+// entry is the number of a row as K lies: in pages page * tokens of a page + place, packed the token among all, else the key
+// of the sequence. For kernels each query is a sequence of its own, whose keys are the places of its list.
+#pragma once
+
+#include "compiler/spec/spec.h"
+
+namespace flashjit {
+
+inline constexpr int kMostSelected = 65536;
+
+// The parts of validate() that are about it: what a spec with lists may have besides, and what its expressions may read.
+Result<void> check_selected(const AttentionSpec& spec);
+Result<void> check_expressions_of_selected(const AttentionSpec& spec);
+
+}  // namespace flashjit

@@ -1,0 +1,170 @@
+#include "tests/random/operations/select_generator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "fmt/format.h"
+#include "tests/random/random.h"
+
+namespace flashjit::testing_random {
+namespace {
+
+constexpr std::uint64_t kStream = 0x73656c656374;
+
+std::int32_t int_at(CaseTensor& tensor, std::int64_t offset) {
+  return reinterpret_cast<std::int32_t*>(tensor.data())[offset];
+}
+void put(CaseTensor& tensor, std::int64_t offset, std::int64_t value) {
+  reinterpret_cast<std::int32_t*>(tensor.data())[offset] = static_cast<std::int32_t>(value);
+}
+
+using Rows = std::vector<std::int64_t>;
+
+// The rows of K that hold keys, by their numbers: of each batch index, or of all together where these share them. Others are
+// poisoned.
+struct KeyRows {
+  std::vector<Rows> of;
+  std::int64_t count = 0;  // numbers from here on are those of no row
+};
+
+std::int64_t keys_of(Case& c, std::int64_t b, std::int64_t room) {
+  const auto lens = c.params.find("k_lens");
+  if (lens == c.params.end()) return room;
+  return std::clamp<std::int64_t>(int_at(lens->second, b * lens->second.strides[0]), 0, room);
+}
+
+KeyRows rows_in_pages(Case& c, const AttentionSpec& spec) {
+  CaseTensor& table = c.params.at("block_table");
+  const std::int64_t page = spec.page_size;
+  KeyRows rows{{Rows()}, c.k.shape[0] * page};
+  if (rows.count == 0) return rows;
+  for (std::int64_t b = 0; b < table.shape[0]; ++b) {
+    for (std::int64_t key = 0; key < keys_of(c, b, table.shape[1] * page); ++key) {
+      const std::int64_t number = int_at(table, b * table.strides[0] + key / page * table.strides[1]);
+      rows.of[0].push_back(number * page + key % page);
+    }
+  }
+  return rows;
+}
+
+KeyRows rows_of(Case& c, const AttentionSpec& spec) {
+  if (is_paged(spec)) return rows_in_pages(c, spec);
+  if (!is_packed(spec)) {
+    KeyRows rows{{}, c.k.shape[spec.layout == Layout::Bhsd ? 2 : 1]};
+    for (std::int64_t b = 0; b < c.k.shape[0]; ++b) {
+      Rows& own = rows.of.emplace_back();
+      for (std::int64_t key = 0; key < keys_of(c, b, rows.count); ++key) own.push_back(key);
+    }
+    return rows;
+  }
+  KeyRows rows{{Rows()}, c.k.shape[0]};
+  for (std::int64_t b = 0; b + 1 < c.offsets_k.shape[0]; ++b) {
+    const std::int64_t first = int_at(c.offsets_k, b), room = int_at(c.offsets_k, b + 1) - first;
+    for (std::int64_t key = 0; key < keys_of(c, b, room); ++key) rows.of[0].push_back(first + key);
+  }
+  return rows;
+}
+
+// Are all packed queries those of a sequence? Nothing is written for others, and lists have no sequences.
+bool has_strays(Case& c) {
+  const std::int64_t last = c.offsets_q.shape[0] - 1;
+  return int_at(c.offsets_q, 0) != 0 || int_at(c.offsets_q, last) != c.q.shape[0];
+}
+
+// Numbers of no row, numbers that come twice, counts beyond the room, and lists of nothing are among them.
+void add_lists(Case& c, const AttentionSpec& spec, const KeyRows& rows, Random& random) {
+  const bool packed = spec.layout == Layout::Packed, heads_first = spec.layout == Layout::Bhsd;
+  std::vector<std::int64_t> shape = {c.q.shape[packed ? 0 : heads_first ? 2 : 1], spec.heads_kv};
+  if (!packed) shape.insert(shape.begin(), c.q.shape[0]);
+  CaseTensor& index = c.params["key_index"];
+  if (random.chance(0.7)) {
+    CaseTensor& count = c.params["key_count"];
+    lay_out(count, Dtype::I32, shape, 4, random.chance(0.3) ? 3 : 0, false);
+    each_element(count, [&](const auto&, std::int64_t offset) {
+      const bool is_odd = random.chance(0.2);
+      put(count, offset, is_odd ? random.pick({0, -1, 1 << 30, 1}) : random.integer(0, spec.selected));
+    });
+  }
+  shape.push_back(spec.selected);
+  lay_out(index, Dtype::I32, shape, 4, random.chance(0.3) ? 5 : 0, false);
+  const double none = random.pick({0.0, 0.05, 0.5, 1.0});
+  each_element(index, [&](const std::vector<std::int64_t>& at, std::int64_t offset) {
+    const Rows& own = rows.of[rows.of.size() == 1 ? 0 : static_cast<std::size_t>(at[0])];
+    const auto last = static_cast<std::int64_t>(own.size()) - 1;
+    const bool is_none = last < 0 || random.chance(none);
+    put(index, offset,
+        is_none ? random.pick<std::int64_t>({-1, rows.count, 0x7fffffff, -0x7fffffff - 1})
+                : own[static_cast<std::size_t>(random.integer(0, last))]);
+  });
+}
+
+// Packed queries are of no sequence, which had a scale of its own.
+void share_scales(Case& c, const AttentionSpec& spec) {
+  if (spec.layout != Layout::Packed) return;
+  for (const std::string name : {"scale_q", "scale_k", "scale_v"}) {
+    const auto found = c.params.find(name);
+    if (found == c.params.end()) continue;
+    CaseTensor& scale = found->second;
+    const bool of_rows = name != "scale_q" && (spec.token_scales || (spec.scale_block > 0 && is_paged(spec)));
+    if (!of_rows && scale.shape.size() > 1) scale.shape = scale.strides = {1};
+  }
+}
+
+Case with_lists(Case c, const AttentionSpec& before, const AttentionSpec& spec, Random& random) {
+  const KeyRows rows = rows_of(c, before);
+  for (const Param& param : before.params) {
+    if (std::ranges::find(spec.params, param) != spec.params.end()) continue;
+    c.params.erase(param.name);
+    c.scalars.erase(param.name);
+  }
+  c.params.erase("k_lens");
+  c.params.erase("block_table");
+  c.offsets_q = c.offsets_k = {};
+  c.max_q_len = c.max_k_len = 0;
+  c.semantics.visible = {};
+  c.semantics.unseen_from = reference::Semantics().unseen_from;
+  if (!spec.score) c.semantics.score = {};
+  share_scales(c, spec);
+  add_lists(c, spec, rows, random);
+  c.spec = print(spec);
+  return c;
+}
+
+}  // namespace
+
+AttentionSpec base_of_selected(const AttentionSpec& spec) {
+  AttentionSpec base = spec;
+  base.selected = 0;
+  return *parse_spec(print(base));
+}
+
+Case draw_selected(Case c) {
+  Random random(c.seed ^ kStream);
+  if (random.chance(0.88)) return c;
+  const auto before = parse_spec(c.spec);
+  if (!before || (is_packed(*before) && has_strays(c))) return c;
+  AttentionSpec spec = *before;
+  spec.selected = random.pick({1, 7, 16, 33, 64, 100, 130, 257});
+  spec.mask = Expr();
+  spec.mask_text.clear();
+  spec.batch = spec.q_len = spec.k_len = {};
+  spec.k_lens = false;
+  if (spec.score && (uses(spec.score, Variable::K) || uses(spec.score, Variable::Q) || uses(spec.score, Variable::B) ||
+                     uses(spec.score, Variable::KLen) || uses(spec.score, Variable::QLen))) {
+    spec.score = Expr();
+    spec.score_text.clear();
+  }
+  const std::vector<Param> read = spec.score ? params_of(spec.score) : std::vector<Param>();
+  std::erase_if(spec.declared, [&](const Param& param) { return std::ranges::count(read, param) == 0; });
+  auto valid = parse_spec(print(spec));
+  if (!valid || !check_supported(*valid)) return c;
+  return with_lists(std::move(c), *before, *valid, random);
+}
+
+Case take_selected(Case c, const AttentionSpec& spec) {
+  Random random(c.seed ^ kStream);
+  const AttentionSpec before = *parse_spec(c.spec);
+  return with_lists(std::move(c), before, spec, random);
+}
+
+}  // namespace flashjit::testing_random

@@ -1,0 +1,105 @@
+// Lists of keys as calls give them: for kernels each query is a sequence of its own.
+#include <gtest/gtest.h>
+
+#include "flashjit/flashjit.hpp"
+#include "tests/unit/runtime/narrow/filled.h"
+
+namespace flashjit {
+namespace {
+
+const std::string kSpec = "fwd bf16 d=64 heads=4/2 select=keys(40)";
+
+// Outputs, and lists that are read, lie apart.
+Tensor tensor(const char* dtype, std::vector<std::int64_t> shape, std::uintptr_t at = 0x10000) {
+  return {reinterpret_cast<void*>(at), dtype, std::move(shape), {}};
+}
+
+Arguments call(const std::vector<std::int64_t>& rows, const std::vector<std::int64_t>& keys) {
+  const auto with = [](std::vector<std::int64_t> shape, std::initializer_list<std::int64_t> more) {
+    shape.insert(shape.end(), more);
+    return shape;
+  };
+  Arguments a;
+  a.q = tensor("bf16", with(rows, {4, 64}));
+  a.o = tensor("bf16", with(rows, {4, 64}), 0x1000000);
+  a.k = a.v = tensor("bf16", with(keys, {2, 64}));
+  a.params["key_index"] = tensor("i32", with(rows, {2, 40}), 0x2000000);
+  return a;
+}
+
+void expect_sizes(const KernelParams& p, int queries, int of_sequence, int rows) {
+  EXPECT_EQ(p.batch, queries);
+  EXPECT_EQ(p.q_len, 1);
+  EXPECT_EQ(p.k_len, 40);
+  EXPECT_EQ(p.queries_of_sequence, of_sequence);
+  EXPECT_EQ(p.key_rows, rows);
+}
+
+TEST(Selected, QueriesAreSequences) {
+  Arguments arguments = call({3, 7}, {3, 100});
+  const auto dense = fill(kSpec, arguments);
+  ASSERT_TRUE(dense) << dense.error().message;
+  expect_sizes(*dense, 21, 7, 100);
+  EXPECT_EQ(dense->key_count, nullptr);
+  EXPECT_EQ(dense->key_index_stride.batch, 7 * 80);
+  EXPECT_EQ(dense->key_index_stride.token, 80);
+  EXPECT_EQ(dense->key_index_stride.head, 40);
+  arguments.params["key_count"] = tensor("i32", {3, 7, 2});
+  const auto counted = fill(kSpec, arguments);
+  ASSERT_TRUE(counted) << counted.error().message;
+  EXPECT_NE(counted->key_count, nullptr);
+  EXPECT_EQ(counted->key_count_stride.batch, 14);
+  EXPECT_EQ(counted->key_count_stride.token, 2);
+  EXPECT_EQ(counted->key_count_stride.head, 1);
+}
+
+TEST(Selected, PackedQueriesAreThoseOfOneSequence) {
+  const auto packed = fill(kSpec + " layout=packed", call({7}, {100}));
+  ASSERT_TRUE(packed) << packed.error().message;
+  expect_sizes(*packed, 7, 7, 100);
+  EXPECT_EQ(packed->q_stride.batch, 0);
+  Arguments with_length = call({7}, {100});
+  with_length.max_q_len = 7;
+  expect_refused(kSpec + " layout=packed", with_length, "max_q_len: 7, and no sequence is packed");
+  Arguments with_offsets = call({7}, {100});
+  with_offsets.offsets_q = tensor("i32", {2});
+  expect_refused(kSpec + " layout=packed", with_offsets, "offsets_q: given, and the spec's layout is not packed");
+}
+
+TEST(Selected, RowsOfPagesAreThoseOfThePool) {
+  for (const bool packed : {false, true}) {
+    const std::string spec = kSpec + (packed ? " layout=packed/paged(16)" : " layout=paged(16)");
+    const auto paged = fill(spec, packed ? call({14}, {5, 16}) : call({2, 7}, {5, 16}));
+    ASSERT_TRUE(paged) << paged.error().message;
+    expect_sizes(*paged, 14, packed ? 14 : 7, 80);
+    EXPECT_EQ(paged->k_stride.batch, 16 * 2 * 64) << "from page to page";
+  }
+  Arguments arguments = call({2, 7}, {5, 16});
+  arguments.params["block_table"] = tensor("i32", {2, 3});
+  expect_refused(kSpec + " layout=paged(16)", arguments, "block_table: given");
+}
+
+TEST(Selected, SizesOfListsAreThoseOfTheSpec) {
+  Arguments longer = call({3, 7}, {3, 100}), fewer = longer, counts = longer;
+  longer.params["key_index"].shape = {3, 7, 2, 41};
+  expect_refused(kSpec, longer, "key_index.shape[3]: 41, must be 40 (keys of a list in the spec)");
+  fewer.params["key_index"].shape = {3, 6, 2, 40};
+  expect_refused(kSpec, fewer, "key_index.shape[1]: 6, must be 7 (tokens of q)");
+  counts.params["key_count"] = tensor("i32", {3, 7, 4});
+  expect_refused(kSpec, counts, "key_count.shape[2]: 4, must be 2 (KV heads of the spec)");
+  fewer.params.erase("key_index");
+  expect_refused(kSpec, fewer, "key_index: missing");
+}
+
+// A pool without pages has no rows, and a call without queries nothing to do.
+TEST(Selected, NothingMayBeThere) {
+  const auto no_keys = fill(kSpec + " layout=paged(16)", call({2, 7}, {0, 16}));
+  ASSERT_TRUE(no_keys) << no_keys.error().message;
+  expect_sizes(*no_keys, 14, 7, 0);
+  const auto no_queries = fill(kSpec, call({3, 0}, {3, 100}));
+  ASSERT_TRUE(no_queries) << no_queries.error().message;
+  expect_sizes(*no_queries, 0, 0, 100);
+}
+
+}  // namespace
+}  // namespace flashjit
