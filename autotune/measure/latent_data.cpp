@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "autotune/measure/random_data.h"
-#include "autotune/reference/latents.h"
+#include "autotune/reference/caches/latents.h"
 #include "compiler/spec/half.h"
 #include "templates/latents/rows.h"
 

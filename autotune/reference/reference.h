@@ -18,7 +18,7 @@
 #include "flashjit/flashjit.hpp"
 #include "autotune/reference/arithmetic.h"
 #include "autotune/reference/dropout.h"
-#include "autotune/reference/latents.h"
+#include "autotune/reference/caches/latents.h"
 #include "autotune/reference/semantics.h"
 
 namespace flashjit::reference {

@@ -11,14 +11,13 @@ namespace flashjit {
 void add_wide_rows(Plan& plan) {
   const KernelConfig& c = plan.config;
   plan.wide_rows = static_cast<int>(plan.workspace.size());
-  plan.before.push_back(
-      {.entry = "flashjit_wide_rows",
-       .threads = kWideRowsThreads,
-       .grid = {.keys = kWideRowsKeys, .numbered = c.sequences == Sequences::packed && c.page_size == 0},
-       .buffers = {plan.wide_rows},
-       .bounds = "flashjit::kWideRowsThreads",
-       .call = "write_wide_rows(params, wide_rows)",
-       .file = "templates/latents/wide_rows.cuh"});
+  plan.before.push_back({.entry = "flashjit_wide_rows",
+                         .threads = kWideRowsThreads,
+                         .grid = {.rows = kWideRows},
+                         .buffers = {plan.wide_rows},
+                         .bounds = "flashjit::kWideRowsThreads",
+                         .call = "write_wide_rows(params, wide_rows)",
+                         .file = "templates/latents/wide_rows.cuh"});
   plan.workspace.push_back({.name = "wide_rows",
                             .bytes = std::int64_t{size_of(c.element)} * c.head_dim_qk,
                             .extents = {{&CallSizes::k_rows}}});

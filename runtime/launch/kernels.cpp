@@ -174,9 +174,9 @@ void GpuKernel::use_value_rows(KernelParams& params, const CallSizes& sizes, voi
 }
 
 void GpuKernel::use_wide_rows(KernelParams& params, const CallSizes& sizes, void* rows) const {
-  const Int64 row = config_.head_dim_qk;
+  const Int64 row = config_.head_dim_qk, of_batch = config_.selected > 0 ? Int64{params.key_rows} : sizes.k_len;
   params.k = params.v = rows;
-  params.k_stride = {.batch = (config_.page_size > 0 ? config_.page_size : sizes.k_len) * row, .head = 0, .token = row};
+  params.k_stride = {.batch = (config_.page_size > 0 ? config_.page_size : of_batch) * row, .head = 0, .token = row};
   params.v_stride = params.k_stride;
 }
 

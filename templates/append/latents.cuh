@@ -23,8 +23,9 @@ __device__ inline float latent_scale(float largest, unsigned char* scales, int n
 __device__ inline void append_latent(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
                                      int column) {
   if (position < 0) return;  // the cache has no room for it
-  const LatentRow to = latent_row(p, seq, position);
-  if (!to.is_there) return;  // nobody else's page is written
+  const auto rows = key_rows(p, p.k_stride, static_cast<const unsigned char*>(p.k) + key_begin(p.k_stride, seq), seq);
+  if (!rows.has_row(position)) return;  // nobody else's page is written
+  const LatentRow to = latent_row(rows, p.k_stride.token, position);
   auto* const data = const_cast<unsigned char*>(to.data);
   const uint4 piece = load_piece<config.copy_bytes>(row + column);
   if (column >= kLatents.narrow_columns) {

@@ -9,7 +9,7 @@ namespace flashjit {
 
 enum class LatentScale : unsigned char { number, exponent };  // fp32, or a byte e that stands for 2^(e - 127)
 
-// What a token takes is `row_bytes`. Its columns, all but the scales, are its data.
+// A token takes `row_bytes`. Its columns, all but the scales, are its data.
 struct LatentRows {
   int head_dim_qk, head_dim_v;
   int row_bytes;
@@ -51,8 +51,8 @@ constexpr long long latent_scales_at(const LatentRows& rows, long long stride, i
   return static_cast<long long>(page_size) * rows.data_bytes + static_cast<long long>(token) * rows.scale_bytes;
 }
 
-// The launch that widens rows, where loops read 16 bits: so many threads of a block for so many keys.
-constexpr int kWideRowsThreads = 128, kWideRowsKeys = 16;
+// The launch that widens rows, where loops read 16 bits: so many threads of a block for so many rows.
+constexpr int kWideRowsThreads = 128, kWideRows = 16;
 
 constexpr bool has_latent_rows(const KernelConfig& c) { return c.cache_format != CacheFormat::elements; }
 

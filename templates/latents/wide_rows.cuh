@@ -1,5 +1,5 @@
-// Rows of a cache of latents for loops that read K of 16 bits: a launch before them leaves a wide row for each row of K that a
-// sequence has, at its number in K, so that pages stay as they are.
+// Rows of a cache of latents for loops that read K of 16 bits: a launch before them leaves a wide row for each row of K, at its
+// number there, so that pages and lists of rows stay as they are. It asks nobody which rows are seen.
 #pragma once
 
 #include "templates/cache_elements.cuh"
@@ -37,19 +37,29 @@ __device__ inline uint4 wide_columns(const LatentRow& row, int column) {
   return {wide[0], wide[1], wide[2], wide[3]};
 }
 
-// A block has some keys of a sequence.
+// How many rows of K lie in a page or, where there are none, are those of a batch index, and how many there are in all.
+__device__ inline int rows_of_block(const KernelParams& p) {
+  return config.page_size > 0 ? config.page_size : kChosen ? p.key_rows : p.k_len;
+}
+__device__ inline Int64 wide_row_count(const KernelParams& p) {
+  if constexpr (kKeyRows == Rows::packed) return p.offsets_k[p.batch];
+  const int batch = kChosen ? p.batch / p.queries_of_sequence : p.batch;
+  return static_cast<Int64>(config.page_size > 0 ? p.pages : batch) * rows_of_block(p);
+}
+
+// A block has some rows of K, whoever's they are.
 __device__ inline void write_wide_rows(const KernelParams& params, void* wide_rows) {
   constexpr int kOfRow = config.head_dim_qk / kWideColumns;
-  const int number = blockIdx.x, tiles = (params.k_len + kWideRowsKeys - 1) / kWideRowsKeys;
-  const auto [b, tile] = kKeyRows == Rows::packed ? numbered_tile(params.offsets_k, params.batch, kWideRowsKeys, number)
-                                                  : NumberedTile{number / tiles, number % tiles};
-  const Sequence seq = sequence_of(params, b, 0);
-  const int first = tile * kWideRowsKeys, keys = min(seq.k_len - first, kWideRowsKeys);
+  const int of_block = rows_of_block(params);
+  const Int64 first = static_cast<Int64>(blockIdx.x) * kWideRows,
+              count = min(wide_row_count(params) - first, Int64{kWideRows});
 #pragma unroll 1
-  for (int i = threadIdx.x; i < keys * kOfRow; i += kWideRowsThreads) {
-    const LatentRow row = latent_row(params, seq, first + i / kOfRow);
+  for (int i = threadIdx.x; i < count * kOfRow; i += kWideRowsThreads) {
+    const Int64 number = first + i / kOfRow, block = kKeyRows == Rows::packed ? 0 : number / of_block;
+    const auto* begin = static_cast<const unsigned char*>(params.k) + block * params.k_stride.batch;
+    const LatentRow row = latent_row(begin, params.k_stride.token, static_cast<int>(number - block * of_block));
     const int column = i % kOfRow * kWideColumns;
-    *reinterpret_cast<uint4*>(static_cast<u16*>(wide_rows) + row.number * config.head_dim_qk + column) =
+    *reinterpret_cast<uint4*>(static_cast<u16*>(wide_rows) + number * config.head_dim_qk + column) =
         wide_columns(row, column);
   }
 }

@@ -89,12 +89,6 @@ const FixedCase kCases[] = {
     {"mla-window",      "fwd bf16 d=576/512 heads=16/1 q_len=3 mask=\"window(100, 0) | k < 4\" score=\"softcap(20)\" v_in_k", {3}, {900}},
     {"mla-bhsd",        "fwd bf16 d=576/512 heads=24/2 layout=bhsd q_len=1 v_in_k score=\"alibi\" lse=log2", {1, 1}, {513, 513}},
     {"mla-long",        "fwd bf16 d=576/512 heads=2/1 q_len=1 v_in_k layout=paged(64) lse=ln", {1, 1, 1, 1, 1}, {20000, 5000, 16384, 33, 12000}},
-    {"latent656",       "fwd bf16 kv=latent656 d=576/512 heads=128/1 q_len=1 v_in_k layout=paged(64) lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},
-    {"latent656-prompt","fwd bf16 kv=latent656 d=576/512 heads=16/1 v_in_k mask=\"causal\" k_lens lse=ln", {100, 100}, {300, 211}},
-    {"latent656-packed","fwd bf16 kv=latent656 d=576/512 heads=16/1 layout=packed mask=\"causal\" v_in_k append bytes=4", {4, 1, 3}, {200, 77, 640}},
-    {"latent584",       "fwd bf16 kv=latent584 d=512 heads=64/1 q_len=1 v_in_k layout=paged(64) sink lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},
-    {"latent584-append","fwd bf16 kv=latent584 d=512 heads=64/1 q_len<=4 mask=\"causal\" v_in_k layout=paged(8) append bytes=8 lse=ln", {4, 4}, {500, 70}},
-    {"latent584-packed","fwd bf16 kv=latent584 d=512 heads=16/1 layout=packed/paged(24) v_in_k", {1, 4, 0, 2}, {300, 800, 20, 2}},
     {"mla-prompt",      "fwd bf16 d=576/512 heads=16/1 v_in_k mask=\"causal\" lse=ln", {100}, {300}},
     // results over parts of the keys (here: so many), some of which have seen nothing
     {"merge-2",         "merge bf16 d=128 heads=32 lse=ln", {1, 1, 1}, {2}},

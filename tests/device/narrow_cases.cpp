@@ -1,4 +1,4 @@
-// Rounding to 8 bits, by itself and before attention; attention in 8 bits with scores.
+// Rounding to 8 bits, by itself and before attention; attention in 8 bits with scores; rows of latents.
 #include "tests/device/cases.h"
 
 namespace flashjit::testing_random {
@@ -112,6 +112,13 @@ const FixedCase kCases[] = {
     {"linear-blocks-max", "fwd e4m3 d=128 heads=2 max_logit linear_exp scales=block(128)", {300}, {900}, Data::LateJump, false, false, 20},
     {"fp8-ones-jump",   "fwd e4m3 d=64 heads=2 mask=\"window(900, 0)\"", {1500}, {1500}, Data::LateJump, false, false, 20},
     {"linear-compute",  "fwd bf16 d=128 heads=4/2 mask=\"causal\" compute=e4m3 rotate linear_exp", {900, 900}, {900, 900}},
+    // rows of latents, whose columns of 8 bits have scales among them
+    {"latent656",       "fwd bf16 kv=latent656 d=576/512 heads=128/1 q_len=1 v_in_k layout=paged(64) lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},
+    {"latent656-prompt","fwd bf16 kv=latent656 d=576/512 heads=16/1 v_in_k mask=\"causal\" k_lens lse=ln", {100, 100}, {300, 211}},
+    {"latent656-packed","fwd bf16 kv=latent656 d=576/512 heads=16/1 layout=packed mask=\"causal\" v_in_k append bytes=4", {4, 1, 3}, {200, 77, 640}},
+    {"latent584",       "fwd bf16 kv=latent584 d=512 heads=64/1 q_len=1 v_in_k layout=paged(64) sink lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},
+    {"latent584-append","fwd bf16 kv=latent584 d=512 heads=64/1 q_len<=4 mask=\"causal\" v_in_k layout=paged(8) append bytes=8 lse=ln", {4, 4}, {500, 70}},
+    {"latent584-packed","fwd bf16 kv=latent584 d=512 heads=16/1 layout=packed/paged(24) v_in_k", {1, 4, 0, 2}, {300, 800, 20, 2}},
 };
 // clang-format on
 

@@ -81,8 +81,7 @@ class Generator {
   void draw_problem() {
     const bool host = options_.device == Device::Host;
     dtype_ = host ? random_.pick({Dtype::F32, Dtype::F16, Dtype::BF16}) : random_.pick({Dtype::F16, Dtype::BF16});
-    out_ = dtype_;
-    if (random_.chance(0.15)) out_ = dtype_ == Dtype::F32 ? Dtype::F32 : random_.pick({Dtype::F32, dtype_});
+    out_ = !random_.chance(0.15) || dtype_ == Dtype::F32 ? dtype_ : random_.pick({Dtype::F32, dtype_});
     std::tie(d_qk_, d_v_) = draw_dims(random_);
     heads_kv_ = random_.pick({1, 1, 2, 3});
     heads_q_ = heads_kv_ * random_.pick({1, 1, 2, 3, 4, 7});

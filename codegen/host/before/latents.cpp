@@ -47,26 +47,21 @@ class KernelOfLatents final : public HostKernel {
     std::unique_ptr<Workspace> workspace = workspaces_.take(bytes);
     if (!workspace) return out_of_memory(bytes, "give a k with fewer rows");
     auto* const wide = reinterpret_cast<std::uint16_t*>(workspace->data());
-    const Problem problem(spec_, params);
-    const std::int64_t chunks = (std::max(params.k_len, 0) + kChunk - 1) / kChunk;
-    parallel.each(Int64{params.batch} * chunks, [&](std::int64_t item, int) {
-      const std::int64_t b = item / chunks, first = item % chunks * kChunk;
-      const std::int64_t end = std::min(first + kChunk, problem.sequence(b).k_len);
-      for (std::int64_t key = first; key < end; ++key) {
-        const KeyPlace place = problem.place(b, key);
-        cache.widen(place, wide + cache.number_of(place) * row);
-      }
+    parallel.each((cache.row_count() + kChunk - 1) / kChunk, [&](std::int64_t item, int) {
+      const std::int64_t end = std::min((item + 1) * kChunk, cache.row_count());
+      for (std::int64_t number = item * kChunk; number < end; ++number)
+        cache.widen(cache.place_of(number), wide + number * row);
     });
     KernelParams widened = params;
     widened.k = widened.v = wide;
-    widened.k_stride = widened.v_stride = {.batch = cache.number_of({1, 0}) * row, .head = 0, .token = row};
+    widened.k_stride = widened.v_stride = {.batch = cache.rows_of_block() * row, .head = 0, .token = row};
     auto done = attention_->run(widened, parallel);
     workspaces_.give_back(std::move(workspace));
     return done;
   }
 
  private:
-  static constexpr std::int64_t kChunk = 64;  // keys of a work item
+  static constexpr std::int64_t kChunk = 64;  // rows of a work item
   const AttentionSpec spec_;
   const std::unique_ptr<HostKernel> attention_;
   mutable WorkspacePool workspaces_;
@@ -75,11 +70,16 @@ class KernelOfLatents final : public HostKernel {
 }  // namespace
 
 LatentCache::LatentCache(const AttentionSpec& spec, const KernelParams& params)
-    : params_(params), rows_(latent_rows(spec.cache_format)), page_size_(spec.page_size) {
-  const bool packed = has_packed_keys(spec);
-  rows_of_block_ = page_size_ > 0 ? page_size_ : params.k_len;
-  if (packed) row_count_ = params.offsets_k[params.batch];
-  else row_count_ = rows_of_block_ * (page_size_ > 0 ? params.pages : params.batch);
+    : params_(params),
+      rows_(latent_rows(spec.cache_format)),
+      page_size_(spec.page_size),
+      packed_(has_packed_keys(spec)) {
+  rows_of_block_ = page_size_ > 0 ? page_size_ : selects(spec) ? params.key_rows : params.k_len;
+  if (packed_) row_count_ = params.offsets_k[params.batch];
+  else
+    row_count_ = rows_of_block_ * (page_size_ > 0  ? params.pages
+                                   : selects(spec) ? params.batch / params.queries_of_sequence
+                                                   : params.batch);
 }
 
 unsigned char* LatentCache::block(KeyPlace place) const {

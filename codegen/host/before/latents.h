@@ -10,15 +10,18 @@
 
 namespace flashjit::host {
 
-// A kernel that widens the rows that sequences have, and then runs `attention` on these.
+// A kernel that widens all rows, whoever's they are, and then runs `attention` on these.
 std::unique_ptr<HostKernel> kernel_of_latents(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention);
 
 // The rows of one call. There is one KV head.
 class LatentCache {
  public:
   LatentCache(const AttentionSpec& spec, const KernelParams& params);
-  std::int64_t row_count() const { return row_count_; }  // in K, of all pages where it has pages
-  std::int64_t number_of(KeyPlace place) const { return place.block * rows_of_block_ + place.token; }
+  std::int64_t row_count() const { return row_count_; }          // in K, of all pages where it has pages
+  std::int64_t rows_of_block() const { return rows_of_block_; }  // of a page, or of a sequence
+  KeyPlace place_of(std::int64_t number) const {
+    return packed_ ? KeyPlace{0, number} : KeyPlace{number / rows_of_block_, number % rows_of_block_};
+  }
   void widen(KeyPlace place, std::uint16_t* row) const;
   // Rounds a row of numbers to what the cache holds.
   void store(KeyPlace place, const float* row) const;
@@ -28,6 +31,7 @@ class LatentCache {
   const KernelParams& params_;
   const LatentRows rows_;
   const int page_size_;
+  const bool packed_;
   std::int64_t rows_of_block_, row_count_;
 };
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "autotune/reference/latents.h"
+#include "autotune/reference/caches/latents.h"
 #include "compiler/spec/half.h"
 #include "compiler/spec/spec.h"
 #include "fmt/format.h"

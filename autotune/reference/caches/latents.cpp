@@ -1,4 +1,4 @@
-#include "autotune/reference/latents.h"
+#include "autotune/reference/caches/latents.h"
 
 #include <algorithm>
 #include <array>
