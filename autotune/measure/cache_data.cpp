@@ -21,6 +21,16 @@ std::int32_t int_at(const NamedTensor& tensor, std::int64_t i) {
   return value;
 }
 
+// Sets all bits of the rows that are not used, in the order in which rows lie.
+void poison_others(NamedTensor& tensor, const AttentionSpec& spec, const std::vector<bool>& used) {
+  const auto row_bytes = static_cast<std::size_t>(tensor.shape.back() * size_of(tensor.dtype));
+  for (std::size_t row = 0; row < used.size(); ++row) {
+    if (used[row]) continue;
+    if (has_latent_rows(spec)) poison_latent(tensor, spec, static_cast<std::int64_t>(row));
+    else std::memset(tensor.bytes.data() + row * row_bytes, 0xff, row_bytes);
+  }
+}
+
 }  // namespace
 
 std::int64_t drawn_pages(const AttentionSpec& spec, const ProblemShape& shape) {
@@ -175,11 +185,7 @@ void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTe
         used[static_cast<std::size_t>(places.row(b, hk, key) / d)] = true;
     }
   }
-  for (std::size_t row = 0; row < used.size(); ++row) {
-    if (used[row]) continue;
-    if (has_latent_rows(spec)) poison_latent(tensor, spec, static_cast<std::int64_t>(row));
-    else std::memset(tensor.bytes.data() + row * row_bytes, 0xff, row_bytes);
-  }
+  poison_others(tensor, spec, used);
 }
 
 void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& key_index,
@@ -202,9 +208,7 @@ void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const Named
                                                 : (b * rows + number) * heads + hk)] = true;
     }
   }
-  for (std::size_t row = 0; row < used.size(); ++row) {
-    if (!used[row]) std::memset(tensor.bytes.data() + row * row_bytes, 0xff, row_bytes);
-  }
+  poison_others(tensor, spec, used);
 }
 
 }  // namespace flashjit

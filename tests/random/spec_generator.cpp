@@ -487,7 +487,7 @@ class Generator {
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
   if (auto drawn = draw_without_keys(seed, options)) return *std::move(drawn);
-  return draw_selected(draw_latent_rows(draw_transposed(draw_backward(Generator(seed, options).draw()))));
+  return draw_latent_rows(draw_selected(draw_transposed(draw_backward(Generator(seed, options).draw()))));
 }
 
 Case make_case(const FixedCase& row) {
