@@ -88,13 +88,17 @@ void add_lists(Case& c, const AttentionSpec& spec, const KeyRows& rows, Random& 
   shape.push_back(spec.selected);
   lay_out(index, Dtype::I32, shape, 4, random.chance(0.3) ? 5 : 0, false);
   const double none = random.pick({0.0, 0.05, 0.5, 1.0});
+  // A row is in a list a few times at most: sums of one number many times round it the same way each time.
+  constexpr int kMostTimes = 3;
+  std::vector<int> times;
   each_element(index, [&](const std::vector<std::int64_t>& at, std::int64_t offset) {
     const Rows& own = rows.of[rows.of.size() == 1 ? 0 : static_cast<std::size_t>(at[0])];
-    const auto last = static_cast<std::int64_t>(own.size()) - 1;
-    const bool is_none = last < 0 || random.chance(none);
+    if (at.back() == 0) times.assign(own.size(), 0);
+    const std::int64_t last = static_cast<std::int64_t>(own.size()) - 1, drawn = last < 0 ? 0 : random.integer(0, last);
+    const bool is_none = last < 0 || random.chance(none) || ++times[static_cast<std::size_t>(drawn)] > kMostTimes;
     put(index, offset,
         is_none ? random.pick<std::int64_t>({-1, rows.count, 0x7fffffff, -0x7fffffff - 1})
-                : own[static_cast<std::size_t>(random.integer(0, last))]);
+                : own[static_cast<std::size_t>(drawn)]);
   });
 }
 
