@@ -171,6 +171,10 @@ Source source_of(const OperandMap& mapped, const KernelParams& params, const Cal
   Source source{mapped, nullptr, params.*mapped.operand->strides, 0, mapped.heads, 0};
   source.tokens = static_cast<std::uint64_t>(of_queries ? params.q_len : paged ? mapped.page_size : params.k_len);
   source.batch = static_cast<std::uint64_t>(paged ? params.pages : params.batch);
+  if (of_queries && params.queries_of_sequence > 0) {  // with lists of keys each query is a sequence for kernels
+    source.tokens = static_cast<std::uint64_t>(params.queries_of_sequence);
+    source.batch /= source.tokens;
+  }
   std::memcpy(&source.data, reinterpret_cast<const char*>(&params) + mapped.operand->pointer, sizeof source.data);
   if (mapped.form == RowsForm::PackedGroups) {
     source.tokens = static_cast<std::uint64_t>(sizes.q_tokens);

@@ -84,14 +84,15 @@ struct ConsumerState {
 
   // Scores of keys whose rows are not there, for which zeros stand.
   __device__ void hide_absent() {
-    const uint2 seen = shared.seen(kOwn);
-    if (uniform(seen.x & seen.y) == ~0u) return;
-    const u32 first = lane_id() % 4 * 2;
+    const u32* seen = shared.seen(turn.count);
+    const u32 low = seen[0], high = seen[1];
+    if (uniform(low & high) == ~0u) return;
+    const u32 first = lane_id() % 4 * 2, own_low = low >> first, own_high = high >> first;
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j)
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
-        const bool is_there = (j < 4 ? seen.x : seen.y) >> (j % 4 * 8 + first + c) & 1;
+        const bool is_there = (j < 4 ? own_low : own_high) >> (j % 4 * 8 + c) & 1;
 #pragma unroll
         for (int h = 0; h < 2; ++h)
           if (!is_there) s[4 * j + 2 * h + c] = -kInfinity;

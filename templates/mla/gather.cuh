@@ -13,26 +13,28 @@ namespace flashjit {
 // one if they have 16 bits already. A warp has a panel of eight rows at a time, and every third panel.
 constexpr GatheredRow kRow = gathered_row(config);
 constexpr int kGatherThreads = kMlaGatherers * 32, kPieceBytes = 16, kQuad = 4;
-constexpr int kPanels = kPlaces.k.panels(), kHeldPanels = held_panels(config), kHeldQuads = quads_of_panel(config);
+constexpr int kPanels = kPlaces.k.panels();
+constexpr int kPanelsOfHalf = (kPanels - kHalfPanels + kMlaGatherers - 1) / kMlaGatherers;  // of a warp, at most
+constexpr bool kHoldsRows = holds_rows(config), kCopiesRows = kRow.wide_panels > 0;
 static_assert(2 * kQuad * kChunkBytes == kPanelWidth);
 using RowElement = Either<is_scaled(config) || has_latent_rows(config), unsigned char, Stored>::type;
 
 // Rows come in steps of so many of this block's, of which a thread has every eighth.
-constexpr int kOwnRows = rows_of_block(config), kRowsOfThread = held_rows(config), kGroupRows = 8;
-constexpr int kStepRows = kRowsOfThread * kGroupRows, kSteps = gather_steps(config);
+constexpr int kOwnRows = rows_of_block(config), kGroupRows = 8;
+constexpr int kRowsOfThread = kHoldsRows && kCluster == 1 ? 2 : 4;  // where a block has all rows registers are short
+constexpr int kStepRows = kRowsOfThread * kGroupRows, kSteps = kOwnRows / kStepRows;
 
 // Scales are those of all keys, of each key, or of columns of a key.
 constexpr bool kScalesColumns = has_latent_rows(config);
 constexpr bool kScalesKeys = has_key_scales(config);
-constexpr int kHeldScales = kScalesKeys ? kRowsOfThread : 1, kHeldColumnScales = kScalesColumns ? kRowsOfThread : 1;
+constexpr int kScaledRows = kScalesKeys || kScalesColumns ? kRowsOfThread : 1;
 
 // Each lane knows where some of this block's rows lie, in pieces behind the begin of K, and their scales.
-constexpr int kRowWords = kOwnRows / 32, kTileWords = kMlaKeys / 32;
+constexpr int kRowWords = kOwnRows / 32;
 constexpr u32 kNoRow = ~0u;
 struct FoundRows {
   u32 places[kRowWords];
   float scales[kScalesKeys ? kRowWords : 1];
-  u32 seen[kTileWords];  // a bit for each key of the tile: its row is there
 };
 
 // A row that is not there.
@@ -48,19 +50,21 @@ struct GathererState {
   const SharedMemory& shared;
   Turn turn = {};
 
-  uint4 held[kHeldPanels][kHeldQuads][kRowsOfThread] = {};
-  float scales[kHeldScales] = {};
-  uint4 column_scales[kHeldColumnScales] = {};
+  // Of a half's panels, and what they are multiplied with.
+  uint4 held[kHoldsRows ? kPanelsOfHalf : 1][kRowsOfThread] = {};
+  float scales[kScalesColumns ? kPanelsOfHalf : 1][kScaledRows] = {};
   FoundRows now = {}, next = {};  // of this tile and of the one behind it
 
   __device__ static int first_own_row() { return static_cast<int>(cluster_rank()) * kOwnRows; }
-  __device__ static bool is_wide(int panel) { return panel >= kRow.narrow_panels; }
-  __device__ static int first_piece(int panel) {
-    return is_wide(panel) ? kRow.wide_at + (panel - kRow.narrow_panels) * 2 * kQuad : panel * kQuad;
+  __device__ static bool is_wide(int panel) {
+    if constexpr (kRow.wide_panels == 0) return false;
+    else return kRow.narrow_panels == 0 || panel >= kRow.narrow_panels;
   }
-  __device__ static bool is_of_half(int panel, int half) {
-    return panel < kPanels && (panel < kHalfPanels) == (half == 0);
+  // The first panel of a half that a warp has, and the end of the half. A warp has every third panel of all.
+  __device__ static int first_panel(int half, int warp) {
+    return half == 0 ? warp : kHalfPanels + (warp + kMlaGatherers - kHalfPanels % kMlaGatherers) % kMlaGatherers;
   }
+  __device__ static int end_panel(int half) { return half == 0 ? kHalfPanels : kPanels; }
   // The row, of eight, that a thread has pieces of. Two rows whose pieces are stored at once have chunks in different banks.
   __device__ static int row_of(int thread) {
     const int group = thread % 32 / kQuad;
@@ -69,7 +73,7 @@ struct GathererState {
 
   // Behind the last key that some query sees there is no row, whatever memory has; nor is there one for a number that a
   // query has chosen and K has not.
-  __device__ void look_up(const Segment& s, int tile, FoundRows& found) const {
+  __device__ void look_up(const Segment& s, int tile, FoundRows& found, u32 ahead) const {
     const auto* first = static_cast<const RowElement*>(params.k) + key_begin(params.k_stride, s.seq);
     const KeyRows<RowElement> rows = key_rows(params, params.k_stride, first, s.seq);
     const int lane = gathering_thread() % 32;
@@ -81,7 +85,8 @@ struct GathererState {
       bool is_there = tile <= s.last_tile && key < s.end;
       if constexpr (kChosen) {
         is_there = is_there && rows.has_row(key);
-        found.seen[word] = __ballot_sync(0xffffffff, is_there);
+        const u32 seen = __ballot_sync(0xffffffff, is_there);
+        if (gathering_thread() == 0) shared.seen(turn.count + ahead)[word] = seen;
         if (!is_own) continue;
       }
       found.places[of_block] = kNoRow;
@@ -102,38 +107,44 @@ struct GathererState {
     return value;
   }
 
-  // Asks for the pieces of a step's rows. Zeros are read, too: to write them into registers would wait for all loads before.
-  __device__ void fetch(const FoundRows& found, int step) {
-    const int thread = gathering_thread(), warp = thread / 32, first = step * kStepRows + row_of(thread);
+  // Asks for the narrow pieces of a half of a step's rows. Zeros are read, too: to write them into registers would wait for
+  // all loads before.
+  __device__ void fetch(int half, const FoundRows& found, int step) {
+    if constexpr (!kHoldsRows) return;
+    const int thread = gathering_thread(), first = step * kStepRows + row_of(thread);
+    const int first_of_half = first_panel(half, thread / 32), end = min(end_panel(half), kRow.narrow_panels);
 #pragma unroll
     for (int i = 0; i < kRowsOfThread; ++i) {
       const u32 place = of_row(found.places, first + i * kGroupRows);
       const uint4* row = place == kNoRow ? kZeros.pieces : static_cast<const uint4*>(params.k) + place;
+      const uint4* pieces = row + first_of_half * kQuad + thread % kQuad;
 #pragma unroll
-      for (int j = 0; j < kHeldPanels; ++j) {
-        const int panel = warp + j * kMlaGatherers;
-        if (panel >= kPanels) continue;
-        const uint4* pieces = row + first_piece(panel) + thread % kQuad;
-        held[j][0][i] = __ldg(pieces);
-        if (kHeldQuads > 1 && is_wide(panel)) held[j][kHeldQuads - 1][i] = __ldg(pieces + kQuad);
+      for (int j = 0; j < kPanelsOfHalf; ++j) {
+        const int panel = first_of_half + j * kMlaGatherers;
+        if (panel >= end) continue;
+        held[j % (kHoldsRows ? kPanelsOfHalf : 1)][i] = __ldg(pieces + j * kMlaGatherers * kQuad);
+        if constexpr (kScalesColumns) {
+          const auto* of_columns = reinterpret_cast<const float*>(row + kRow.scales_at);
+          scales[j][i] = __ldg(of_columns + panel / kRow.panels_of_scale);
+        }
       }
-      if constexpr (kScalesKeys) scales[i] = of_row(found.scales, first + i * kGroupRows);
-      if constexpr (kScalesColumns) column_scales[i] = __ldg(row + kRow.scales_at);
+      if constexpr (kScalesKeys) scales[0][i] = of_row(found.scales, first + i * kGroupRows);
     }
   }
   // Before the first tile of an item.
   __device__ void begin(const Segment& s, int tile) {
-    look_up(s, tile, now);
-    look_up(s, visible_tile(params, s, tile + 1), next);
+    look_up(s, tile, now, 0);
+    look_up(s, visible_tile(params, s, tile + 1), next, 1);
     if constexpr (is_scaled(config) && !kScalesKeys)
-      scales[0] = scale_of(params.scale_k, params.scale_k_stride, s.seq.b, s.seq.hk, 0);
-    fetch(now, 0);
+      scales[0][0] = scale_of(params.scale_k, params.scale_k_stride, s.seq.b, s.seq.hk, 0);
+    fetch(0, now, 0);
   }
-  // Asks for the first step of the next tile, and finds the rows of the one behind.
+  __device__ void fetch_last_half() { fetch(kMlaConsumers - 1, now, 0); }
+  // Asks for the first half of the next tile, and finds the rows of the one behind.
   __device__ void fetch_next(const Segment& s, int behind) {
-    fetch(next, 0);
+    fetch(0, next, 0);
     now = next;
-    look_up(s, behind, next);
+    look_up(s, behind, next, 2);
   }
 
   // A narrow piece makes two of shared memory, which are neighbours there but for the swizzle.
@@ -146,46 +157,62 @@ struct GathererState {
     };
     return {scaled(first.low), scaled(first.high), scaled(second.low), scaled(second.high)};
   }
-  __device__ float scale_of_panel(int i, int panel) const {
-    if constexpr (!kScalesColumns) return scales[i % kHeldScales];
-    const int number = panel / kRow.panels_of_scale;
-    const uint4& four = column_scales[i % kHeldColumnScales];
-    return __uint_as_float(number == 0 ? four.x : number == 1 ? four.y : number == 2 ? four.z : four.w);
+  // Leaves a half of a tile where products find it: narrow panels that this thread holds, step by step, ...
+  __device__ void gather(int half) {
+    if constexpr (kCopiesRows) copy_rows(half);
+#pragma unroll 1
+    for (int step = 0; step + 1 < kSteps; ++step) {
+      store(half, step);
+      fetch(half, now, step + 1);
+    }
+    store(half, kSteps - 1);
+    if (kCopiesRows && half == kMlaConsumers - 1) wait_copies<0>();
   }
-  // Leaves a half of a step where products find it.
-  __device__ void gather(int half, int step) const {
-    const int thread = gathering_thread(), warp = thread / 32, row = row_of(thread), piece = thread % kQuad;
+  __device__ void store(int half, int step) const {
+    const int thread = gathering_thread(), row = row_of(thread);
+    const int first_of_half = first_panel(half, thread / 32), end = min(end_panel(half), kRow.narrow_panels);
     const u32 first_row = shared.k(turn.stage()) + (first_own_row() + step * kStepRows + row) * kPanelWidth;
+    const u32 chunk = (2 * (thread % kQuad) ^ row) * kChunkBytes;
+    // Row by row: ptxas widens whatever has no branch between at once, which there are no registers for.
 #pragma unroll
-    for (int j = 0; j < kHeldPanels; ++j) {
-      const int panel = warp + j * kMlaGatherers;
-      if (!is_of_half(panel, half)) continue;
-      const u32 of_panel = first_row + panel * kPanelBytes;
-      const u32 narrow = (2 * piece ^ row) * kChunkBytes, wide = (piece ^ row) * kChunkBytes;
+    for (int i = 0; i < kRowsOfThread; ++i) {
 #pragma unroll
-      for (int i = 0; i < kRowsOfThread; ++i) {
-        const uint4& bytes = held[j][0][i];
-        const u32 of_row = of_panel + i * kGroupRows * kPanelWidth;
-        if (is_wide(panel)) {
-          store_shared(of_row + wide, bytes);
-          store_shared(of_row + (wide ^ kQuad * kChunkBytes), held[j][kHeldQuads - 1][i]);
-        } else {
-          const float scale = scale_of_panel(i, panel);
-          store_shared(of_row + narrow, widen({bytes.x, bytes.y}, scale));
-          store_shared(of_row + (narrow ^ kChunkBytes), widen({bytes.z, bytes.w}, scale));
-        }
+      for (int j = 0; j < (kHoldsRows ? kPanelsOfHalf : 0); ++j) {
+        const int panel = first_of_half + j * kMlaGatherers;
+        if (panel >= end) break;
+        const uint4& bytes = held[j][i];
+        const float scale = scales[kScalesColumns ? j : 0][i % kScaledRows];
+        const u32 to = first_row + panel * kPanelBytes + i * kGroupRows * kPanelWidth + chunk;
+        store_shared(to, widen({bytes.x, bytes.y}, scale));
+        store_shared(to ^ kChunkBytes, widen({bytes.z, bytes.w}, scale));
       }
     }
   }
-  // All steps of a tile but the last one.
-  __device__ void gather_first_steps() {
-#pragma unroll 1
-    for (int step = 0; step + 1 < kSteps; ++step) {
+  // ... and wide ones, which come from memory by themselves. Zeros stand for rows that are not there.
+  __device__ void copy_rows(int half) const {
+    const int thread = gathering_thread(), row = row_of(thread);
+    const int first_of_half = first_panel(half, thread / 32);
+    const u32 first_row = shared.k(turn.stage()) + (first_own_row() + row) * kPanelWidth;
+    const u32 chunk = (thread % kQuad ^ row) * kChunkBytes;
 #pragma unroll
-      for (int half = 0; half < kMlaConsumers; ++half) gather(half, step);
-      fetch(now, step + 1);
+    for (int i = 0; i < kSteps * kRowsOfThread; ++i) {
+      const u32 place = of_row(now.places, i * kGroupRows + row);
+      const bool is_there = place != kNoRow;
+      const uint4* from = static_cast<const uint4*>(params.k) + (is_there ? place : 0) + kRow.wide_at + thread % kQuad;
+#pragma unroll
+      for (int j = 0; j < kPanelsOfHalf; ++j) {
+        const int panel = first_of_half + j * kMlaGatherers;
+        if (panel >= end_panel(half) || !is_wide(panel)) continue;
+        const u32 to = first_row + i * kGroupRows * kPanelWidth + panel * kPanelBytes;
+        const uint4* pieces = from + (panel - kRow.narrow_panels) * 2 * kQuad;
+        copy_async<kPieceBytes>(to + chunk, pieces, is_there);
+        copy_async<kPieceBytes>(to + (chunk ^ kQuad * kChunkBytes), pieces + kQuad, is_there);
+      }
     }
+    commit_copies();
   }
+  __device__ static void await_first_half() { wait_copies<1>(); }
+  __device__ static void await_last_half() { wait_copies<0>(); }
 
   // Calls the rows of the next tile from memory to L2.
   __device__ void prefetch_rows() const {
@@ -204,19 +231,18 @@ struct GathererState {
   }
 
   // This warp has left its share of a half. The other block of a cluster gets it from here, a panel by each lane that has
-  // one; the first warp tells how much comes from there, and which keys are seen.
+  // one; the first warp tells how much comes from there.
   __device__ void complete_half(int half) const {
     const int thread = gathering_thread(), lane = thread % 32, stage = static_cast<int>(turn.stage());
     if constexpr (kCluster > 1) {
-      const int panel = thread / 32 + lane * kMlaGatherers;
-      if (lane < kHeldPanels && is_of_half(panel, half)) {
+      const int panel = first_panel(half, thread / 32) + lane * kMlaGatherers;
+      if (panel < end_panel(half)) {
         fence_async_proxy();
         const u32 from = shared.k(stage) + panel * kPanelBytes + first_own_row() * kPanelWidth;
         const u32 barrier = shared.full(stage, min(panel / kPiecePanels, kMlaPieces - 1));
         copy_to_block(cluster_rank() ^ 1, from, from, kOwnRows * kPanelWidth, barrier);
       }
     }
-    if (kChosen && thread == 0 && half == 0) shared.seen(stage) = make_uint2(now.seen[0], now.seen[1]);
     if (lane >= kHalfPieces) return;
     const int piece = half * kHalfPieces + lane;
     const u32 barrier = shared.full(stage, piece);

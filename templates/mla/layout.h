@@ -16,11 +16,7 @@ constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
 // 8 bits have to be widened.
 constexpr bool gathers_keys(const KernelConfig& c) { return is_scaled(c) || has_latent_rows(c) || c.selected > 0; }
 constexpr int kMlaGatherers = 3;  // warps
-// Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
-// thread: who asked for more would wait for ever.
-constexpr int mla_producer_registers(const KernelConfig& c) { return gathers_keys(c) ? 88 : 56; }
-constexpr int mla_consumer_registers(const KernelConfig& c) { return gathers_keys(c) ? 208 : 224; }
-
+constexpr int kSeenTiles = 4;     // tiles whose keys warps know to be there: two in places, and two ahead
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
 // A tile arrives in pieces, two for each half of V. The columns behind V come with the last piece.
@@ -53,13 +49,12 @@ constexpr GatheredRow gathered_row(const KernelConfig& c) {
   if (is_scaled(c)) return {panels, 0, panels * 4, 0, 0, 1};
   return {0, panels, panels * 8, 0, 0, 1};
 }
-// A thread holds so many panels of a row, of each one or two of the row's quads of pieces, and of so many rows: there are
-// registers for twelve pieces, and where a block has all rows of a tile for fewer.
-constexpr int held_panels(const KernelConfig& c) { return (c.head_dim_qk / 64 + kMlaGatherers - 1) / kMlaGatherers; }
-constexpr int quads_of_panel(const KernelConfig& c) { return gathered_row(c).wide_panels > 0 ? 2 : 1; }
-constexpr int held_rows(const KernelConfig& c) { return quads_of_panel(c) == 1 && c.decode.cluster > 1 ? 4 : 2; }
-// So many steps have all rows of a block.
-constexpr int gather_steps(const KernelConfig& c) { return rows_of_block(c) / (8 * held_rows(c)); }
+// Panels of 16 bits are copied to their place. Of the others a thread holds those that come next.
+constexpr bool holds_rows(const KernelConfig& c) { return gathered_row(c).narrow_panels > 0; }
+// Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
+// thread: who asked for more would wait for ever.
+constexpr int mla_producer_registers(const KernelConfig& c) { return !gathers_keys(c) ? 56 : holds_rows(c) ? 88 : 72; }
+constexpr int mla_consumer_registers(const KernelConfig& c) { return !gathers_keys(c) ? 224 : holds_rows(c) ? 208 : 216; }
 
 // Rows of Q that TMA copies at a time: heads of one query.
 constexpr int queries_of_box(const KernelConfig& c) {
@@ -98,7 +93,7 @@ constexpr MlaLayout mla_layout(const KernelConfig& c) {
   s.progress_offset = s.barrier_offset + kMlaBarriers * 8;
   s.row_offset = s.progress_offset + (mla_copies(c) + kMlaSegments) * kProgressBytes;
   s.seen_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
-  s.copied_offset = s.seen_offset + (c.selected > 0 ? kMlaStages * kMlaKeys / 8 : 0);
+  s.copied_offset = s.seen_offset + (c.selected > 0 ? kSeenTiles * kMlaKeys / 8 : 0);
   s.scratch_offset = s.copied_offset + 4;
   s.bytes = s.scratch_offset + kScratchInts * 4;
   return s;

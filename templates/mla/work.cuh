@@ -18,7 +18,7 @@ constexpr int kPiecePanels = kMlaConsumers * kHalfPanels / kMlaPieces;
 using Stored = Bits<config.element>;
 static_assert(mla_producer_registers(config) + kMlaConsumers * mla_consumer_registers(config) <= 3 * 168);
 
-constexpr int kConsumerThreads = kMlaConsumers * 128;
+constexpr int kConsumerThreads = kMlaConsumers * 128, kTileWords = kMlaKeys / 32;
 
 // Named barriers; 0 is __syncthreads.
 constexpr int kReadyBarrier = 1;                                  // one for each place: P of its tile is there
@@ -70,8 +70,10 @@ struct SharedMemory {
   __device__ float& factor(u32 from, int row) const { return rows()[(1 + from) * kMlaRows + row]; }
   __device__ float& sum(u32 from, int row) const { return rows()[(1 + kMlaConsumers + from) * kMlaRows + row]; }
   __device__ float& top(u32 from, int row) const { return rows()[(1 + 2 * kMlaConsumers + from) * kMlaRows + row]; }
-  // Which keys of the tile in a place there are, a bit for each.
-  __device__ uint2& seen(u32 stage) const { return reinterpret_cast<uint2*>(memory + kPlaces.seen_offset)[stage]; }
+  // Which keys of a tile of all there are, a bit for each: of those in places, and of the next ones.
+  __device__ u32* seen(u32 tile) const {
+    return reinterpret_cast<u32*>(memory + kPlaces.seen_offset) + tile % kSeenTiles * kTileWords;
+  }
   // How many tiles have been copied, or are on their way.
   __device__ volatile int& copied() const { return reinterpret_cast<volatile int&>(memory[kPlaces.copied_offset]); }
   // Did references of a warp's rows rise?

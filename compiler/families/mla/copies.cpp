@@ -34,24 +34,29 @@ struct CopyRoles : Maker {
     return {call("await_asked"), let("segment_of_warp"), std::move(items)};
   }
 
-  Body complete_gathered(Names buffers, Names told) {
-    return {make(Kind::Load, buffers, {"k"}, "gathered"), call("gather_warp"),
-            make(Kind::Complete, told, {}, "gathered")};
+  Body complete_gathered(Names told) {
+    return {call("gather_warp"), make(Kind::Complete, told, {}, "gathered")};
   }
-  // Threads leave each half where products find it. Where they have no registers for all rows of a
-  // block, these come in steps, for which both halves of the place have to be empty.
+  // Rows of 16 bits are under way for both halves at once.
+  Body copy_wide_tile() {
+    Body body = {call("prefetch_tile"), await_empty({"K0s"}, "place"),
+                 make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered_wide"), await_empty({"K2s"}, "place"),
+                 make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered_wide"), call("await_first_half")};
+    append(body, complete_gathered({"K0s", "K1s"}));
+    body.push_back(call("await_last_half"));
+    append(body, complete_gathered({"K2s", "K3s"}));
+    append(body, {call("fetch_next"), make(Kind::Advance, {"K0s"})});
+    return body;
+  }
+  // Threads leave each half where products find it, and ask memory for the next one behind that.
   Body gather_tile() {
-    const bool in_steps = gather_steps(c) > 1;
-    Body body;
-    if (in_steps) {
-      body = {call("prefetch_tile"), await_empty({"K0s"}, "place"), await_empty({"K2s"}, "place"),
-              call("gather_first_steps")};
-    } else {
-      body = {call("prefetch_tile"), await_empty({"K0s"}, "place")};
-    }
-    append(body, complete_gathered({"K0s", "K1s"}, {"K0s", "K1s"}));
-    if (!in_steps) body.push_back(await_empty({"K2s"}, "place"));
-    append(body, complete_gathered({"K2s", "K3s", "Ts"}, {"K2s", "K3s"}));
+    if (!holds_rows(c)) return copy_wide_tile();
+    Body body = {call("prefetch_tile"), await_empty({"K0s"}, "place"),
+                 make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered")};
+    append(body, complete_gathered({"K0s", "K1s"}));
+    append(body, {call("fetch_last_half"), await_empty({"K2s"}, "place"),
+                  make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered")});
+    append(body, complete_gathered({"K2s", "K3s"}));
     append(body, {call("fetch_next"), make(Kind::Advance, {"K0s"})});
     return body;
   }

@@ -72,7 +72,9 @@ constexpr TileOperation kOperations[] = {
     {Kind::Call, "begin_next_launch", "release_next_launch();"},
     {Kind::Call, "copy_tile", "copy_tile(place);"},
     {Kind::Call, "fetch_first", "begin(s, tile);"},
-    {Kind::Call, "gather_first_steps", "gather_first_steps();"},
+    {Kind::Call, "fetch_last_half", "fetch_last_half();"},
+    {Kind::Call, "await_first_half", "await_first_half();"},
+    {Kind::Call, "await_last_half", "await_last_half();"},
     {Kind::Call, "fetch_next", "fetch_next(s, behind);"},
     {Kind::Call, "prefetch_tile", "prefetch_rows();"},
     {Kind::Call, "gather_tile", "gather_tile(s, visible_tile(params, s, tile_next + 1));"},
@@ -169,7 +171,8 @@ constexpr TileOperation kOperations[] = {
 
     // Copies
     {Kind::Load, "half", "copy_half({ring}, at);"},
-    {Kind::Load, "gathered", "gather({ring}, kSteps - 1);"},
+    {Kind::Load, "gathered", "gather({ring});"},
+    {Kind::Load, "gathered_wide", "copy_rows({ring});"},
     {Kind::Complete, "gathered", "complete_half({ring});", {}, {}, Arrival::ByWarp},
     {Kind::Load, "queries", "copy(all[0].segment);"},
     {Kind::Load, "queries_next", "copy(next.segment);"},
