@@ -31,6 +31,8 @@ constexpr int kScaledRows = kScalesKeys || kScalesColumns ? kRowsOfThread : 1;
 
 // Each lane knows where some of this block's rows lie, in pieces behind the begin of K, and their scales.
 constexpr int kRowWords = kOwnRows / 32;
+// Numbers of rows that queries have chosen are asked for some tiles before they are looked up, a line of memory at a time.
+constexpr int kTilesOfNumbers = 3, kNumbersOfLine = kLineBytes / 4;
 constexpr u32 kNoRow = ~0u;
 struct FoundRows {
   u32 places[kRowWords];
@@ -53,7 +55,7 @@ struct GathererState {
   // Of a half's panels, and what they are multiplied with.
   uint4 held[kHoldsRows ? kPanelsOfHalf : 1][kRowsOfThread] = {};
   float scales[kScalesColumns ? kPanelsOfHalf : 1][kScaledRows] = {};
-  FoundRows now = {}, next = {};  // of this tile and of the one behind it
+  FoundRows now = {}, next = {}, later = {};  // of this tile and of the two behind it
 
   __device__ static int first_own_row() { return static_cast<int>(cluster_rank()) * kOwnRows; }
   __device__ static bool is_wide(int panel) {
@@ -135,16 +137,25 @@ struct GathererState {
   __device__ void begin(const Segment& s, int tile) {
     look_up(s, tile, now, 0);
     look_up(s, visible_tile(params, s, tile + 1), next, 1);
+    prefetch(next);
     if constexpr (is_scaled(config) && !kScalesKeys)
       scales[0][0] = scale_of(params.scale_k, params.scale_k_stride, s.seq.b, s.seq.hk, 0);
     fetch(0, now, 0);
   }
   __device__ void fetch_last_half() { fetch(kMlaConsumers - 1, now, 0); }
-  // Asks for the first half of the next tile, and finds the rows of the one behind.
-  __device__ void fetch_next(const Segment& s, int behind) {
+  // Finds the rows of the tile behind the next one and calls them from memory to L2, while pieces are on their way.
+  __device__ void look_ahead(const Segment& s, int behind) {
+    if constexpr (kChosen && !kHoldsRows) prefetch_numbers(s, behind + kTilesOfNumbers);
+    look_up(s, behind, later, 2);
+    prefetch(later);
+  }
+  __device__ void prefetch_numbers(const Segment& s, int tile) const {
+    const int place = tile * kTileKv + gathering_thread() * kNumbersOfLine;
+    if (gathering_thread() < kTileKv / kNumbersOfLine && place < s.end) prefetch_line(chosen_list(params, s.seq) + place);
+  }
+  __device__ void fetch_next() {
     fetch(0, next, 0);
-    now = next;
-    look_up(s, behind, next, 2);
+    now = next, next = later;
   }
 
   // A narrow piece makes two of shared memory, which are neighbours there but for the swizzle.
@@ -214,12 +225,11 @@ struct GathererState {
   __device__ static void await_first_half() { wait_copies<1>(); }
   __device__ static void await_last_half() { wait_copies<0>(); }
 
-  // Calls the rows of the next tile from memory to L2.
-  __device__ void prefetch_rows() const {
+  __device__ void prefetch(const FoundRows& found) const {
     constexpr int kLines = (kRow.pieces * kPieceBytes + kLineBytes - 1) / kLineBytes;
 #pragma unroll
     for (int word = 0; word < kRowWords; ++word) {
-      const u32 place = next.places[word];
+      const u32 place = found.places[word];
       const char* row = static_cast<const char*>(params.k) + static_cast<Int64>(place) * kPieceBytes;
       if (place == kNoRow) continue;
 #pragma unroll

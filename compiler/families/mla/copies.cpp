@@ -39,22 +39,23 @@ struct CopyRoles : Maker {
   }
   // Rows of 16 bits are under way for both halves at once.
   Body copy_wide_tile() {
-    Body body = {call("prefetch_tile"), await_empty({"K0s"}, "place"),
-                 make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered_wide"), await_empty({"K2s"}, "place"),
-                 make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered_wide"), call("await_first_half")};
+    Body body = {await_empty({"K0s"}, "place"),
+                 make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered_wide"),
+                 await_empty({"K2s"}, "place"),
+                 make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered_wide"),
+                 call("await_first_half")};
     append(body, complete_gathered({"K0s", "K1s"}));
     body.push_back(call("await_last_half"));
     append(body, complete_gathered({"K2s", "K3s"}));
-    append(body, {call("fetch_next"), make(Kind::Advance, {"K0s"})});
+    append(body, {call("look_ahead"), call("fetch_next"), make(Kind::Advance, {"K0s"})});
     return body;
   }
   // Threads leave each half where products find it, and ask memory for the next one behind that.
   Body gather_tile() {
     if (!holds_rows(c)) return copy_wide_tile();
-    Body body = {call("prefetch_tile"), await_empty({"K0s"}, "place"),
-                 make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered")};
+    Body body = {await_empty({"K0s"}, "place"), make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered")};
     append(body, complete_gathered({"K0s", "K1s"}));
-    append(body, {call("fetch_last_half"), await_empty({"K2s"}, "place"),
+    append(body, {call("fetch_last_half"), call("look_ahead"), await_empty({"K2s"}, "place"),
                   make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered")});
     append(body, complete_gathered({"K2s", "K3s"}));
     append(body, {call("fetch_next"), make(Kind::Advance, {"K0s"})});

@@ -9,11 +9,18 @@ namespace flashjit {
 namespace {
 
 // These are fitted to whole kernels, by clusters and by blocks alone [M48].
-constexpr double kMatrixShare = 0.59;      // of the target's rate
+constexpr double kMatrixShare = 0.59;      // of the target's rate, where TMA copies K
 constexpr double kReadRate = 0.9;          // of the target's memory rate
 constexpr double kL2BytesPerClock = 18;    // per SM
 constexpr double kLaunchUs = 8;            // of both launches, and until the first tile is there
 constexpr double kPartBytesPerUs = 2.5e6;  // parts written and read
+
+// What threads gather comes later: by whether blocks share the rows, and whether they widen them.
+double matrix_share(const KernelConfig& c) {
+  if (!gathers_keys(c)) return kMatrixShare;
+  constexpr double kWide[] = {0.29, 0.41}, kNarrow[] = {0.155, 0.3};
+  return (holds_rows(c) ? kNarrow : kWide)[c.decode.cluster - 1];
+}
 
 }  // namespace
 
@@ -27,7 +34,7 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
   const double ranges = std::max(1.0, std::min(clusters, steps)), of_range = std::ceil(steps / ranges);
   const double clocks_per_us = target.clock_ghz * 1e3;
   const double products = 2.0 * kMlaRows * kMlaKeys * (spec.d_qk + spec.d_v) / target.wgmma_flops_per_clock;
-  const double tile_bytes = static_cast<double>(kMlaKeys) * spec.d_qk * size_of(spec.kv_dtype);
+  const double tile_bytes = static_cast<double>(kMlaKeys) * static_cast<double>(cached_bytes(spec));
 
   Prediction p;
   p.mma = of_range * products / clocks_per_us;
@@ -35,7 +42,7 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
             kIssuePerClock / clocks_per_us;
   p.l2 = of_range * tile_bytes / c.decode.cluster / kL2BytesPerClock / clocks_per_us;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6 * kReadRate);
-  p.compute = std::max({p.mma / kMatrixShare, p.l2, p.mma + p.issue});
+  p.compute = std::max({p.mma / matrix_share(c), p.l2, p.mma + p.issue});
   const double parts = ranges > shape.b * row_tiles ? ranges : 0;
   p.latency = kLaunchUs + 2 * parts * part_floats(c) * 4 / kPartBytesPerUs;
   p.waves = ranges / clusters;
