@@ -42,9 +42,9 @@ struct Block : Rings {
         for (const int done : s.writes) {
           if (actor.unpublished.contains(done)) return wrong(step, "is not seen by products: a publish is missing");
           FLASHJIT_TRY(announce(actor, step, done));
-          // Who has nothing to copy fills the slot by that.
+          // Who has nothing to copy fills the slot by that, and who gathers always has.
           if (const Filler& filler = actor.fillers[done];
-              copies && filler.announced > static_cast<std::int64_t>(filler.filled.size()))
+              copies && s.form != "gathered" && filler.announced > static_cast<std::int64_t>(filler.filled.size()))
             FLASHJIT_TRY(fill(actor, step, done));
         }
         return {};

@@ -42,6 +42,7 @@ struct Told {
 };
 struct Shared {
   const Scenario& scenario;
+  bool gathers = false;  // who leaves K there has left zeros for hidden keys
   std::array<Told, 2> told = {};
 };
 
@@ -63,7 +64,8 @@ struct Consumer {
       for (int k = 0; k < kKeys; ++k) {
         const bool hidden = is_hidden(item_of(step.item), step.tile, k);
         s[row][k] = (onto ? s[row][k] : 0) +
-                    query(step.item, row, column) * (hidden ? kNan : key(step.item, step.tile, k, column));
+                    query(step.item, row, column) *
+                        (hidden ? shared.gathers ? 0 : kNan : key(step.item, step.tile, k, column));
       }
     }
   }
@@ -73,7 +75,7 @@ struct Consumer {
         double total = onto ? o[row][column] : 0;
         for (int k = 0; k < kKeys; ++k) {
           const bool hidden = is_hidden(item_of(item), tile, k);
-          const double v = !hidden ? key(item, tile, k, half * 2 + column) : cleared[{item, tile}] ? 0 : kNan;
+          const double v = !hidden ? key(item, tile, k, half * 2 + column) : cleared[{item, tile}] || shared.gathers ? 0 : kNan;
           total += weights[row][k] * v;
         }
         o[row][column] = total;
@@ -179,13 +181,19 @@ std::string compare(const Consumer& consumer, std::int64_t item, const RoleItem&
   return {};
 }
 
+bool is_gathered(const Body& body) {
+  return std::ranges::any_of(body, [](const Statement& s) {
+    return (s.kind == Kind::Load && s.form.starts_with("gathered")) || is_gathered(s.body);
+  });
+}
+
 }  // namespace
 
 std::string interpret_mla(const Program& program, const Scenario& scenario) {
-  Shared shared{scenario};
+  Shared shared{scenario, is_gathered(program.body)};
   std::vector<Consumer> consumers = {{0, shared}, {1, shared}};
   const auto done = run_roles(program, scenario, [&](const RoleTrace& trace, const Step& step) {
-    consumers[static_cast<std::size_t>(trace.number)].execute(program, step);
+    if (trace.role->kind == Kind::Consumer) consumers[static_cast<std::size_t>(trace.number)].execute(program, step);
   });
   if (!done) return done.error().message;
   for (std::size_t item = 0; item < scenario.items.size(); ++item)
