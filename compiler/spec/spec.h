@@ -41,20 +41,20 @@ struct BlockSizes {
 };
 
 struct AttentionSpec {
-  Operation operation = Operation::Forward;  // fwd | bwd | merge | quantize
-  Dtype dtype = Dtype::BF16;                 // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
-  Dtype kv_dtype = Dtype::BF16;              // kv=...   default: dtype; e4m3 | e5m2 | int8
+  Operation operation = Operation::Forward;          // fwd | bwd | merge | quantize
+  Dtype dtype = Dtype::BF16;                         // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
+  Dtype kv_dtype = Dtype::BF16;                      // kv=...   default: dtype; e4m3 | e5m2 | int8
   CacheFormat cache_format = CacheFormat::elements;  // kv=latent656 | latent584: K has rows of bytes, whose numbers,
                                                      // widened, are of kv_dtype, the dtype
-  std::optional<Dtype> compute;              // compute=e4m3 | e5m2: Q, K and V are rounded to it first
-  Dtype out_dtype = Dtype::BF16;             // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
-  Dtype out_dq = Dtype::BF16;                //   of bwd those of dQ, dK and dV: one for all in the text,
-  Dtype out_dk = Dtype::BF16;                //   or three, out=fp32/bf16/bf16
-  Dtype out_dv = Dtype::BF16;                //   (fields/outputs.h)
-  int d_qk = 0, d_v = 0;                     // d=128 or d=192/128
-  int heads_q = 1, heads_kv = 1;             // heads=32/8 or heads=32
-  Layout layout = Layout::Bshd;              // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
-  int page_size = 0;                         // not 0: K and V lie in pages, and `layout` is that of Q and O alone
+  std::optional<Dtype> compute;                      // compute=e4m3 | e5m2: Q, K and V are rounded to it first
+  Dtype out_dtype = Dtype::BF16;      // out=...  default: dtype, of 8 bits bf16; of O; quantize: e4m3 | e5m2
+  Dtype out_dq = Dtype::BF16;         //   of bwd those of dQ, dK and dV: one for all in the text,
+  Dtype out_dk = Dtype::BF16;         //   or three, out=fp32/bf16/bf16
+  Dtype out_dv = Dtype::BF16;         //   (fields/outputs.h)
+  int d_qk = 0, d_v = 0;              // d=128 or d=192/128
+  int heads_q = 1, heads_kv = 1;      // heads=32/8 or heads=32
+  Layout layout = Layout::Bshd;       // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
+  int page_size = 0;                  // not 0: K and V lie in pages, and `layout` is that of Q and O alone
   int selected = 0;                   // select=keys(2048): each query has a list of so many keys (fields/select.h)
   BlockSizes blocks;                  // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
   Expr mask;                          // mask="..."   empty: everything visible; with blocks: in_blocks() of it

@@ -280,19 +280,23 @@ Result<void> parse_text(const Word& word, std::string& field) {
 
 // ---- fields ----
 
-Result<void> parse_field(const Word& word, AttentionSpec& spec) {
-  const std::string_view key = word.key;
-  if (key == "kv") {
-    const auto& formats = Words<CacheFormat>::values;
-    if (const auto at = std::find(formats.begin() + 1, formats.end(), word.value); at != formats.end()) {
-      spec.cache_format = static_cast<CacheFormat>(at - formats.begin());  // `elements` is no word of a spec
-      return {};
-    }
-    const std::array shown = {name(spec.dtype), kCacheNames[3], kCacheNames[4], kCacheNames[5]};
-    FLASHJIT_ASSIGN(dtype, read_dtype(key, word.value, kCacheNames, shown));
-    spec.kv_dtype = dtype;
+Result<void> parse_cache(const Word& word, AttentionSpec& spec) {
+  const auto& formats = Words<CacheFormat>::values;
+  if (const auto at = std::find(formats.begin() + 1, formats.end(), word.value); at != formats.end()) {
+    spec.cache_format = static_cast<CacheFormat>(at - formats.begin());  // `elements` is no word of a spec
     return {};
   }
+  // One dtype of 16 bits alone goes with the spec's.
+  std::vector<std::string_view> shown = {name(spec.dtype)};
+  shown.insert(shown.end(), kCacheNames.begin() + 3, kCacheNames.end());
+  FLASHJIT_ASSIGN(dtype, read_dtype(word.key, word.value, kCacheNames, shown));
+  spec.kv_dtype = dtype;
+  return {};
+}
+
+Result<void> parse_field(const Word& word, AttentionSpec& spec) {
+  const std::string_view key = word.key;
+  if (key == "kv") return parse_cache(word, spec);
   if (key == "compute") {
     FLASHJIT_ASSIGN(dtype, read_dtype(key, word.value, kNarrowDtypeNames, kNarrowDtypeNames));
     spec.compute = dtype;

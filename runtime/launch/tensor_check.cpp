@@ -122,8 +122,9 @@ Result<void> check_contiguous(const Dimensions& d, const TensorRule& rule) {
   std::int64_t next = 1;
   for (int i = d.rank - 1; i >= d.rank - rule.contiguous; --i) {
     if (d.size[i] > 1 && d.stride[i] != next) {
-      const std::string which = rule.contiguous == 1 ? "the last dimension must be contiguous"
-                                                     : fmt::format("its last {} dimensions have no gaps", rule.contiguous);
+      const std::string which = rule.contiguous == 1
+                                    ? "the last dimension must be contiguous"
+                                    : fmt::format("its last {} dimensions have no gaps", rule.contiguous);
       return invalid(fmt::format("{}{}.strides[{}]: {}, {} (stride {}); pass a contiguous copy", rule.group, rule.name,
                                  i, d.stride[i], which, next));
     }

@@ -52,7 +52,7 @@ struct GathererState {
   const SharedMemory& shared;
   Turn turn = {};
 
-  // Of a half's panels, and what they are multiplied with.
+  // These are pieces of a half's panels, and the scales of their rows.
   uint4 held[kHoldsRows ? kPanelsOfHalf : 1][kRowsOfThread] = {};
   float scales[kScalesColumns ? kPanelsOfHalf : 1][kScaledRows] = {};
   FoundRows now = {}, next = {}, later = {};  // of this tile and of the two behind it
@@ -151,7 +151,8 @@ struct GathererState {
   }
   __device__ void prefetch_numbers(const Segment& s, int tile) const {
     const int place = tile * kTileKv + gathering_thread() * kNumbersOfLine;
-    if (gathering_thread() < kTileKv / kNumbersOfLine && place < s.end) prefetch_line(chosen_list(params, s.seq) + place);
+    if (gathering_thread() < kTileKv / kNumbersOfLine && place < s.end)
+      prefetch_line(chosen_list(params, s.seq) + place);
   }
   __device__ void fetch_next() {
     fetch(0, next, 0);

@@ -49,12 +49,14 @@ constexpr GatheredRow gathered_row(const KernelConfig& c) {
   if (is_scaled(c)) return {panels, 0, panels * 4, 0, 0, 1};
   return {0, panels, panels * 8, 0, 0, 1};
 }
-// Panels of 16 bits are copied to their place. Of the others a thread holds those that come next.
+// Panels of 16 bits are copied to their place. A thread holds pieces of the other ones until it widens them.
 constexpr bool holds_rows(const KernelConfig& c) { return gathered_row(c).narrow_panels > 0; }
 // Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
 // thread: who asked for more would wait for ever.
 constexpr int mla_producer_registers(const KernelConfig& c) { return !gathers_keys(c) ? 56 : holds_rows(c) ? 88 : 72; }
-constexpr int mla_consumer_registers(const KernelConfig& c) { return !gathers_keys(c) ? 224 : holds_rows(c) ? 208 : 216; }
+constexpr int mla_consumer_registers(const KernelConfig& c) {
+  return !gathers_keys(c) ? 224 : holds_rows(c) ? 208 : 216;
+}
 
 // Rows of Q that TMA copies at a time: heads of one query.
 constexpr int queries_of_box(const KernelConfig& c) {

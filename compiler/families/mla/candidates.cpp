@@ -6,13 +6,13 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kLatentV = 512;    // columns of V: two warpgroups have registers for 256 each
-constexpr int kPageStep = 8;     // rows after which the swizzle of shared memory repeats
+constexpr int kLatentV = 512;  // columns of V: two warpgroups have registers for 256 each
+constexpr int kPageStep = 8;   // rows after which the swizzle of shared memory repeats
 constexpr int kGatheredColumns = 64;
 constexpr int kMostCluster = 2;  // blocks, with 64 rows each
 // Besides tiles, registers hold addresses, loop state and temporaries of the softmax. Compiled kernels show how many
 // these are [M47].
-constexpr int kBaseRegisters = 32;
+constexpr int kBaseRegisters = 40, kGatheredBaseRegisters = 32;
 
 }  // namespace
 
@@ -38,8 +38,10 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
                        spec.d_qk, spec.d_v, other);
   }
   if (spec.cache_format == CacheFormat::latent584) {
-    return fmt::format("family: mla gathers rows that have their scales in themselves, and latent584 has them behind its "
-                       "pages; use family={}", other);
+    return fmt::format(
+        "family: mla gathers rows that have their scales in themselves, and latent584 has them behind its "
+        "pages; use family={}",
+        other);
   }
   if (!gathers && spec.page_size % kPageStep != 0) {
     return fmt::format("family: mla copies {} rows of a page at a time, and pages have {}; use family={}", kPageStep,
@@ -82,7 +84,8 @@ bool refuses_mla(const Problem& problem, const Schedule& s, std::string* why) {
 }
 
 Registers mla_registers(const Problem& problem, const KernelConfig& c) {
-  return {kBaseRegisters + half_columns(c) / 2 + kMlaKeys / 2 + kMlaKeys / 4 + score_registers(problem.spec),
+  const int base = gathers_keys(c) ? kGatheredBaseRegisters : kBaseRegisters;
+  return {base + half_columns(c) / 2 + kMlaKeys / 2 + kMlaKeys / 4 + score_registers(problem.spec),
           mla_consumer_registers(c)};
 }
 

@@ -34,15 +34,11 @@ struct CopyRoles : Maker {
     return {call("await_asked"), let("segment_of_warp"), std::move(items)};
   }
 
-  Body complete_gathered(Names told) {
-    return {call("gather_warp"), make(Kind::Complete, told, {}, "gathered")};
-  }
+  Body complete_gathered(Names told) { return {call("gather_warp"), make(Kind::Complete, told, {}, "gathered")}; }
   // Rows of 16 bits are under way for both halves at once.
   Body copy_wide_tile() {
-    Body body = {await_empty({"K0s"}, "place"),
-                 make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered_wide"),
-                 await_empty({"K2s"}, "place"),
-                 make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered_wide"),
+    Body body = {await_empty({"K0s"}, "place"), make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered_wide"),
+                 await_empty({"K2s"}, "place"), make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered_wide"),
                  call("await_first_half")};
     append(body, complete_gathered({"K0s", "K1s"}));
     body.push_back(call("await_last_half"));
@@ -113,9 +109,9 @@ struct CopyRoles : Maker {
     if (gathers_keys(c)) {
       append(copying, {when("gatherers", {call("gather_keys")}), otherwise({call("produce_queries")})});
     } else {
-      append(copying, {when("warp_0", {call("produce_keys")}),
-                       otherwise({when("warp_1", {call("produce_queries")}),
-                                  otherwise({when("warp_2", {call("call_keys")})})})});
+      append(copying,
+             {when("warp_0", {call("produce_keys")}), otherwise({when("warp_1", {call("produce_queries")}),
+                                                                 otherwise({when("warp_2", {call("call_keys")})})})});
     }
     Body computing = {call("grow_registers"), when("first_half", {call("consume_first")}),
                       otherwise({call("consume_second")})};
@@ -146,9 +142,9 @@ Result<void> add_mla_copies(Program& program, const KernelConfig& config) {
   CopyRoles roles{{program, "pipeline_copies"}, config};
   Statement keys =
       gathers_keys(config)
-          ? roles.with(roles.producer("Gatherer", "gather.cuh",
-                                      {roles.body("gather_tile", roles.gather_tile()),
-                                       roles.body("gather_keys", roles.gather())}),
+          ? roles.with(roles.producer(
+                           "Gatherer", "gather.cuh",
+                           {roles.body("gather_tile", roles.gather_tile()), roles.body("gather_keys", roles.gather())}),
                        "count", std::int64_t{kMlaGatherers})
           : roles.producer("Producer", "producer.cuh",
                            {roles.body("copy_tile", roles.copy_tile()), roles.body("produce_keys", roles.produce())});

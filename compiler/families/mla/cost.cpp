@@ -15,7 +15,8 @@ constexpr double kL2BytesPerClock = 18;    // per SM
 constexpr double kLaunchUs = 8;            // of both launches, and until the first tile is there
 constexpr double kPartBytesPerUs = 2.5e6;  // parts written and read
 
-// What threads gather comes later: by whether blocks share the rows, and whether they widen them.
+// Rows that threads gather come later than those of TMA [M97]: the share of the rate then depends on whether they are widened,
+// and on whether the blocks of a cluster share them.
 double matrix_share(const KernelConfig& c) {
   if (!gathers_keys(c)) return kMatrixShare;
   constexpr double kWide[] = {0.29, 0.41}, kNarrow[] = {0.155, 0.3};

@@ -50,7 +50,8 @@ void finish(Plan& plan) {
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads, 4",
                     .call = "decode_combine(params, parts)"}};
-  plan.maps = {operand_map(plan.spec, operand("q"), &TensorMaps::q, form_of_queries(plan.spec, true), queries_of_box(c))};
+  plan.maps = {
+      operand_map(plan.spec, operand("q"), &TensorMaps::q, form_of_queries(plan.spec, true), queries_of_box(c))};
   if (!gathers_keys(c))
     plan.maps.push_back(operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_box(c)));
   plan.reads_latent_rows = true;
@@ -75,7 +76,8 @@ constexpr std::array<std::string_view, 12> kHonoured = {
 };
 
 constexpr std::array<std::string_view, 15> kOptions = {
-    "max_logit", "sink", "k_lens", "v_in_k", "append", "shared_prefix", "lse", "packed", "paged", "narrow_kv", "latent_rows", "token_scales", "scales", "rope", "select",
+    "max_logit", "sink",      "k_lens",      "v_in_k",       "append", "shared_prefix", "lse",    "packed",
+    "paged",     "narrow_kv", "latent_rows", "token_scales", "scales", "rope",          "select",
 };
 
 }  // namespace

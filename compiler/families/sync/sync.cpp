@@ -67,10 +67,9 @@ constexpr std::array<std::string_view, 11> kHonoured = {
 };
 
 constexpr std::array<std::string_view, 19> kOptions = {
-    "max_logit",  "sink",      "k_lens",        "v_in_k", "v_transposed", "token_scales",
-    "linear_exp", "append",    "shared_prefix", "lse",    "packed",       "paged",
-    "narrow_q",   "narrow_kv", "latent_rows",   "scales", "rope",         "dropout",
-    "select",
+    "max_logit",   "sink",          "k_lens", "v_in_k",  "v_transposed", "token_scales", "linear_exp",
+    "append",      "shared_prefix", "lse",    "packed",  "paged",        "narrow_q",     "narrow_kv",
+    "latent_rows", "scales",        "rope",   "dropout", "select",
 };
 constexpr std::array<std::string_view, 17> kNarrowOptions = {
     "max_logit",  "sink",      "k_lens",        "v_in_k", "v_transposed", "token_scales",

@@ -63,9 +63,9 @@ struct Consumer {
     for (int row = 0; row < kRows; ++row) {
       for (int k = 0; k < kKeys; ++k) {
         const bool hidden = is_hidden(item_of(step.item), step.tile, k);
-        s[row][k] = (onto ? s[row][k] : 0) +
-                    query(step.item, row, column) *
-                        (hidden ? shared.gathers ? 0 : kNan : key(step.item, step.tile, k, column));
+        s[row][k] =
+            (onto ? s[row][k] : 0) +
+            query(step.item, row, column) * (hidden ? shared.gathers ? 0 : kNan : key(step.item, step.tile, k, column));
       }
     }
   }
@@ -75,7 +75,9 @@ struct Consumer {
         double total = onto ? o[row][column] : 0;
         for (int k = 0; k < kKeys; ++k) {
           const bool hidden = is_hidden(item_of(item), tile, k);
-          const double v = !hidden ? key(item, tile, k, half * 2 + column) : cleared[{item, tile}] || shared.gathers ? 0 : kNan;
+          const double v = !hidden                                   ? key(item, tile, k, half * 2 + column)
+                           : cleared[{item, tile}] || shared.gathers ? 0
+                                                                     : kNan;
           total += weights[row][k] * v;
         }
         o[row][column] = total;

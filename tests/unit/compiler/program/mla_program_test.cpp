@@ -50,9 +50,9 @@ std::vector<Place> places_of(Program& program) {
 // warps of a warpgroup.
 bool may_go_unseen(const Statement& s) {
   constexpr Kind kUnseen[] = {Kind::Let, Kind::Otherwise, Kind::Keep, Kind::Fence, Kind::Mark, Kind::Advance};
-  constexpr std::string_view kCalls[] = {"gather_warp", "sync_group",       "await_asked", "tell_asked",
-                                         "find_next",   "prefetch_queries", "next_item",   "begin_next_launch",
-                                         "fetch_first", "look_ahead",       "fetch_next",  "fetch_last_half",
+  constexpr std::string_view kCalls[] = {"gather_warp",      "sync_group",       "await_asked", "tell_asked",
+                                         "find_next",        "prefetch_queries", "next_item",   "begin_next_launch",
+                                         "fetch_first",      "look_ahead",       "fetch_next",  "fetch_last_half",
                                          "await_first_half", "await_last_half"};
   if (s.kind == Kind::Call) return std::ranges::count(kCalls, s.label) > 0;
   if (s.kind == Kind::When) return std::ranges::all_of(s.body, may_go_unseen);
