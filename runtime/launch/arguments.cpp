@@ -93,6 +93,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                 .place = place(),
                 .ordinal = ordinal_};
   }
+  rows_[operand("k")].rule.most_bytes = plan.key_reach;
   for (std::size_t i = 0; i < kDims; ++i) extents_[i] = extent_of(static_cast<Dim>(i), spec_);
   for (const Param& param : given_params(spec_)) {
     param_rules_.push_back({.name = param.name,

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "compiler/families/family.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -152,6 +153,12 @@ Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule
   // Without elements it is never touched: data, strides and alignment mean nothing.
   if (std::find(d.size, d.size + d.rank, 0) != d.size + d.rank) return d;
   d.bytes = (d.reach + 1) * size_of(rule.dtype);
+  if (rule.most_bytes > 0 && d.bytes >= rule.most_bytes) {
+    return invalid(fmt::format(
+        "{}{}.strides: {} bytes from the first to the last element, this kernel reaches less than {}; pass a contiguous "
+        "copy, or pin family={} in the schedule",
+        rule.group, rule.name, d.bytes, rule.most_bytes, floor_family(true)->name));
+  }
   FLASHJIT_TRY(check_address(tensor, d, rule));
   FLASHJIT_TRY(check_contiguous(d, rule));
   if (rule.output) FLASHJIT_TRY(check_no_overlap(d, rule));

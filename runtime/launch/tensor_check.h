@@ -25,9 +25,10 @@ struct TensorRule {
   Dtype dtype = Dtype::F32;
   bool any_bytes = false;  // with U8: elements of e4m3 are bytes, too
   int rank = 0;
-  bool output = false;  // no two elements may share an address
-  int contiguous = 1;   // so many of the last dimensions lie without gaps
-  int align_bytes = 0;  // 0: that of the element
+  bool output = false;          // no two elements may share an address
+  int contiguous = 1;           // so many of the last dimensions lie without gaps
+  int align_bytes = 0;          // 0: that of the element
+  std::int64_t most_bytes = 0;  // not 0: kernels reach no more from its begin
   TensorView::Place place = TensorView::Place::Unknown;
   int ordinal = 0;
 };

@@ -62,20 +62,6 @@ __device__ inline void store_in(u32 block, u32 to, const float4& value, u32 barr
       : "memory");
 }
 
-// The address in a block of what has `address` in this one.
-__device__ inline u32 address_in(u32 block, u32 address) {
-  u32 there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
-  return there;
-}
-// 16 bytes to such an address, counted at such a barrier.
-__device__ inline void store_counted(u32 there, const uint4& value, u32 barrier) {
-  asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
-      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
-      : "memory");
-}
-
 __device__ inline u32 load_from(u32 block, u32 address) {
   u32 value;
   asm volatile(

@@ -15,8 +15,9 @@ constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
 // Threads gather K where TMA cannot leave it as products want it: rows that queries have chosen lie anywhere, and elements of
 // 8 bits have to be widened.
 constexpr bool gathers_keys(const KernelConfig& c) { return is_scaled(c) || has_latent_rows(c) || c.selected > 0; }
-constexpr int kMlaGatherers = 3;  // warps
-constexpr int kSeenTiles = 4;     // tiles whose keys warps know to be there: two in places, and two ahead
+constexpr int kMlaGatherers = 3;                // warps
+constexpr long long kGatherReach = 16ll << 32;  // bytes of K: where rows lie is 32 bits, in pieces of 16 bytes
+constexpr int kSeenTiles = 4;                   // tiles whose keys warps know to be there: two in places, and two ahead
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
 // A tile arrives in pieces, two for each half of V. The columns behind V come with the last piece.

@@ -55,6 +55,7 @@ void finish(Plan& plan) {
   if (!gathers_keys(c))
     plan.maps.push_back(operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_box(c)));
   plan.reads_latent_rows = true;
+  if (gathers_keys(c)) plan.key_reach = kGatherReach;
   plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
 }
 

@@ -91,6 +91,25 @@ TEST(Selected, SizesOfListsAreThoseOfTheSpec) {
   expect_refused(kSpec, fewer, "key_index: missing");
 }
 
+// Loops that gather rows know where they lie in 32 bits, in pieces of 16 bytes.
+TEST(Selected, RowsLieWithinReach) {
+  const auto plan =
+      make_plan(*parse_spec("fwd bf16 d=576/512 heads=64/1 v_in_k select=keys(40)"), **find_target("sm_90a"));
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->key_reach, std::int64_t{1} << 36);
+  Arguments arguments = call({3, 7}, {3, 100});
+  arguments.k.strides = arguments.v.strides = {std::int64_t{1} << 34, 128, 64, 1};
+  EXPECT_TRUE(fill(kSpec, arguments));
+  const auto far = fill(kSpec, arguments, plan->key_reach);
+  ASSERT_FALSE(far);
+  EXPECT_EQ(
+      far.error().message,
+      "k.strides: 68719502336 bytes from the first to the last element, this kernel reaches less than 68719476736; "
+      "pass a contiguous copy, or pin family=sync in the schedule");
+  arguments.k.strides[0] = (std::int64_t{1} << 34) - 12800;
+  EXPECT_TRUE(fill(kSpec, arguments, plan->key_reach));
+}
+
 // A pool without pages has no rows, and a call without queries nothing to do.
 TEST(Selected, NothingMayBeThere) {
   const auto no_keys = fill(kSpec + " layout=paged(16)", call({2, 7}, {0, 16}));

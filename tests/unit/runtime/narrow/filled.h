@@ -12,11 +12,13 @@
 
 namespace flashjit {
 
-inline Result<KernelParams> fill(const std::string& spec, const Arguments& arguments) {
+// `key_reach`: as Plan has it.
+inline Result<KernelParams> fill(const std::string& spec, const Arguments& arguments, std::int64_t key_reach = 0) {
   FLASHJIT_ASSIGN(parsed, parse_spec(spec));
   Plan plan;
   plan.spec = parsed;
   plan.target.gpu = true;
+  plan.key_reach = key_reach;
   plan.launches = {{.entry = "flashjit_forward", .grid = {.queries = 4, .heads = 4}}};
   CallArguments call;
   FLASHJIT_TRY(view(arguments, call));
