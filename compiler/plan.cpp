@@ -198,7 +198,7 @@ void add_launches(Plan& plan) {
   if (plan.target.gpu) add_block_states(plan);
   if (plan.config.append && plan.target.gpu) add_append(plan);
   if (plan.config.v_transposed && plan.target.gpu && !plan.reads_columns) add_value_rows(plan);
-  if (has_latent_rows(plan.config) && plan.target.gpu && !plan.reads_latent_rows) add_wide_rows(plan);
+  if (has_latent_rows(plan.config) && plan.target.gpu && !plan.schedule.family->reads_latent_rows) add_wide_rows(plan);
   overlap_with_before(plan);
 }
 

@@ -46,7 +46,6 @@ struct Plan {
   int block_states = -1;                   // the one that has the states of blocks, the last parameter of `spec`
   int tile_lists = -1;                     // the one that has lists of tiles; none: tiles are those of ranges
   bool reads_columns = false;              // `launches` read V^T as v_transposed has it, and need no rows
-  bool reads_latent_rows = false;          // `launches` read rows of latents as memory has them, and need no wide ones
   std::int64_t key_reach = 0;              // bytes of K that `launches` reach from its begin; 0: all
   std::vector<OperandMap> maps;            // of what TMA copies, for the launches that take tensor maps
   std::vector<InputMap> input_maps;        // of what TMA copies of the tensors of the score

@@ -172,7 +172,7 @@ Prediction predict(const Problem& problem, const Schedule& schedule, const Shape
   Prediction p = schedule.family->predict(problem, schedule, shape, work);
   double before = append_us(problem.spec, problem.target, shape);
   if (schedule.transpose != Transpose::launch) before += value_rows_us(problem.spec, problem.target, shape);
-  before += wide_rows_us(problem.spec, problem.target, shape);
+  if (!schedule.family->reads_latent_rows) before += wide_rows_us(problem.spec, problem.target, shape);
   p.latency += before;
   p.total += before;
   return p;

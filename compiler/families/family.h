@@ -47,7 +47,8 @@ struct FamilyRow {
   bool from_first = false;   // tiles are visited from the first to the last
   Axis axis = Axis::Keys;    // along which its loop visits them
   bool splits_keys = false;  // results have other bits with other warps and blocks_per_sm
-  bool compiles_quickly = true;  // its kernels may run as the compiler makes them in a hurry
+  bool reads_latent_rows = false;  // as memory has them: others find wide rows, of a launch before
+  bool compiles_quickly = true;    // its kernels may run as the compiler makes them in a hurry
   // `explain` says this where a family before it in the list was not taken: what it does instead, for how much of the
   // target's matrix rate.
   std::string_view second_choice;

@@ -295,7 +295,7 @@ TEST(KeyFault, EveryPartOfAPlanAndItsSource) {
                                   {"block_states", "follows from spec"},
                                   {"tile_lists", "follows from config"},
                                   {"reads_columns", "follows from config"},
-                                  {"reads_latent_rows", "follows from config"},
+                                  {"key_reach", "follows from config"},
                                   {"linear_weights", "follows from config"},
                                   {"maps", "follow from spec and config; of a call, not of the binary"},
                                   {"input_maps", "the same"},

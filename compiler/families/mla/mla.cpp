@@ -54,7 +54,6 @@ void finish(Plan& plan) {
       operand_map(plan.spec, operand("q"), &TensorMaps::q, form_of_queries(plan.spec, true), queries_of_box(c))};
   if (!gathers_keys(c))
     plan.maps.push_back(operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_box(c)));
-  plan.reads_latent_rows = true;
   if (gathers_keys(c)) plan.key_reach = kGatherReach;
   plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
 }
@@ -90,6 +89,7 @@ const FamilyRow kMla = {
     .fields = "tile_q",
     .from_first = true,
     .splits_keys = true,
+    .reads_latent_rows = true,
     .compiles_quickly = false,
     .second_choice = "splits the keys among all SMs, and shares O among two warpgroups at the whole matrix rate",
     .instruction = "WGMMA",
