@@ -50,8 +50,9 @@ Error bad_value(const Word& word, std::string_view expected) {
 Result<int> parse_int(const Word& word, std::string_view text) {
   const auto value = parse_integer(text);
   if (value && *value <= SizeBound::kLargest && *value >= -SizeBound::kLargest) return static_cast<int>(*value);
-  const WholeNumberField& field = *std::ranges::find(kWholeNumberFields, word.key, &WholeNumberField::name);
-  return bad_value(word, fmt::format("written as {}, in whole numbers up to {}", field.written, field.most));
+  const auto* const field = std::ranges::find(kWholeNumberFields, word.key, &WholeNumberField::name);
+  if (field == std::end(kWholeNumberFields)) return bad_value(word, "a whole number");
+  return bad_value(word, fmt::format("written as {}, in whole numbers up to {}", field->written, field->most));
 }
 
 // "128" or "192/128".
