@@ -99,7 +99,7 @@ struct ChosenRows {
     return numbered(number_at(place) / keys);
   }
 
-  // As StridedRows::Walk. Behind the count a list may end.
+  // This walks as StridedRows::Walk does. A list may end behind the count.
   template <int step, int tile_rows>
   struct Walk {
     const ChosenRows& rows;

@@ -51,7 +51,7 @@ class KeyPlaces {
 void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor* k_lens,
                    const NamedTensor* block_table, const ProblemShape& shape);
 
-// The same for rows that no query has in its list.
+// Poisons rows that no query has in its list.
 void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& key_index,
                      const NamedTensor* key_count);
 

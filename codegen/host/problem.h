@@ -122,7 +122,7 @@ class Problem {
  private:
   // A sequence by its number in the call: queries that choose their keys have numbers of their own.
   std::int64_t own_batch_of(std::int64_t b) const { return chooses_ ? b / params_.queries_of_sequence : b; }
-  // The same for tensors with the rows of Q.
+  // The batch index that strides step by in a tensor which has the rows of Q.
   std::int64_t batch_of(std::int64_t b) const { return packed_ ? 0 : own_batch_of(b); }
   std::span<const int> list(std::int64_t b, std::int64_t hk) const {
     const auto begin = [&](const Strides& s) {

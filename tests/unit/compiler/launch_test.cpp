@@ -328,7 +328,7 @@ TEST(Keys, AreWidenedByALaunchBehindTheOneThatAppends) {
   EXPECT_TRUE(!two.before[0].overlaps && two.before[1].overlaps && two.launches[0].overlaps);
 }
 
-// As many as K has: pages that no sequence has stay unwritten.
+// There are as many wide rows as K has rows; those of pages that no sequence has stay unwritten.
 TEST(Keys, OfLatentsAreWidenedRowByRow) {
   const Plan plain = planned("fwd bf16 d=576/512 heads=16/1 layout=paged(64) v_in_k", "sm_80", "");
   const Plan plan = planned("fwd bf16 kv=latent656 d=576/512 heads=16/1 layout=paged(64) v_in_k append", "sm_80", "");

@@ -1,4 +1,4 @@
-// What copies of K and V walk down in pages and by lists: for every fit of pages and tiles the rows that the definition
+// Copies of K and V walk down pages and lists: for every fit of pages and tiles the rows that the definition
 // says, and no number of the table or list behind the last key.
 #include <algorithm>
 #include <cstdint>
