@@ -22,6 +22,13 @@ struct PagedRows {
     const unsigned id = is_there ? __ldg(table + number * table_stride) : 0, last = pages - 1;
     return id < last ? id : last;
   }
+  // For who reads a page's number some time before the row.
+  __device__ unsigned number_of(int key) const { return __ldg(table + static_cast<unsigned>(key) / kPage * table_stride); }
+  __device__ bool has_number(unsigned) const { return true; }
+  __device__ const T* numbered_row(unsigned number, int key) const {
+    const unsigned last = pages - 1;
+    return begin_of(number < last ? number : last) + static_cast<int>(static_cast<unsigned>(key) % kPage) * stride;
+  }
   __device__ const T* begin_of(unsigned id) const { return first + static_cast<long long>(id) * page; }
   __device__ const T* page_begin(unsigned number, bool is_there) const { return begin_of(page_id(number, is_there)); }
   // Is the page of this key one of the pool?
@@ -85,18 +92,21 @@ struct ChosenRows {
       return first + number * stride;
     }
   }
-  __device__ unsigned number_at(int place) const { return static_cast<unsigned>(__ldg(list + place)); }
-  __device__ bool has_row(int place) const { return number_at(place) < rows; }
+  __device__ unsigned number_of(int place) const { return static_cast<unsigned>(__ldg(list + place)); }
+  __device__ bool has_row(int place) const { return number_of(place) < rows; }
+  // For who reads a number some time before its row.
+  __device__ bool has_number(unsigned number) const { return number < rows; }
+  __device__ const T* numbered_row(unsigned number, int) const { return numbered(number); }
   // Where there is none, row 0: an address that nobody reads.
   __device__ const T* row(int place) const {
-    const unsigned number = number_at(place);
+    const unsigned number = number_of(place);
     return numbered(number < rows ? number : 0);
   }
 
   // Blocks of keys are those of K, or of a page, and not of the list.
   template <int keys>
   __device__ const T* row_of(int place) const {
-    return numbered(number_at(place) / keys);
+    return numbered(number_of(place) / keys);
   }
 
   // This walks as StridedRows::Walk does. A list may end behind the count.

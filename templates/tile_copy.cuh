@@ -47,6 +47,10 @@ struct StridedRows {
 
   __device__ const T* row(int number) const { return first + number * stride; }
   __device__ bool has_row(int) const { return true; }
+  // Rows have no numbers that would have to be read before.
+  __device__ u32 number_of(int) const { return 0; }
+  __device__ bool has_number(u32) const { return true; }
+  __device__ const T* numbered_row(u32, int number) const { return row(number); }
   // The row of a key where so many share one.
   template <int keys>
   __device__ const T* row_of(int key) const {

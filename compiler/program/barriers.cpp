@@ -46,17 +46,29 @@ struct BarrierCheck {
     }
   }
 
-  // `threads`: of the role, that come here.
-  Result<void> find_arrivals(const Body& body, int threads, std::map<BarrierName, std::int64_t>& of_role) const {
+  // Who comes to a statement. One thread speaks for a producer; where there are several, each arrives.
+  struct Comers {
+    int threads = 1, warps = 1;
+    Comers one_of(int count) const { return {std::max(threads / count, 1), std::max(warps / count, 1)}; }
+  };
+  static std::int64_t arrivals_of(Arrival arrival, const Comers& comers) {
+    switch (arrival) {
+      case Arrival::ByWarp: return comers.warps;
+      case Arrival::InCluster: return kBlocksOfCluster * comers.warps;
+      case Arrival::ByLane: return comers.warps * kThreadsOfWarp;
+      default: return comers.threads;
+    }
+  }
+
+  Result<void> find_arrivals(const Body& body, const Comers& comers,
+                             std::map<BarrierName, std::int64_t>& of_role) const {
     for (const Statement& s : body) {
       const bool gives_back = s.kind == Kind::Release;
       if (gives_back || s.kind == Kind::Expect || s.kind == Kind::Complete) {
         const TileOperation* operation = find_tile_operation(p, s);
         const Arrival arrival = operation ? operation->arrival : Arrival::ByThread;
         if (arrival == Arrival::ByName) continue;
-        const std::int64_t blocks = arrival == Arrival::InCluster ? kBlocksOfCluster : 1;
-        const std::int64_t arrivals =
-            blocks * (arrival == Arrival::ByThread ? threads : std::max(threads / kThreadsOfWarp, 1));
+        const std::int64_t arrivals = arrivals_of(arrival, comers);
         for (const int b : s.writes) {
           const BarrierName name = {b, gives_back ? "empty" : "full"};
           const auto [earlier, is_new] = of_role.emplace(name, arrivals);
@@ -65,24 +77,24 @@ struct BarrierCheck {
         }
       }
       const Condition* when = s.kind == Kind::When ? find_condition(p, s.label) : nullptr;
-      const int inside = when ? std::max(threads / when->one_of, 1) : threads;
+      const Comers inside = when ? comers.one_of(when->one_of) : comers;
       FLASHJIT_TRY(find_arrivals(s.body, inside, of_role));
       FLASHJIT_TRY(find_arrivals(s.inside, inside, of_role));
     }
     return {};
   }
 
-  // One thread speaks for a producer; where there are several, each arrives.
-  static int threads_of(const Statement& role) {
-    if (role.kind == Kind::Producer) return 1;
-    const auto warps = role.kind == Kind::Transposer ? integer(role, "count", 1) : kWarpsOfWarpgroup;
-    return static_cast<int>(warps) * kThreadsOfWarp;
+  static Comers comers_of(const Statement& role) {
+    const int count = static_cast<int>(integer(role, "count", 1));
+    if (role.kind == Kind::Producer) return {count, count};
+    const int warps = role.kind == Kind::Transposer ? count : kWarpsOfWarpgroup;
+    return {warps * kThreadsOfWarp, warps};
   }
 
   Result<void> add_role(const Statement& role) {
     std::map<BarrierName, std::int64_t> of_role;
-    FLASHJIT_TRY(find_arrivals(role.body, threads_of(role), of_role));
-    const std::int64_t count = role.kind == Kind::Transposer ? 1 : integer(role, "count", 1);
+    FLASHJIT_TRY(find_arrivals(role.body, comers_of(role), of_role));
+    const std::int64_t count = role.kind == Kind::Consumer ? integer(role, "count", 1) : 1;
     for (const auto& [name, arrivals] : of_role) {
       const auto found = set_up.find(name);
       const bool is_own = found != set_up.end() && found->second.is_own;

@@ -44,7 +44,8 @@ struct Block : Rings {
           FLASHJIT_TRY(announce(actor, step, done));
           // Who has nothing to copy fills the slot by that, and who gathers always has.
           if (const Filler& filler = actor.fillers[done];
-              copies && s.form != "gathered" && filler.announced > static_cast<std::int64_t>(filler.filled.size()))
+              copies && !s.form.starts_with("gathered") &&
+              filler.announced > static_cast<std::int64_t>(filler.filled.size()))
             FLASHJIT_TRY(fill(actor, step, done));
         }
         return {};
@@ -68,6 +69,8 @@ struct Block : Rings {
             tells && (print(tells->value) == "copied") != actor.expecting)
           return wrong(step, "tells a barrier that does not expect it");
         for (const int copied : s.writes) FLASHJIT_TRY(fill(actor, step, copied));
+        // Instructions of threads, unlike copies, write what products do not see by themselves.
+        if (s.form == "gathered") actor.unpublished.insert(s.writes.begin(), s.writes.end());
         return {};
       default: break;
     }

@@ -196,6 +196,7 @@ Result<void> Rings::release(Actor& actor, const Step& step) const {
 
 void Rings::find_rings(Actor& actor, const Body& body) const {
   for (const Statement& s : body) {
+    if (s.label == "first_of_role" && actor.trace.number > 0) continue;
     const int b = s.writes.empty() ? -1 : s.writes[0];
     const bool is_of_ring = b >= 0 && is_shared(b);
     constexpr Kind kFill[] = {Kind::Load, Kind::Stage, Kind::Transpose, Kind::Expect, Kind::Complete, Kind::Barrier};

@@ -326,15 +326,11 @@ struct LoopsTrace : BodiesTrace {
   }
 
   Result<void> run_role() {
-    known = {{"first_warpgroup", number == 0},
-             {"last_warpgroup", number == of - 1},
-             {"leads", true},
-             {"inputs_copied", true},
-             {"inputs_not_copied", false},
-             {"left_to_others", false},
-             {"rose", true},
-             {"leads_warpgroup", true},
-             {"no_panels", false}};
+    known = {{"first_warpgroup", number == 0}, {"last_warpgroup", number == of - 1},
+             {"first_of_role", number == 0},   {"leads", true},
+             {"inputs_copied", true},          {"inputs_not_copied", false},
+             {"left_to_others", false},        {"rose", true},
+             {"leads_warpgroup", true},        {"no_panels", false}};
     run_loop = [this](const Statement& loop) {
       if (is_of_items(loop)) return run_items(loop.body, loop.label == "items_of_warp");
       if (loop.label == "alternating") return run_alternating(loop.body);

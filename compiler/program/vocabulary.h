@@ -13,6 +13,7 @@ namespace flashjit {
 enum class Arrival : unsigned char {
   ByThread,   // all of them
   ByWarp,     // one of each warp
+  ByLane,     // all of each warp, where else one thread speaks for a producer
   InCluster,  // one of each warp, at the barriers of both blocks of a cluster
   ByName      // all, at a named barrier, which nobody sets up
 };

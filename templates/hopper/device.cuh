@@ -22,6 +22,11 @@ __device__ inline void arrive_expecting(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Arrives when all copies that this thread has asked for by copy_async are there.
+__device__ inline void arrive_when_copied(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Waits until the phase of this parity is complete. The hint lets the hardware park the warp instead of spinning.
 __device__ inline void wait_barrier(u32 barrier, u32 parity) {
   asm volatile(
@@ -97,6 +102,14 @@ __device__ inline void arrive_named(int id, int threads) {
 __device__ inline u32 load_early(const int* address) {
   u32 value;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(value) : "l"(address));
+  return value;
+}
+
+__device__ inline uint4 load_early(const uint4* address) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(address));
   return value;
 }
 

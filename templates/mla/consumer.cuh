@@ -51,9 +51,7 @@ struct ConsumerState {
     }
   }
 
-  // Products read what threads have stored. The fence is made here, as it would have those threads wait for what they have
-  // asked memory for.
-  __device__ static void await_gathered(u32 barrier, u32 parity) {
+  __device__ static void await_and_fence(u32 barrier, u32 parity) {
     wait_barrier(barrier, parity);
     fence_async_proxy();
   }
@@ -65,7 +63,7 @@ struct ConsumerState {
 #pragma unroll
     for (int piece = half * kPieces; piece < (half + 1) * kPieces; ++piece)
       wait_barrier(shared.full(stage, piece), parity);
-    if constexpr (gathers_keys(config)) fence_async_proxy();
+    if constexpr (readers_fence(config)) fence_async_proxy();
   }
 
   // This warp is done with its columns of a place, and in clusters the other block is told as well.

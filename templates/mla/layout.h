@@ -8,14 +8,14 @@
 namespace flashjit {
 
 // A block has 64 rows of a tile and two warpgroups that compute, which share O: each has all rows of half the columns.
-// Three warps more: one copies K, one Q, and one calls K to L2 before. Or three gather K, and one copies Q.
+// Three warps more: one copies K, one Q, and one calls K to L2 before. Or four gather K, of which one copies Q.
 constexpr int kMlaRows = 64, kMlaKeys = 64, kMlaConsumers = 2, kMlaStages = 2;
 constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
 
 // Threads gather K where TMA cannot leave it as products want it: rows that queries have chosen lie anywhere, and elements of
 // 8 bits have to be widened.
 constexpr bool gathers_keys(const KernelConfig& c) { return is_scaled(c) || has_latent_rows(c) || c.selected > 0; }
-constexpr int kMlaGatherers = 3;                // warps
+constexpr int kMlaGatherers = 4;                // warps
 constexpr long long kGatherReach = 16ll << 32;  // bytes of K: where rows lie is 32 bits, in pieces of 16 bytes
 constexpr int kSeenTiles = 4;                   // tiles whose keys warps know to be there: two in places, and two ahead
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
@@ -51,7 +51,11 @@ constexpr GatheredRow gathered_row(const KernelConfig& c) {
   return {0, panels, panels * 8, 0, 0, 1};
 }
 // Panels of 16 bits are copied to their place. A thread holds pieces of the other ones until it widens them.
-constexpr bool holds_rows(const KernelConfig& c) { return gathered_row(c).narrow_panels > 0; }
+constexpr bool holds_rows(const KernelConfig& c) { return gathers_keys(c) && gathered_row(c).narrow_panels > 0; }
+constexpr bool copies_rows(const KernelConfig& c) { return gathers_keys(c) && !holds_rows(c); }
+// Products see what threads have written behind a fence. Blocks that send rows to each other make it before; else it belongs
+// to who reads them, as it would have a thread wait for all that it has asked memory for.
+constexpr bool readers_fence(const KernelConfig& c) { return gathers_keys(c) && c.decode.cluster == 1; }
 // Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
 // thread: who asked for more would wait for ever.
 constexpr int mla_producer_registers(const KernelConfig& c) { return !gathers_keys(c) ? 56 : holds_rows(c) ? 88 : 72; }

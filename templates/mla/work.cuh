@@ -25,7 +25,7 @@ constexpr int kReadyBarrier = 1;                                  // one for eac
 constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
 constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
 constexpr int kAskedBarrier = kConsumersBarrier + 1;              // memory has been asked for the first rows of Q
-constexpr int kAskedThreads = gathers_keys(config) ? 128 : 64;
+constexpr int kAskedThreads = 64;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 cluster_rank() { return kCluster == 1 ? 0 : blockIdx.x % kCluster; }
@@ -109,8 +109,9 @@ struct Progress {
   Segments segments;
   Segment segment;
   bool more;
+  u32 number;  // of the segment, among those of the range
   __device__ bool at_last() const { return segments.step + segment.steps >= segments.end; }
-  __device__ void advance() { more = segments.advance(segment); }
+  __device__ void advance() { more = segments.advance(segment), ++number; }
   // By a warp that works on it alone.
   __device__ void advance_warp() {
     __syncwarp();

@@ -74,7 +74,14 @@ bool refuses_mla(const Problem& problem, const Schedule& s, std::string* why) {
     return refuse(why, "family: mla has one range of keys for all heads, and the mask depends on h; use family={}",
                   floor_family(true)->name);
   }
-  const auto [needed, budget] = mla_registers(problem, config_of(problem, s));
+  const KernelConfig c = config_of(problem, s);
+  if (copies_rows(c) && c.decode.cluster > 1) {
+    return refuse(why,
+                  "tile_q: {} is that of a cluster, and rows of 16 bits that queries choose come to each block by "
+                  "themselves; use tile_q={}",
+                  *s.tile_q, kMlaRows);
+  }
+  const auto [needed, budget] = mla_registers(problem, c);
   if (needed > budget) {
     return refuse(
         why, "family: mla has {} registers per thread, and with what the score reads needs about {}; use family={}",

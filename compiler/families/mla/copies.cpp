@@ -34,34 +34,50 @@ struct CopyRoles : Maker {
     return {call("await_asked"), let("segment_of_warp"), std::move(items)};
   }
 
-  Body complete_gathered(Names told) { return {call("gather_warp"), make(Kind::Complete, told, {}, "gathered")}; }
-  // Rows of 16 bits are under way for both halves at once.
-  Body copy_wide_tile() {
-    Body body = {await_empty({"K0s"}, "place"), make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered_wide"),
-                 await_empty({"K2s"}, "place"), make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered_wide"),
-                 call("await_first_half")};
-    append(body, complete_gathered({"K0s", "K1s"}));
-    body.push_back(call("await_last_half"));
-    append(body, complete_gathered({"K2s", "K3s"}));
-    append(body, {call("look_ahead"), call("fetch_next"), make(Kind::Advance, {"K0s"})});
+  // Rows that threads hold leave them a half at a time, for which products of the other half need not wait. The same half of
+  // the next tile is asked for behind a fence, which waits for what a thread has asked for.
+  Body gather_half(Names told, Names written) {
+    const bool sends = c.decode.cluster > 1;
+    Body body = {await_empty({*told.begin()}, "place"),
+                 make(Kind::Load, written, {"k"}, sends ? "gathered" : "gathered_unfenced")};
+    if (sends) body.push_back(make(Kind::Publish));
+    append(body, {call("gather_warp"), make(Kind::Complete, told, {}, "gathered")});
     return body;
   }
-  // Threads leave each half where products find it, and ask memory for the next one behind that.
   Body gather_tile() {
-    if (!holds_rows(c)) return copy_wide_tile();
-    Body body = {await_empty({"K0s"}, "place"), make(Kind::Load, {"K0s", "K1s"}, {"k"}, "gathered")};
-    append(body, complete_gathered({"K0s", "K1s"}));
-    append(body, {call("fetch_last_half"), call("look_ahead"), await_empty({"K2s"}, "place"),
-                  make(Kind::Load, {"K2s", "K3s", "Ts"}, {"k"}, "gathered")});
-    append(body, complete_gathered({"K2s", "K3s"}));
-    append(body, {call("fetch_next"), make(Kind::Advance, {"K0s"})});
+    Body body;
+    if (copies_rows(c)) {
+      for (const std::string_view piece : {"K0s", "K1s", "K2s", "K3s"}) append(body, copy_piece(piece));
+      append(body, {call("find_next"), call("fetch_rows")});
+    } else {
+      // A thread holds both halves where a block shares its rows with another one, else one.
+      const bool holds_both = c.decode.cluster > 1;
+      append(body, gather_half({"K0s", "K1s"}, {"K0s", "K1s"}));
+      append(body, holds_both ? Body{call("find_next"), call("fetch_first_half")} : Body{call("fetch_last_half")});
+      append(body, gather_half({"K2s", "K3s"}, {"K2s", "K3s", "Ts"}));
+      append(body, holds_both ? Body{call("fetch_last_half")} : Body{call("find_next"), call("fetch_first_half")});
+    }
+    body.push_back(make(Kind::Advance, {"K0s"}));
+    return body;
+  }
+  Body copy_piece(std::string_view piece) {
+    Body body;
+    if (piece == "K0s" || piece == "K2s") body.push_back(await_empty({piece}, "place"));
+    body.push_back(piece == "K3s" ? make(Kind::Load, {piece, "Ts"}, {"k"}, "gathered_piece")
+                                  : make(Kind::Load, {piece}, {"k"}, "gathered_piece"));
+    body.push_back(make(Kind::Complete, {piece}, {}, "gathered_piece"));
     return body;
   }
   Body gather() {
-    Body tile = {let("next_tile"), call("gather_tile"), mark("tile_gathered")};
-    Statement items = loop("items_of_warp", {let("first_tile"), when("any_tile", {call("fetch_first")}),
-                                             loop("steps", std::move(tile)), call("next_item")});
-    return {call("await_asked"), let("segment_of_warp"), std::move(items)};
+    Statement queries =
+        when("first_of_role",
+             {call("call_queries"), call("publish_item"), await_empty({"Qs"}, "queries_place"),
+              make(Kind::Expect, {"Qs"}, {}, "queries"), call("gather_warp"), copied({"Qs"}, "q", "queries_of_warp")});
+    Statement items =
+        loop("items_of_warp",
+             {let("first_tile"), when("any_tile", {call("find_first")}), std::move(queries), call("fetch_rows"),
+              loop("steps", {call("gather_tile"), mark("next_tile")}), call("next_item")});
+    return {let("segment_of_warp"), std::move(items)};
   }
 
   Body copy_queries(std::string_view which) {
@@ -75,7 +91,7 @@ struct CopyRoles : Maker {
     Body item = {let("segment"),
                  when("is_last_item", {make(Kind::Return)}),
                  let("next_segment"),
-                 call("find_next"),
+                 call("find_next_item"),
                  call("gather_warp"),
                  call("prefetch_queries"),
                  await_empty({"Qs"}, "queries_next")};
@@ -92,7 +108,7 @@ struct CopyRoles : Maker {
 
   Statement set_up() {
     Body slots;
-    const std::int64_t fillers = gathers_keys(c) ? kMlaGatherers : 1;
+    const std::int64_t fillers = copies_rows(c) ? kMlaGatherers * 32 : gathers_keys(c) ? kMlaGatherers : 1;
     for (const std::string_view piece : {"K0s", "K1s", "K2s", "K3s"})
       slots.push_back(init(piece, "full", fillers, "piece"));
     for (const std::string_view half : {"K0s", "K2s"})
@@ -107,7 +123,7 @@ struct CopyRoles : Maker {
   Statement entry() {
     Body copying = {call("shrink_registers")};
     if (gathers_keys(c)) {
-      append(copying, {when("gatherers", {call("gather_keys")}), otherwise({call("produce_queries")})});
+      copying.push_back(call("gather_keys"));
     } else {
       append(copying,
              {when("warp_0", {call("produce_keys")}), otherwise({when("warp_1", {call("produce_queries")}),
@@ -140,20 +156,19 @@ struct CopyRoles : Maker {
 
 Result<void> add_mla_copies(Program& program, const KernelConfig& config) {
   CopyRoles roles{{program, "pipeline_copies"}, config};
-  Statement keys =
-      gathers_keys(config)
-          ? roles.with(roles.producer(
-                           "Gatherer", "gather.cuh",
-                           {roles.body("gather_tile", roles.gather_tile()), roles.body("gather_keys", roles.gather())}),
-                       "count", std::int64_t{kMlaGatherers})
-          : roles.producer("Producer", "producer.cuh",
-                           {roles.body("copy_tile", roles.copy_tile()), roles.body("produce_keys", roles.produce())});
-  Statement queries =
-      roles.producer("QueriesProducer", "queries.cuh", {roles.body("produce_queries", roles.produce_queries())});
-  FLASHJIT_TRY(roles.failed);
-  program.body.push_back(std::move(keys));
-  program.body.push_back(std::move(queries));
-  return {};
+  if (gathers_keys(config)) {
+    program.body.push_back(roles.with(
+        roles.producer("Gatherer", copies_rows(config) ? "copied_rows.cuh" : "held_rows.cuh",
+                       {roles.body("gather_tile", roles.gather_tile()), roles.body("gather_keys", roles.gather())}),
+        "count", std::int64_t{kMlaGatherers}));
+  } else {
+    program.body.push_back(
+        roles.producer("Producer", "producer.cuh",
+                       {roles.body("copy_tile", roles.copy_tile()), roles.body("produce_keys", roles.produce())}));
+    program.body.push_back(
+        roles.producer("QueriesProducer", "queries.cuh", {roles.body("produce_queries", roles.produce_queries())}));
+  }
+  return roles.failed;
 }
 
 void add_mla_entry(Program& program, const KernelConfig& config) {

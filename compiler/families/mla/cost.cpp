@@ -19,8 +19,8 @@ constexpr double kPartBytesPerUs = 2.5e6;  // parts written and read
 // and on whether the blocks of a cluster share them.
 double matrix_share(const KernelConfig& c) {
   if (!gathers_keys(c)) return kMatrixShare;
-  constexpr double kWide[] = {0.29, 0.41}, kNarrow[] = {0.155, 0.3};
-  return (holds_rows(c) ? kNarrow : kWide)[c.decode.cluster - 1];
+  constexpr double kCopied = 0.41, kHeld[] = {0.155, 0.3};
+  return copies_rows(c) ? kCopied : kHeld[c.decode.cluster - 1];
 }
 
 }  // namespace

@@ -1,0 +1,123 @@
+// The warps that gather K, where TMA cannot: rows that queries have chosen one by one, and rows of 8 bits, which become those
+// of products with their scales. This is what they have in common: each finds the rows that are its own, some tiles before
+// their turn. held_rows.cuh and copied_rows.cuh say how rows come from memory.
+#pragma once
+
+#include "templates/mla/queries.cuh"
+
+namespace flashjit {
+
+// A piece of a row in memory is 16 bytes. Four neighbouring pieces are a row of a panel once they are widened, and half of
+// one if they have 16 bits already.
+constexpr GatheredRow kRow = gathered_row(config);
+constexpr int kPieceBytes = 16, kQuad = 4;
+constexpr int kPanels = kPlaces.k.panels();
+static_assert(2 * kQuad * kChunkBytes == kPanelWidth);
+using RowElement = Either<is_scaled(config) || has_latent_rows(config), unsigned char, Stored>::type;
+
+// A warp has neighbouring rows of its block's share of a tile, all of their panels.
+constexpr int kOwnRows = rows_of_block(config), kRowsOfWarp = kOwnRows / kMlaGatherers;
+constexpr bool kScalesKeys = has_key_scales(config);
+constexpr u32 kNoRow = ~0u;
+
+// A row that is not there. Zeros are read: to write them into registers would wait for all loads before.
+struct ZeroRow {
+  uint4 pieces[kRow.pieces];
+};
+__device__ const ZeroRow kZeros = {};
+
+struct RowFinder : QueriesProducerState {
+  Turn turn = {};
+
+  // Rows are found in stages, so that no instruction waits for memory: a lane asks for the number of a row or page, a tile
+  // later it knows where the row lies, and a tile later the row is read.
+  u32 asked = 0;
+  int asked_tile = 0;  // where a mask has holes; else it follows from this one
+  u32 now = kNoRow, next = kNoRow;  // where rows lie: pieces behind the begin of K
+  float scale = 1.0f, next_scale = 1.0f;
+
+  // Who they are is not kept in registers.
+  __device__ static int gathering_lane() { return static_cast<int>(recompute(threadIdx.x) % 32); }
+  __device__ static int gathering_warp() { return static_cast<int>(recompute(threadIdx.x) / 32); }
+  __device__ static int own_row() {
+    return static_cast<int>(cluster_rank()) * kOwnRows + gathering_warp() * kRowsOfWarp;
+  }
+  // Lanes of the first half have the warp's rows. The others have keys of the whole tile, as each block of a cluster has to
+  // know which of all are there.
+  __device__ static int key_of_lane(int tile) {
+    constexpr int kSeenOfWarp = kMlaKeys / kMlaGatherers;
+    const int lane = gathering_lane();
+    const int own = own_row() + lane % kRowsOfWarp, seen = gathering_warp() * kSeenOfWarp + lane % kSeenOfWarp;
+    return tile * kTileKv + (lane < 16 ? own : seen);
+  }
+  __device__ auto rows_of(const Segment& s) const {
+    const auto* first = static_cast<const RowElement*>(params.k) + key_begin(params.k_stride, s.seq);
+    return key_rows(params, params.k_stride, first, s.seq);
+  }
+
+  // Behind the last key that some query sees there is no row, whatever memory has.
+  __device__ static bool is_inside(const Segment& s, int tile) {
+    return tile <= s.last_tile && key_of_lane(tile) < s.end;
+  }
+  __device__ void ask(const Segment& s, int tile) {
+    if constexpr (config.mask_has_holes) asked_tile = tile;
+    if (is_inside(s, tile)) asked = rows_of(s).number_of(key_of_lane(tile));
+  }
+  __device__ int asked_tile_behind(int tile, int ahead) const { return config.mask_has_holes ? asked_tile : tile + ahead; }
+  // The row that was asked for, of the tile that is `ahead` of this one. There is none for a number that a query has chosen
+  // and K has not.
+  __device__ void find(const Segment& s, int tile, int ahead) {
+    const auto rows = rows_of(s);
+    const int found_tile = asked_tile_behind(tile, ahead), key = key_of_lane(found_tile);
+    bool is_there = is_inside(s, found_tile);
+    if constexpr (kChosen) {
+      is_there = is_there && rows.has_number(asked);
+      const u32 seen = __ballot_sync(0xffffffff, is_there) >> 16;
+      if (gathering_lane() == 0)
+        reinterpret_cast<u16*>(shared.seen(turn.count + static_cast<u32>(ahead)))[gathering_warp()] = static_cast<u16>(seen);
+    }
+    next = kNoRow;
+    if (!is_there) return;
+    const auto* row = reinterpret_cast<const char*>(rows.numbered_row(asked, key));
+    next = static_cast<u32>((row - static_cast<const char*>(params.k)) / kPieceBytes);
+    if constexpr (kScalesKeys) next_scale = key_scale(params, params.scale_k, params.scale_k_stride, s.seq, key);
+  }
+  __device__ void call_rows() const {
+    constexpr int kLines = (kRow.pieces * kPieceBytes + kLineBytes - 1) / kLineBytes;
+    if (next == kNoRow || gathering_lane() >= kRowsOfWarp) return;
+    const char* row = static_cast<const char*>(params.k) + static_cast<Int64>(next) * kPieceBytes;
+#pragma unroll
+    for (int line = 0; line < kLines; ++line) prefetch_line(row + line * kLineBytes);
+  }
+
+  __device__ void find_first_rows(const Segment& s, int tile) {
+    ask(s, tile);
+    find(s, tile, 0);
+    call_rows();
+    now = next, scale = next_scale;
+    ask(s, visible_tile(params, s, tile + 1));
+    find(s, tile, 1);
+    call_rows();
+    ask(s, visible_tile(params, s, asked_tile_behind(tile, 1) + 1));
+  }
+  // Memory is called for rows that are found, from there to L2.
+  __device__ void find_next_rows(const Segment& s, int tile) {
+    now = next, scale = next_scale;
+    find(s, tile, 2);
+    call_rows();
+    ask(s, visible_tile(params, s, asked_tile_behind(tile, 2) + 1));
+  }
+  // The begin of a row of the warp's.
+  __device__ const uint4* begin_of(int row) const {
+    const u32 place = __shfl_sync(0xffffffff, now, row);
+    return place == kNoRow ? kZeros.pieces : static_cast<const uint4*>(params.k) + place;
+  }
+
+  // Tells consumers where the item is whose Q comes next.
+  __device__ void publish(Progress& at) const {
+    Progress* all = &at + mla_copies(config);  // the first warp's is the first of all
+    if (lane_id() == 0) all[at.number % kMlaSegments] = at;
+  }
+};
+
+}  // namespace flashjit
