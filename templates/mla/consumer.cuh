@@ -51,6 +51,7 @@ struct ConsumerState {
     }
   }
 
+  // Who copies does not wait for its copies, so the fence that lets products see them is made here.
   __device__ static void await_and_fence(u32 barrier, u32 parity) {
     wait_barrier(barrier, parity);
     fence_async_proxy();
@@ -63,7 +64,7 @@ struct ConsumerState {
 #pragma unroll
     for (int piece = half * kPieces; piece < (half + 1) * kPieces; ++piece)
       wait_barrier(shared.full(stage, piece), parity);
-    if constexpr (readers_fence(config)) fence_async_proxy();
+    if constexpr (copies_rows(config)) fence_async_proxy();
   }
 
   // This warp is done with its columns of a place, and in clusters the other block is told as well.

@@ -32,7 +32,7 @@ struct RowFinder : QueriesProducerState {
   // Rows are found in stages, so that no instruction waits for memory: a lane asks for the number of a row or page, a tile
   // later it knows where the row lies, and a tile later the row is read.
   u32 asked = 0;
-  int asked_tile = 0;  // where a mask has holes; else it follows from this one
+  int asked_tile = 0;               // where a mask has holes; else it follows from this one
   u32 now = kNoRow, next = kNoRow;  // where rows lie: pieces behind the begin of K
   float scale = 1.0f, next_scale = 1.0f;
 
@@ -63,7 +63,9 @@ struct RowFinder : QueriesProducerState {
     if constexpr (config.mask_has_holes) asked_tile = tile;
     if (is_inside(s, tile)) asked = rows_of(s).number_of(key_of_lane(tile));
   }
-  __device__ int asked_tile_behind(int tile, int ahead) const { return config.mask_has_holes ? asked_tile : tile + ahead; }
+  __device__ int asked_tile_behind(int tile, int ahead) const {
+    return config.mask_has_holes ? asked_tile : tile + ahead;
+  }
   // The row that was asked for, of the tile that is `ahead` of this one. There is none for a number that a query has chosen
   // and K has not.
   __device__ void find(const Segment& s, int tile, int ahead) {
@@ -74,7 +76,8 @@ struct RowFinder : QueriesProducerState {
       is_there = is_there && rows.has_number(asked);
       const u32 seen = __ballot_sync(0xffffffff, is_there) >> 16;
       if (gathering_lane() == 0)
-        reinterpret_cast<u16*>(shared.seen(turn.count + static_cast<u32>(ahead)))[gathering_warp()] = static_cast<u16>(seen);
+        reinterpret_cast<u16*>(shared.seen(turn.count + static_cast<u32>(ahead)))[gathering_warp()] =
+            static_cast<u16>(seen);
     }
     next = kNoRow;
     if (!is_there) return;
@@ -83,6 +86,7 @@ struct RowFinder : QueriesProducerState {
     if constexpr (kScalesKeys) next_scale = key_scale(params, params.scale_k, params.scale_k_stride, s.seq, key);
   }
   __device__ void call_rows() const {
+    if constexpr (copies_rows(config)) return;  // copies begin long before who reads them
     constexpr int kLines = (kRow.pieces * kPieceBytes + kLineBytes - 1) / kLineBytes;
     if (next == kNoRow || gathering_lane() >= kRowsOfWarp) return;
     const char* row = static_cast<const char*>(params.k) + static_cast<Int64>(next) * kPieceBytes;

@@ -52,6 +52,7 @@ struct GathererState : RowFinder {
 #pragma unroll
     for (int part = 0; part < kHeldParts; ++part) fetch(part / kSteps, part % kSteps);
   }
+  // Where a thread holds no more than one half.
   __device__ void fetch_half(int half) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) fetch(half, step);

@@ -53,9 +53,6 @@ constexpr GatheredRow gathered_row(const KernelConfig& c) {
 // Panels of 16 bits are copied to their place. A thread holds pieces of the other ones until it widens them.
 constexpr bool holds_rows(const KernelConfig& c) { return gathers_keys(c) && gathered_row(c).narrow_panels > 0; }
 constexpr bool copies_rows(const KernelConfig& c) { return gathers_keys(c) && !holds_rows(c); }
-// Products see what threads have written behind a fence. Blocks that send rows to each other make it before; else it belongs
-// to who reads them, as it would have a thread wait for all that it has asked memory for.
-constexpr bool readers_fence(const KernelConfig& c) { return gathers_keys(c) && c.decode.cluster == 1; }
 // Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
 // thread: who asked for more would wait for ever.
 constexpr int mla_producer_registers(const KernelConfig& c) { return !gathers_keys(c) ? 56 : holds_rows(c) ? 88 : 72; }

@@ -46,7 +46,7 @@ struct Consumer : Maker {
   // A product begins as soon as its piece is there.
   Body multiply_piece(int piece) {
     const std::string_view keys = kPieces[static_cast<std::size_t>(piece)];
-    Body body = {await_full({keys}, readers_fence(c) ? "unfenced_piece" : "piece")};
+    Body body = {await_full({keys}, copies_rows(c) ? "unfenced_piece" : "piece")};
     Statement s = make(Kind::Mma, {"S"}, {keys, "Qs"}, "piece");
     if (piece == kMlaPieces - 1) s.reads.push_back(p.buffer("Ts"));
     s.product = products[piece == 0 ? 0 : 1];

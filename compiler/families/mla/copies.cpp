@@ -34,30 +34,22 @@ struct CopyRoles : Maker {
     return {call("await_asked"), let("segment_of_warp"), std::move(items)};
   }
 
-  // Rows that threads hold leave them a half at a time, for which products of the other half need not wait. The same half of
-  // the next tile is asked for behind a fence, which waits for what a thread has asked for.
+  // Rows that threads hold leave them a half at a time, for which products of the other half need not wait. Memory is asked
+  // for more behind the fence, which waits for all that a thread has asked for.
   Body gather_half(Names told, Names written) {
-    const bool sends = c.decode.cluster > 1;
-    Body body = {await_empty({*told.begin()}, "place"),
-                 make(Kind::Load, written, {"k"}, sends ? "gathered" : "gathered_unfenced")};
-    if (sends) body.push_back(make(Kind::Publish));
-    append(body, {call("gather_warp"), make(Kind::Complete, told, {}, "gathered")});
-    return body;
+    return {await_empty({*told.begin()}, "place"), make(Kind::Load, written, {"k"}, "gathered"), make(Kind::Publish),
+            call("gather_warp"), make(Kind::Complete, told, {}, "gathered")};
   }
   Body gather_tile() {
     Body body;
     if (copies_rows(c)) {
       for (const std::string_view piece : {"K0s", "K1s", "K2s", "K3s"}) append(body, copy_piece(piece));
-      append(body, {call("find_next"), call("fetch_rows")});
     } else {
-      // A thread holds both halves where a block shares its rows with another one, else one.
-      const bool holds_both = c.decode.cluster > 1;
       append(body, gather_half({"K0s", "K1s"}, {"K0s", "K1s"}));
-      append(body, holds_both ? Body{call("find_next"), call("fetch_first_half")} : Body{call("fetch_last_half")});
+      if (c.decode.cluster == 1) body.push_back(call("fetch_last_half"));
       append(body, gather_half({"K2s", "K3s"}, {"K2s", "K3s", "Ts"}));
-      append(body, holds_both ? Body{call("fetch_last_half")} : Body{call("find_next"), call("fetch_first_half")});
     }
-    body.push_back(make(Kind::Advance, {"K0s"}));
+    append(body, {call("find_next"), call("fetch_rows"), make(Kind::Advance, {"K0s"})});
     return body;
   }
   Body copy_piece(std::string_view piece) {

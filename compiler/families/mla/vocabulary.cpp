@@ -79,7 +79,6 @@ constexpr TileOperation kOperations[] = {
     {Kind::Call, "copy_tile", "copy_tile(place);"},
     {Kind::Call, "find_first", "begin(s, tile);"},
     {Kind::Call, "fetch_rows", "fetch_rows();"},
-    {Kind::Call, "fetch_first_half", "fetch_half(0);"},
     {Kind::Call, "fetch_last_half", "fetch_half(1);"},
     {Kind::Call, "find_next", "find_next_rows(s, tile);"},
     {Kind::Call, "gather_tile", "gather_tile(s, tile);"},
@@ -178,7 +177,6 @@ constexpr TileOperation kOperations[] = {
     // Copies
     {Kind::Load, "half", "copy_half({ring}, at);"},
     {Kind::Load, "gathered", "gather({ring});"},
-    {Kind::Load, "gathered_unfenced", "gather({ring});"},
     {Kind::Load, "gathered_piece", "copy_piece({slot});"},
     {Kind::Complete, "gathered_piece", "complete_piece({slot});", {}, {}, Arrival::ByLane},
     {Kind::Complete, "gathered", "complete_half({ring});", {}, {}, Arrival::ByWarp},
