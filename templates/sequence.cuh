@@ -71,6 +71,10 @@ __device__ inline bool is_chosen(const KernelParams& p, const Sequence& seq, int
   return static_cast<u32>(__ldg(chosen_list(p, seq) + place)) < static_cast<u32>(p.key_rows);
 }
 
+__device__ inline int list_length(const KernelParams& p, const Sequence& seq) {
+  return min(max(p.key_count[list_begin(p.key_count_stride, seq)], 0), p.k_len);
+}
+
 // ---- how long sequences are ----
 
 // From one offset to the next, or what the launch says: the same for all. Keys may be fewer than there is room for.
@@ -81,7 +85,14 @@ __device__ inline void find_lengths(Sequence& seq, const KernelParams& p) {
   find_query_length(seq, p);
   seq.k_len = kKeyRows == Rows::packed ? p.offsets_k[seq.b + 1] - static_cast<int>(seq.k_token) : p.k_len;
   if constexpr (config.k_lens) seq.k_len = min(max(p.k_lens[seq.b], 0), seq.k_len);
-  if (kChosen && p.key_count) seq.k_len = min(max(p.key_count[list_begin(p.key_count_stride, seq)], 0), seq.k_len);
+  if (kChosen && p.key_count) seq.k_len = list_length(p, seq);
+}
+// KV heads may have lists of different lengths.
+__device__ inline int longest_list(const KernelParams& p, Sequence seq) {
+  int longest = 0;
+#pragma unroll 1
+  for (seq.hk = 0; seq.hk < config.heads_kv; ++seq.hk) longest = max(longest, list_length(p, seq));
+  return longest;
 }
 
 // Where the LSE and the maximum of query q lie.

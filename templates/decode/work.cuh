@@ -57,9 +57,11 @@ __device__ inline int shift_of_part(const KernelParams& p, int count) {
   return shift;
 }
 
-__device__ inline Tiles tiles_of(const KernelParams& p, const Sequence& seq) {
+__device__ inline Tiles tiles_of(const KernelParams& p, const Sequence& of_head) {
+  Sequence seq = of_head;
   const int last_q = seq.q_len - 1;
   if (last_q < 0) return {0, 0, 0};
+  if (kChosen && config.heads_kv > 1 && p.key_count) seq.k_len = longest_list(p, seq);
   const int begin = Variant::kv_begin(p, seq, 0, last_q), end = Variant::kv_end(p, seq, 0, last_q);
   const int first = begin / kTileKv;
   Tiles tiles = {first, begin < end ? (end - 1) / kTileKv - first + 1 : 0,
