@@ -19,7 +19,7 @@ constexpr double kPartBytesPerUs = 2.5e6;  // parts written and read
 // and on whether the blocks of a cluster share them.
 double matrix_share(const KernelConfig& c) {
   if (!gathers_keys(c)) return kMatrixShare;
-  constexpr double kCopied = 0.41, kHeld[] = {0.155, 0.3};
+  constexpr double kCopied = 0.53, kHeld[] = {0.3, 0.37};
   return copies_rows(c) ? kCopied : kHeld[c.decode.cluster - 1];
 }
 
