@@ -40,6 +40,21 @@ def test_gradients_after_calls_without_them():
                 setting.close(got, want)
 
 
+def test_an_lse_whose_gradient_is_a_view():
+    """Of one head it may be contiguous with strides of its own, as a transposed one is, and the kernel has one set for both."""
+    setting = Setting()
+    torch, attention = setting.torch, setting.flashjit.attention
+    q, k, v = setting.tensors((2, 20, 1, 32), (2, 20, 1, 32), (2, 20, 1, 32), grad=True)
+    weights = torch.randn(2, 1, 20, device=setting.device)
+    given = weights.as_strided(weights.shape, (20, 1, 1))
+    assert given.is_contiguous() and given.stride() != weights.stride()
+    for _ in range(2):
+        got = torch.autograd.grad(attention(q, k, v, mask="causal", lse=True)[1], (q, k), given)
+        wanted = torch.autograd.grad(attention(q, k, v, mask="causal", lse=True)[1], (q, k), weights)
+        for one, other in zip(got, wanted):
+            setting.close(one, other)
+
+
 def test_gradients_of_each_input_alone():
     """Which of q, k and v have gradients may differ from call to call, in each mode."""
     setting = Setting()

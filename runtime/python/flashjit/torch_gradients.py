@@ -98,7 +98,7 @@ class Gradients:
         """Gradients of q, k and v, and in fp32 of what `grads` names."""
         given = [do_.contiguous(), q, k, v, o, lse, *more]
         if dlse is not None:
-            given.append(dlse.contiguous())
+            given.append(dlse.contiguous().view(-1).view(dlse.shape))  # its strides are then those of the LSE also where a size is 1
         ready = self.ready[dlse is not None]
         ordinal = q.get_device()
         stream = current_stream(ordinal) if ordinal >= 0 else None
