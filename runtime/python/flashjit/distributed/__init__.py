@@ -1,0 +1,12 @@
+"""Attention over several processes, each of which has a share of the tokens: on any process group of torch.distributed, NCCL's on GPUs and
+Gloo's on processors. runtime/DISTRIBUTED.md says which way is for what.
+
+    import flashjit.distributed as fd
+
+    q, k, v = (fd.shard(x, order="zigzag") for x in (q, k, v))           # or made of tokens that were sharded so
+    o = fd.attention(q, k, v, mask="causal", how="ring", order="zigzag")
+"""
+
+from flashjit.distributed.places import positions, shard, unshard
+
+__all__ = ["positions", "shard", "unshard"]
