@@ -1,0 +1,126 @@
+"""A problem that ranks share, and the calls that it takes: which queries of one rank meet which keys of another, with which texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Mapping, NamedTuple
+
+from flashjit.distributed.places import Run, runs_of
+from flashjit.distributed.sights import Sight
+from flashjit.distributed.texts import HEADS, PLACES, Placed, banded, placed, reads
+
+
+class Pair(NamedTuple):
+    """Queries and keys of one call. `fused`: they are several runs; all is seen then, or all that is not behind the query."""
+
+    q: Run
+    k: Run
+    is_full: bool
+    fused: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Problem:
+    """What a call of attention() asks for, on tensors of the whole sequence. `lengths`: its queries and keys."""
+
+    mask: str | None
+    score: str | None
+    scale: float | None
+    top_left: bool
+    spec: str
+    lengths: tuple[int, int]
+    order: str
+    sight: Sight
+    scalars: Mapping[str, float]
+    travel: str | None = None
+    heads_begin: tuple[int, int] | None = None  # the first query head and KV head here, where a rank has some of them
+
+    @functools.cached_property
+    def score_has_places(self) -> bool:
+        return bool(reads(self.score) & PLACES)
+
+    @functools.cached_property
+    def reads_heads(self) -> bool:
+        return bool((reads(self.mask) | reads(self.score)) & HEADS)
+
+    @functools.lru_cache(1024)
+    def of_heads(self, q_head: int, kv_head: int) -> Problem:
+        """The same for a call that has heads from these on, counted from those that this one has."""
+        begin = self.heads_begin or (0, 0)
+        return dataclasses.replace(self, heads_begin=(begin[0] + q_head, begin[1] + kv_head))
+
+    @functools.lru_cache(65536)
+    def pairs(self, ranks: int, rank: int, source: int | None) -> list[Pair]:
+        """The calls for queries of `rank` over keys of `source`, or of all in the order of the sequence."""
+        own = rank == source and self.lengths[0] == self.lengths[1]
+        keys = (Run(0, 1, self.lengths[1], 0),) if source is None else runs_of(self.order, ranks, source, self.lengths[1])
+        return pairs_of(self.sight, self.score_has_places, runs_of(self.order, ranks, rank, self.lengths[0]), keys, own)
+
+    def needed(self, ranks: int, rank: int, source: int) -> slice:
+        """The keys in the share of `source` that `rank` reads; an empty slice where there are none."""
+        pairs = self.pairs(ranks, rank, source)
+        if not pairs:
+            return slice(0, 0)
+        return slice(min(pair.k.at for pair in pairs), max(pair.k.at + pair.k.size for pair in pairs))
+
+    def words(self, pair: Pair) -> Placed:
+        """The texts of a call, which reads its queries and keys from 0 on."""
+        h, hk = self.heads_begin if self.heads_begin and self.reads_heads else (None, None)
+        in_own_places = pair.is_full or self.sight.whole and (pair.fused or pair.q.step == pair.k.step)
+        if self.score_has_places or not in_own_places:
+            return placed(None if pair.is_full else self.mask, self.score, pair.q, pair.k, self.lengths, self.top_left, h, hk)
+        of_score = placed(None, self.score, pair.q, pair.k, self.lengths, self.top_left, h, hk) if h is not None else Placed(None, self.score, {})
+        of_mask = Placed(None if pair.is_full else "causal_top_left", None, {}) if pair.is_full or pair.fused else _in_own_places(self.sight, pair)
+        return Placed(of_mask.mask, of_score.score, {**of_mask.scalars, **of_score.scalars})
+
+
+def _in_own_places(sight: Sight, pair: Pair) -> Placed:
+    """A band, whose text says by how many tokens of the call a key may be away from its query."""
+    q, k = pair.q, pair.k
+    band, away = sight.band(), q.begin - k.begin
+    low, high = -((-band.low - away) // q.step), (band.high + away) // q.step
+    bounded_below, bounded_above = low > -(q.size - 1), high < k.size - 1
+    if bounded_above:
+        # These have names, so that kernels of all ranks and of one process alone are the same.
+        for name, at in (("causal_top_left", 0), ("causal_bottom_right", k.size - q.size)):
+            if high == at and not bounded_below:
+                return Placed(name, None, {})
+    return banded(low if bounded_below else None, high if bounded_above else None)
+
+
+def pairs_of(sight: Sight, score_has_places: bool, q_runs: tuple[Run, ...], k_runs: tuple[Run, ...], own: bool) -> list[Pair]:
+    """`own`: both are the same tokens."""
+    band = sight.band()
+    if own and sight.whole and not score_has_places and len(q_runs) > 1 and band.high == 0 and band.low <= q_runs[0].begin - q_runs[-1].last:
+        whole = q_runs[0]._replace(size=sum(run.size for run in q_runs))  # a share has its tokens in the order of the sequence
+        return [Pair(whole, whole, False, True)]
+    found = []
+    for q in q_runs:
+        for k in k_runs:
+            seeing, seen = sight.cut(q, k)
+            if seeing.size and seen.size:
+                found.append(Pair(seeing, seen, sight.sees_all(seeing, seen)))
+    return found if score_has_places else _fused(_fused(found, "q", "k"), "k", "q")
+
+
+def _fused(pairs: list[Pair], same: str, other: str) -> list[Pair]:
+    """Full calls of the same queries, or keys, become one where the others are neighbours in their share."""
+    made: list[Pair] = []
+    waiting: dict[Any, int] = {}
+    for pair in pairs:
+        common: Run = getattr(pair, same)
+        next_to: Run = getattr(pair, other)
+        key = common.at, common.size, next_to.at
+        at = waiting.pop(key, None) if pair.is_full else None
+        if at is None:
+            at = len(made)
+            made.append(pair)
+        else:
+            before: Run = getattr(made[at], other)
+            both = before._replace(size=before.size + next_to.size)
+            made[at] = Pair(both, common, True, True) if other == "q" else Pair(common, both, True, True)
+        if pair.is_full:
+            whole: Run = getattr(made[at], other)
+            waiting[(common.at, common.size, whole.at + whole.size)] = at
+    return made
