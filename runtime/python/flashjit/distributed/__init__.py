@@ -7,6 +7,8 @@ Gloo's on processors. runtime/DISTRIBUTED.md says which way is for what.
     o = fd.attention(q, k, v, mask="causal", how="ring", order="zigzag")
 """
 
+from flashjit.distributed.call import attention
+from flashjit.distributed.exchange import ExchangeError
 from flashjit.distributed.places import positions, shard, unshard
 
-__all__ = ["positions", "shard", "unshard"]
+__all__ = ["ExchangeError", "attention", "positions", "shard", "unshard"]
