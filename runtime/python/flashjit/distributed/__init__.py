@@ -7,8 +7,11 @@ Gloo's on processors. runtime/DISTRIBUTED.md says which way is for what.
     o = fd.attention(q, k, v, mask="causal", how="ring", order="zigzag")
 """
 
+from flashjit.distributed.cache import decode
 from flashjit.distributed.call import attention
+from flashjit.distributed.context import context_parallel, context_parallel_unshard, set_rotate_method
 from flashjit.distributed.exchange import ExchangeError
 from flashjit.distributed.places import positions, shard, unshard
 
-__all__ = ["ExchangeError", "attention", "positions", "shard", "unshard"]
+__all__ = ["ExchangeError", "attention", "context_parallel", "context_parallel_unshard", "decode", "positions", "set_rotate_method", "shard",
+           "unshard"]
