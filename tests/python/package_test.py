@@ -77,7 +77,7 @@ def test_what_a_wheel_has():
     subprocess.run(["cmake", "--install", harness.ARGS.build, "--component", "programs", "--prefix", os.path.join(wheel, "flashjit")],
                    check=True, stdout=subprocess.PIPE)
     folders = {name for name in os.listdir(os.path.join(wheel, "flashjit")) if os.path.isdir(os.path.join(wheel, "flashjit", name))}
-    assert folders - {"__pycache__"} == {"bin", "lib", "libexec", "share"}, folders
+    assert folders - {"__pycache__"} == {"bin", "distributed", "lib", "libexec", "share"}, folders
     notices = os.path.join(wheel, "flashjit", "share", "doc", "flashjit", "notices")
     with open(os.path.join(notices, "components.cdx.json"), encoding="utf-8") as file:
         components = json.load(file)["components"]
