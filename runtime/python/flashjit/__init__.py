@@ -1,7 +1,8 @@
 """FlashJIT: attention kernels, generated for exactly your problem and your GPU or processor.
 
 `attention` computes it on tensors of PyTorch, NumPy, and whatever speaks DLPack. `Engine` and `Kernel` are below it. What is for
-PyTorch alone is in `flashjit.torch`: scaled_dot_product_attention, FlexAttention's functions, transformers.
+PyTorch alone is in `flashjit.torch`: scaled_dot_product_attention, FlexAttention's functions, transformers. `flashjit.distributed` is for
+sequences that lie on several GPUs or processes.
 """
 
 from flashjit.calls import attention
