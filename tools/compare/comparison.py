@@ -9,6 +9,7 @@ import torch
 from compare import report, rows
 from compare.clock import CpuClock, GpuClock, graphed, product_rate, race
 from compare.gradients import GradientProblem, GradientReference
+from compare.latents import LatentProblem, LatentReference
 from compare.problem import Problem, Reference
 from compare.sides import launches_of
 from flashjit import Engine, FlashJitError
@@ -18,10 +19,14 @@ LOST = "the GPU reports an error that ends this process; the rows after this one
 
 
 def problem_of(row, device, engine):
+    if row.table in rows.LATENT_TABLES:
+        return LatentProblem(row, device)
     return (GradientProblem if row.backward else Problem)(row, device, engine)
 
 
 def reference_of(problem, seed):
+    if problem.row.table in rows.LATENT_TABLES:
+        return LatentReference(problem, seed)
     return (GradientReference if problem.row.backward else Reference)(problem, seed)
 
 

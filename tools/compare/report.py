@@ -4,7 +4,7 @@ import json
 import math
 import statistics
 
-from compare import rows, sparse_rows
+from compare import latent_rows, rows, sparse_rows
 
 SHOWN = {"before": "before", "unshared": "unshared", "cudnn": "cuDNN", "fa2": "FA2", "flex": "Flex", "flashinfer": "FlashInfer",
          "fa4": "FA4", "cudnn_blocks": "cuDNN blocks", "flashinfer_blocks": "FlashInfer blocks", "flashmla": "FlashMLA", "efficient": "efficient", "products": "products", "torch": "PyTorch"}
@@ -60,6 +60,8 @@ def least_over(peer, results, count, dtype):
 
 def most_us(row):
     """How long a row of few queries may take, if that is known."""
+    if row.table in rows.LATENT_TABLES:
+        return latent_rows.limit_of(row)
     if row.table == "mla":
         return rows.MOST_MLA_US.get((row.b, row.s)) if row.page else None
     if row.table == "cache":
@@ -107,8 +109,8 @@ def peer_figures(results, wanted):
     for peer in PEERS:
         groups = {}
         for row, result in results.items():
-            if (row.table in ("forward", "backward", "cpu", "cpu_backward", "decode", "mla") and not row.numerics or peer == "before") and "over_" + peer in result:
-                groups.setdefault((row.threads, row.dtype, row.d in rows.USUAL_DIMS or row.table == "mla"), []).append(result["over_" + peer])
+            if (row.table in ("forward", "backward", "cpu", "cpu_backward", "decode", "mla", *rows.LATENT_TABLES) and not row.numerics or peer == "before") and "over_" + peer in result:
+                groups.setdefault((row.threads, row.dtype, row.d in rows.USUAL_DIMS or row.v_in_k), []).append(result["over_" + peer])
         for (threads, dtype, usual), values in groups.items():
             where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "") + ("" if usual else ", other head dims")
             least_mean, least = least_over(peer, results, len(values), dtype) if wanted or threads else (None, None)
@@ -243,7 +245,7 @@ def figures(results, products, tables, wanted):
     made = peer_figures(results, wanted) + product_figures(results, products, wanted)
     for of_table in (backward_figures, drawn_figures, drawn_cache_figures, decode_figures, cache_figures, mla_figures, prefix_figures, mixed_figures):
         made += of_table(results, wanted)
-    made += sparse_rows.figures_of(results, wanted, figure)
+    made += sparse_rows.figures_of(results, wanted, figure) + latent_rows.figures_of(results, wanted, figure)
     for table in tables:
         made += ratio_figures(results, table, wanted)
     return made + error_figures(results)

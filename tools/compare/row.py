@@ -34,6 +34,7 @@ class Row:
     block: int = 0        # tokens of a block, where lists say which are seen
     listed: int = 0       # blocks of each list
     documents: tuple = () # lengths, where a tensor has the numbers of documents
+    chosen: int = 0       # keys that each query has chosen
 
     @property
     def packed(self):
@@ -43,7 +44,7 @@ class Row:
     @property
     def v_in_k(self):
         """V is the first columns of K."""
-        return self.table == "mla"
+        return self.table in ("mla", "latents", "sparse_decode", "sparse_prefill")
 
     @property
     def backward(self):
@@ -52,7 +53,7 @@ class Row:
     @property
     def layout(self):
         in_pages = f"paged({self.page})" if self.page else ""
-        return "packed" if self.packed else f"packed/{in_pages}" if self.q_lens else in_pages or "bhsd"
+        return "packed" if self.packed or self.table == "sparse_prefill" else f"packed/{in_pages}" if self.q_lens else in_pages or "bhsd"
 
     @property
     def keys(self):
@@ -64,7 +65,7 @@ class Row:
         return self.spec_of("bwd" if self.backward else "fwd")
 
     def spec_of(self, operation):
-        queries = f" q_len={self.queries}" if self.queries else ""
+        queries = f" q_len={self.queries}" if self.queries and self.layout != "packed" else ""
         heads = str(self.heads) if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
         mask = {"full": "", "causal": ' mask="causal"', "window": f' mask="causal & window({WINDOW - 1}, 0)"',
                 "tree": ' mask="tree(ancestors)"', "blocks": "", "documents": ' mask="document(doc) & causal"'}[self.mask]
@@ -80,6 +81,7 @@ class Row:
         more += f" kv={self.kv}" if self.kv else ""
         more += f" append rope=half({self.d})" if self.append else ""
         more += f" blocks={self.block}" if self.block else ""
+        more += f" select=keys({self.chosen})" if self.chosen else ""
         return f"{operation} {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
 
     @property
@@ -108,15 +110,22 @@ class Row:
             return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
         of_score = 6.0 * self.d + 4.0 * d_v if self.backward else 2.0 * (self.d + d_v)
         if self.queries:
-            return of_score * self.heads * self.queries * sum(self.keys)
+            return of_score * self.heads * self.queries * self.read_keys
         visible = {"full": lambda n: n * n, "causal": lambda n: n * n / 2,
                    "window": lambda n: min(n, WINDOW) * (n - min(n, WINDOW) / 2), "blocks": lambda n: n * self.listed * self.block,
                    "documents": lambda n: sum(length ** 2 / 2 for length in self.documents)}[self.mask]
         return of_score * self.heads * sum(visible(n) for n in self.keys)
 
     @property
+    def read_keys(self):
+        """By a query of each sequence."""
+        return self.chosen * self.b if self.chosen else sum(self.keys)
+
+    @property
     def kv_bytes(self):
-        return (1 if self.v_in_k else 2) * (1 if self.kv else 2) * float(sum(self.keys)) * self.kv_heads * self.d
+        row_bytes = 656 if self.kv == "latent656" else (1 if self.kv else 2) * self.d
+        queries = self.queries if self.chosen else 1
+        return (1 if self.v_in_k else 2) * float(self.read_keys) * queries * self.kv_heads * row_bytes
 
     def shown(self):
         return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}

@@ -2,15 +2,16 @@
 import dataclasses
 import random
 
-from compare import sparse_rows
+from compare import latent_rows, sparse_rows
 from compare.row import SOFTCAP, WINDOW, Ratio, Row, Sum
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
 SPARSE_TABLES = ("sparse", "sparse_backward")
+LATENT_TABLES = ("latents", "sparse_decode", "sparse_prefill")
 DRAWN_TABLES = ("drawn", "drawn_backward", "drawn_cache")
-GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache", *SPARSE_TABLES, *DRAWN_TABLES)  # data takes minutes
-IN_GRAPHS = ("decode", "paged", "mla", "prefix", "mixed", "cache", "drawn", "drawn_cache")  # replayed from CUDA graphs, as servers do where launches are short
+GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache", *SPARSE_TABLES, *LATENT_TABLES, *DRAWN_TABLES)  # data takes minutes
+IN_GRAPHS = ("decode", "paged", "mla", "latents", "sparse_decode", "prefix", "mixed", "cache", "drawn", "drawn_cache")  # replayed from CUDA graphs, as servers do where launches are short
 
 # These say by how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19 [M64].
 BEST_PEER_OVER_CUDNN = {
@@ -315,6 +316,7 @@ def groups_of(table, seed, count):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
     alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "cpu_backward": cpu_backward_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows, "cache": narrow_cache_rows}.get(table, list)()
     alone += sparse_rows.block_rows(table) if table in SPARSE_TABLES else []
+    alone += latent_rows.rows_of_table(table) if table in LATENT_TABLES else []
     alone += drawn_rows(table, seed, count) if table in DRAWN_TABLES else []
     groups = {row: [row] for row in alone}  # a base that is one of them is there once
     for one in mixed_ratios() if table == "mixed" else ():

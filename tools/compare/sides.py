@@ -4,9 +4,9 @@ import importlib.util
 import torch
 import torch.nn.functional as F
 
-from compare import sparse
+from compare import latents as latent_sides, sparse
 from compare.gradients import backward_of
-from compare.rows import SOFTCAP, SPARSE_TABLES, WINDOW
+from compare.rows import LATENT_TABLES, SOFTCAP, SPARSE_TABLES, WINDOW
 
 
 def sdpa(problem, backend=None):
@@ -95,6 +95,8 @@ def launches_of(problem, with_flex, report):
     makers = {}
     if row.table in SPARSE_TABLES:
         makers = sparse.makers_of(problem, with_flex)
+    elif row.table in LATENT_TABLES:
+        makers = latent_sides.makers_of(problem)
     elif row.table == "cpu":
         makers["torch"] = lambda: sdpa(problem)
     elif row.table == "cpu_backward":
