@@ -59,21 +59,18 @@ struct RowFinder : QueriesProducerState {
   __device__ static bool is_inside(const Segment& s, int tile) {
     return tile <= s.last_tile && key_of_lane(tile) < s.end;
   }
-  __device__ void ask(const Segment& s, int tile) {
-    if constexpr (config.mask_has_holes) asked_tile = tile;
-    if (is_inside(s, tile)) asked = rows_of(s).number_of(key_of_lane(tile));
+  // What has to be read to find the lane's row of a tile.
+  __device__ u32 number_of_row(const Segment& s, int tile) const {
+    return is_inside(s, tile) ? rows_of(s).number_of(key_of_lane(tile)) : 0;
   }
-  __device__ int asked_tile_behind(int tile, int ahead) const {
-    return config.mask_has_holes ? asked_tile : tile + ahead;
-  }
-  // The row that was asked for, of the tile that is `ahead` of this one. There is none for a number that a query has chosen
+  // The row of this number, in a tile that is so far ahead of this one. There is none for a number that a query has chosen
   // and K has not.
-  __device__ void find(const Segment& s, int tile, int ahead) {
+  __device__ void find(const Segment& s, int found_tile, u32 number, int ahead) {
     const auto rows = rows_of(s);
-    const int found_tile = asked_tile_behind(tile, ahead), key = key_of_lane(found_tile);
+    const int key = key_of_lane(found_tile);
     bool is_there = is_inside(s, found_tile);
     if constexpr (kChosen) {
-      is_there = is_there && rows.has_number(asked);
+      is_there = is_there && rows.has_number(number);
       const u32 seen = __ballot_sync(0xffffffff, is_there) >> 16;
       if (gathering_lane() == 0)
         reinterpret_cast<u16*>(shared.seen(turn.count + static_cast<u32>(ahead)))[gathering_warp()] =
@@ -81,7 +78,7 @@ struct RowFinder : QueriesProducerState {
     }
     next = kNoRow;
     if (!is_there) return;
-    const auto* row = reinterpret_cast<const char*>(rows.numbered_row(asked, key));
+    const auto* row = reinterpret_cast<const char*>(rows.numbered_row(number, key));
     next = static_cast<u32>((row - static_cast<const char*>(params.k)) / kPieceBytes);
     if constexpr (kScalesKeys) next_scale = key_scale(params, params.scale_k, params.scale_k_stride, s.seq, key);
   }
@@ -94,22 +91,29 @@ struct RowFinder : QueriesProducerState {
     for (int line = 0; line < kLines; ++line) prefetch_line(row + line * kLineBytes);
   }
 
+  // The rows of an item's first two tiles. Their numbers are on their way together.
   __device__ void find_first_rows(const Segment& s, int tile) {
-    ask(s, tile);
-    find(s, tile, 0);
+    const int second_tile = visible_tile(params, s, tile + 1);
+    const u32 first = number_of_row(s, tile), second = number_of_row(s, second_tile);
+    find(s, tile, first, 0);
     call_rows();
     now = next, scale = next_scale;
-    ask(s, visible_tile(params, s, tile + 1));
-    find(s, tile, 1);
+    find(s, second_tile, second, 1);
     call_rows();
-    ask(s, visible_tile(params, s, asked_tile_behind(tile, 1) + 1));
+    ask(s, second_tile + 1);
   }
   // Memory is called for rows that are found, from there to L2.
   __device__ void find_next_rows(const Segment& s, int tile) {
     now = next, scale = next_scale;
-    find(s, tile, 2);
+    const int found_tile = config.mask_has_holes ? asked_tile : tile + 2;
+    find(s, found_tile, asked, 2);
     call_rows();
-    ask(s, visible_tile(params, s, asked_tile_behind(tile, 2) + 1));
+    ask(s, found_tile + 1);
+  }
+  __device__ void ask(const Segment& s, int behind) {
+    const int tile = visible_tile(params, s, behind);
+    if constexpr (config.mask_has_holes) asked_tile = tile;
+    asked = number_of_row(s, tile);
   }
   // The begin of a row of the warp's.
   __device__ const uint4* begin_of(int row) const {
