@@ -210,7 +210,7 @@ def unlike(rank, ranks):
         refused(fd.call.InvalidError, [says, "on rank"], fd.attention, *tensors, **words)
     q, k, v = shares(8)
     for says, words in (("none of", {"how": "rings"}), ("two dimensions", {"how": "mesh"}), ("spec: dropout", {"spec": "dropout=0.5"}),
-                        ("order", {"order": "spiral"}), ("packed", {"layout": "packed"}), ("k_lens", {"k_lens": torch.ones(1)}), ("sink", {"sink": torch.ones(3)}), ("align", {"align": "middle"}),
+                        ("order", {"order": "spiral"}), ("packed", {"layout": "packed"}), ("k_lens", {"k_lens": torch.ones(1)}), ("sink", {"sink": torch.ones(3)}), ("align", {"align": "middle"}), ("spec: 3", {"spec": 3}),
                         ("lse", {"lse": "log2"}),
                         ("cannot be divided among 3", {"how": "ulysses"}), ("nobody", {"nobody": 3}), ("documents", {"documents": [0, 99]}),
                         ("lists of blocks", {"blocks": 64}), ("q_begin", {"q_begin": 3}), ("check", {"check": "sometimes"}), ("unknown name `casual`", {"mask": "casual"})):

@@ -245,8 +245,8 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
                                "offsets")
     q, k, v = _checked(q, k, v, layout)
     _check_params(params, q.shape[2])
-    _check_spec(spec, travel)
     calls.words_of(mask, score, flag("lse", lse), layout, scale, align, spec)
+    _check_spec(spec, travel)
     lengths = q.shape[1] * groups.size, k.shape[1] * groups.size
     given, scalars = calls.split({name: value for name, value in params.items() if value is not None})
     begins = None
