@@ -59,7 +59,7 @@ struct RowFinder : QueriesProducerState {
   __device__ static bool is_inside(const Segment& s, int tile) {
     return tile <= s.last_tile && key_of_lane(tile) < s.end;
   }
-  // What has to be read to find the lane's row of a tile.
+  // A lane reads this number some time before it needs its row of a tile.
   __device__ u32 number_of_row(const Segment& s, int tile) const {
     return is_inside(s, tile) ? rows_of(s).number_of(key_of_lane(tile)) : 0;
   }
