@@ -9,53 +9,59 @@
 namespace flashjit {
 
 // A warp has eight rows at a time: four lanes have neighbouring pieces of each. A thread holds two parts of a tile, which are
-// both halves of the columns of such rows, or a half of two such rows.
+// both halves of V for such rows, or a half of V for two times as many.
 constexpr int kStepRows = 8, kSteps = kRowsOfWarp / kStepRows, kHeldParts = 2;
 static_assert(kSteps <= 2 && kMlaConsumers == 2);
 
-// Panels of a half that have 8 bits in memory, and those that are wide already, which are the last.
-constexpr int narrow_panels_of(int half) { return half == 0 ? kHalfPanels : kRow.narrow_panels - kHalfPanels; }
-constexpr int kMostNarrowPanels = narrow_panels_of(1) > kHalfPanels ? narrow_panels_of(1) : kHalfPanels;
-constexpr int kWidePieces = 2 * kRow.wide_panels;
-static_assert(kRow.wide_panels <= 1);
+// The panel behind V may have 16 bits in memory already. Where registers are short its pieces come when others have gone.
+constexpr bool kTailIsWide = kRow.wide_panels > 0;
+constexpr int kTailPieces = kTailIsWide ? 2 : 1;
+static_assert(kPanels == 2 * kHalfPanels + 1 && kRow.narrow_panels + kRow.wide_panels == kPanels);
 
 // Scales are those of all keys, of each key, or of columns of a key.
 constexpr bool kScalesColumns = has_latent_rows(config);
-constexpr int kScalesOfHalf = kScalesColumns ? kHalfPanels / kRow.panels_of_scale : 1;
-static_assert(!kScalesColumns || kScalesOfHalf == 2);
+static_assert(!kScalesColumns || kHalfPanels == 2 * kRow.panels_of_scale);
 
 struct GathererState : RowFinder {
   struct Part {
-    uint4 narrow[kMostNarrowPanels];
-    uint4 wide[kWidePieces > 0 ? kWidePieces : 1];
+    uint4 pieces[kHalfPanels];
     float2 scales;
   };
   Part held[kHeldParts] = {};
+  uint4 tails[kSteps][kTailPieces] = {};
   __device__ static int place_of(int half, int step) { return kSteps == 1 ? half : step; }
 
   __device__ static int row_of_lane() { return gathering_lane() / kQuad; }
+  __device__ static int piece_of_lane() { return gathering_lane() % kQuad; }
 
   __device__ void fetch(int half, int step) {
     Part& to = held[place_of(half, step)];
-    const int row_of_warp = step * kStepRows + row_of_lane(), piece = gathering_lane() % kQuad;
-    const uint4* row = begin_of(row_of_warp);
+    const uint4* row = begin_of(step * kStepRows + row_of_lane());
 #pragma unroll
-    for (int j = 0; j < narrow_panels_of(half); ++j)
-      to.narrow[j] = load_early(row + (half * kHalfPanels + j) * kQuad + piece);
-#pragma unroll
-    for (int i = 0; i < (half == 1 ? kWidePieces : 0); ++i)
-      to.wide[i] = load_early(row + kRow.wide_at + kWidePieces * piece + i);
+    for (int j = 0; j < kHalfPanels; ++j)
+      to.pieces[j] = load_early(row + (half * kHalfPanels + j) * kQuad + piece_of_lane());
     if constexpr (kScalesColumns) to.scales = __ldg(reinterpret_cast<const float2*>(row + kRow.scales_at) + half);
-    if constexpr (kScalesKeys) to.scales.x = __shfl_sync(0xffffffff, scale, row_of_warp);
   }
-  __device__ void fetch_rows() {
-#pragma unroll
-    for (int part = 0; part < kHeldParts; ++part) fetch(part / kSteps, part % kSteps);
-  }
-  // Where a thread holds no more than one half.
   __device__ void fetch_half(int half) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) fetch(half, step);
+  }
+  __device__ void fetch_tails() {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const uint4* row = begin_of(step * kStepRows + row_of_lane());
+      const uint4* pieces =
+          row + (kTailIsWide ? kRow.wide_at : 2 * kHalfPanels * kQuad) + kTailPieces * piece_of_lane();
+#pragma unroll
+      for (int i = 0; i < kTailPieces; ++i) tails[step][i] = load_early(pieces + i);
+    }
+  }
+  __device__ void fetch_rows() {
+    fetch_half(0);
+    if constexpr (kSteps == 1) {
+      fetch_half(1);
+      fetch_tails();
+    }
   }
 
   // Before the first tile of an item: where its rows are, and then these.
@@ -75,28 +81,53 @@ struct GathererState : RowFinder {
     };
     return {scaled(first.low), scaled(first.high), scaled(second.low), scaled(second.high)};
   }
-  // Leaves a half of the warp's rows where products find it.
-  __device__ void gather(int half) const {
+  __device__ static void store_widened(u32 to, const uint4& bytes, float scale) {
+    store_shared(to, widen(bytes.x, bytes.y, scale));
+    store_shared(to ^ kChunkBytes, widen(bytes.z, bytes.w, scale));
+  }
+
+  // Leaves a half of the warp's rows where products find it. The panel behind V goes with its last half.
+  __device__ void gather(int half) {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) store(half, step);
+    if (half == 0) return;
+    if constexpr (kSteps > 1) fetch_tails();
+    store_tails();
   }
+  // Where pieces of a row of the tile lie in the first panel, and the row's scale.
+  __device__ u32 first_chunk(int panel, int step) const {
+    const int row = row_of_lane();
+    return shared.k(turn.stage()) + panel * kPanelBytes + (own_row() + step * kStepRows + row) * kPanelWidth +
+           (2 * piece_of_lane() ^ row) * kChunkBytes;
+  }
+  __device__ float scale_of_key(int step) const {
+    return kScalesKeys ? __shfl_sync(0xffffffff, scale, step * kStepRows + row_of_lane()) : scale;
+  }
+  // There are never so many tiles, but ptxas does not know: without a branch it widens all panels at once, which there are
+  // no registers for.
+  __device__ bool is_over(int piece) const { return turn.count == ~static_cast<u32>(piece); }
   __device__ void store(int half, int step) const {
     const Part& from = held[place_of(half, step)];
-    const int row = row_of_lane(), piece = gathering_lane() % kQuad;
-    const u32 chunk = (2 * piece ^ row) * kChunkBytes;
-    const u32 first = shared.v(turn.stage(), half) + (own_row() + step * kStepRows + row) * kPanelWidth + chunk;
+    const u32 first = first_chunk(half * kHalfPanels, step);
+    const float of_key = scale_of_key(step);
 #pragma unroll
-    for (int j = 0; j < narrow_panels_of(half); ++j) {
-      const float of_columns = j / kRow.panels_of_scale % 2 == 0 ? from.scales.x : from.scales.y;
-      const float of_piece = kScalesColumns ? of_columns : kScalesKeys ? from.scales.x : scale;
-      const uint4& bytes = from.narrow[j];
-      const u32 to = first + j * kPanelBytes;
-      store_shared(to, widen(bytes.x, bytes.y, of_piece));
-      store_shared(to ^ kChunkBytes, widen(bytes.z, bytes.w, of_piece));
+    for (int j = 0; j < kHalfPanels; ++j) {
+      const float of_columns = j < kRow.panels_of_scale ? from.scales.x : from.scales.y;
+      store_widened(first + j * kPanelBytes, from.pieces[j], kScalesColumns ? of_columns : of_key);
+      if (is_over(step * kHalfPanels + j)) return;
     }
+  }
+  __device__ void store_tails() const {
 #pragma unroll
-    for (int i = 0; i < (half == 1 ? kWidePieces : 0); ++i)
-      store_shared((first + narrow_panels_of(half) * kPanelBytes) ^ i * kChunkBytes, from.wide[i]);
+    for (int step = 0; step < kSteps; ++step) {
+      const u32 to = first_chunk(2 * kHalfPanels, step);
+      if constexpr (kTailIsWide) {
+        store_shared(to, tails[step][0]);
+        store_shared(to ^ kChunkBytes, tails[step][kTailPieces - 1]);
+      } else {
+        store_widened(to, tails[step][0], scale_of_key(step));
+      }
+    }
   }
 
   // This warp has left its rows of a half. The other block of a cluster gets them from here, a panel by each lane that has
