@@ -88,11 +88,10 @@ struct GathererState : RowFinder {
 
   // Leaves a half of the warp's rows where products find it. The panel behind V goes with its last half.
   __device__ void gather(int half) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) store(half, step);
-    if (half == 0) return;
-    if constexpr (kSteps > 1) fetch_tails();
-    store_tails();
+    store(half, 0);
+    if (half == 1 && kSteps > 1) fetch_tails();
+    if constexpr (kSteps > 1) store(half, 1);
+    if (half == 1) store_tails();
   }
   // Where pieces of a row of the tile lie in the first panel, and the row's scale.
   __device__ u32 first_chunk(int panel, int step) const {
