@@ -7,11 +7,13 @@
 #include <cstring>
 #include <numeric>
 
+#include "runtime/store/key.h"
+
 namespace flashjit {
 namespace {
 
 constexpr std::string_view kMagic = "FJBUNDLE";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kWhole = 1, kShards = 2;  // versions
 // Twelve cubins became 3.40 times smaller with level 3, 3.75 times with 9 and 4.02 times with 19, in 0.3, 1 and 18 ms
 // each.
 constexpr int kLevel = 9;
@@ -78,8 +80,16 @@ Bytes encode_index(const BundleIndex& index) {
     put(bytes, item.packed_bytes, 8);
     bytes.insert(bytes.end(), item.checksum.begin(), item.checksum.end());
   }
+  if (!index.shards) return bytes;
+  put(bytes, index.shards->whole);
+  put(bytes, index.shards->kernels, 4);
+  put(bytes, index.shards->count, 4);
+  put(bytes, index.shards->numbers.size(), 4);
+  for (const std::uint32_t number : index.shards->numbers) put(bytes, number, 4);
   return bytes;
 }
+
+std::uint32_t version_of(const BundleIndex& index) { return index.shards ? kShards : kWhole; }
 
 BundleItem read_item(Reader& reader) {
   BundleItem item;
@@ -95,7 +105,36 @@ BundleItem read_item(Reader& reader) {
   return item;
 }
 
+BundleShards read_shards(Reader& reader) {
+  BundleShards shards{.whole = reader.text()};
+  shards.kernels = static_cast<std::uint32_t>(reader.number(4));
+  shards.count = static_cast<std::uint32_t>(reader.number(4));
+  for (std::uint64_t left = reader.number(4); left > 0 && !reader.failed(); --left)
+    shards.numbers.push_back(static_cast<std::uint32_t>(reader.number(4)));
+  return shards;
+}
+
+bool are_numbered(const BundleShards& shards) {
+  std::uint32_t last = 0;
+  for (const std::uint32_t number : shards.numbers) {
+    if (number <= last || number > shards.count) return false;
+    last = number;
+  }
+  return !shards.numbers.empty();
+}
+
 }  // namespace
+
+std::string whole_of(std::vector<BundleKey> keys) {
+  std::ranges::sort(keys);
+  KeyBuilder whole;
+  for (const BundleKey& key : keys) {
+    whole.field("target", key.target);
+    whole.field("spec", key.spec);
+    whole.field("pins", key.pins);
+  }
+  return whole.finish().digest;
+}
 
 PackedCode pack(std::span<const std::uint8_t> code) {
   PackedCode packed{.code_bytes = code.size(), .frame = Bytes(ZSTD_compressBound(code.size()))};
@@ -120,7 +159,7 @@ Bytes encode_bundle(BundleIndex index, std::vector<PackedCode> frames) {
   std::vector<std::size_t> order(index.items.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::sort(order, {}, [&](std::size_t i) -> const BundleKey& { return index.items[i].key; });
-  BundleIndex sorted{.templates = std::move(index.templates)};
+  BundleIndex sorted{.templates = std::move(index.templates), .items = {}, .shards = std::move(index.shards)};
   std::uint64_t code = 0;
   for (const std::size_t i : order) {
     BundleItem& item = sorted.items.emplace_back(std::move(index.items[i]));
@@ -131,7 +170,7 @@ Bytes encode_bundle(BundleIndex index, std::vector<PackedCode> frames) {
   }
   const Bytes encoded = encode_index(sorted);
   Bytes bytes(kMagic.begin(), kMagic.end());
-  put(bytes, kVersion, 4);
+  put(bytes, version_of(sorted), 4);
   put(bytes, 0, 4);
   put(bytes, kBundleHeaderBytes + encoded.size() + kBundleChecksumBytes + code, 8);
   put(bytes, encoded.size(), 8);
@@ -150,10 +189,10 @@ Result<std::uint64_t> bundle_head_bytes(std::span<const std::uint8_t> header, st
   Reader reader(header.subspan(kMagic.size()));
   const std::uint64_t version = reader.number(4), zero = reader.number(4), stated_bytes = reader.number(8),
                       index_bytes = reader.number(8);
-  if (version != kVersion) {
-    return unsupported(
-        fmt::format("the bundle has format {}, and this build reads format {}; build it with this version of flashjit",
-                    version, kVersion));
+  if (version != kWhole && version != kShards) {
+    return unsupported(fmt::format(
+        "the bundle has format {}, and this build reads formats {} and {}; build it with this version of flashjit",
+        version, kWhole, kShards));
   }
   if (zero != 0) return damaged("a reserved field is not zero");
   if (stated_bytes != file_bytes)
@@ -173,7 +212,7 @@ Result<BundleIndex> decode_index(std::span<const std::uint8_t> head, std::uint64
     return damaged("the checksum of its index does not match");
   const auto encoded = covered.subspan(kBundleHeaderBytes);
   Reader reader(encoded);
-  BundleIndex index{.templates = reader.text()};
+  BundleIndex index{.templates = reader.text(), .items = {}};
   std::uint64_t offset = head_bytes;
   for (std::uint64_t left = reader.number(4); left > 0 && !reader.failed(); --left) {
     BundleItem item = read_item(reader);
@@ -184,6 +223,8 @@ Result<BundleIndex> decode_index(std::span<const std::uint8_t> head, std::uint64
     offset += item.packed_bytes;
     index.items.push_back(std::move(item));
   }
+  if (head[kMagic.size()] == kShards) index.shards = read_shards(reader);
+  if (index.shards && !are_numbered(*index.shards)) return damaged("its shards are not numbered from 1 to their count");
   // Facts twice or in another order: not as encode_bundle() wrote it.
   if (reader.failed() || !reader.done() || encode_index(index) != Bytes(encoded.begin(), encoded.end()))
     return damaged("its index cannot be read");

@@ -4,10 +4,12 @@
 // Numbers are little-endian, texts have their length before them. The index says of every kernel what it answers, what
 // is known about it and where its code lies, with a SHA-256 of its own: the index is checked when a bundle is opened,
 // code when it is needed. The code, one zstd frame per kernel, fills the rest of the file in the order of the index:
-// nothing overlaps, and no byte belongs to nobody.
+// nothing overlaps, and no byte belongs to nobody. A bundle that has shards alone has version 2, in which the index ends
+// with what it says of them; version 1 is whole.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,10 +36,23 @@ struct BundleItem {
   Sha256::Digest checksum = {};  // of the frame
 };
 
+// Several machines may build the kernels of a manifest, each a shard of them, into a bundle of its own. Such a bundle says
+// what it is a part of.
+struct BundleShards {
+  std::string whole;                   // digest of the keys of all kernels, whichever shard they are in (whole_of)
+  std::uint32_t kernels = 0;           // how many these are
+  std::uint32_t count = 0;             // how many shards there are
+  std::vector<std::uint32_t> numbers;  // those that are in here: from 1 to `count`, rising
+};
+
 struct BundleIndex {
   std::string templates;          // digest of the kernel templates and parameter blocks that the code was made from
   std::vector<BundleItem> items;  // by key, each once
+  std::optional<BundleShards> shards = {};  // none: the bundle is whole
 };
+
+// The digest of keys, in whatever order they come.
+std::string whole_of(std::vector<BundleKey> keys);
 
 struct PackedCode {
   std::uint64_t code_bytes = 0;
