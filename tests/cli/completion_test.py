@@ -133,7 +133,7 @@ def test_the_manual_page_has_all_that_help_names():
     page = sections(flashjit("man").out)
     for path, (names, options) in commands().items():
         text = page["flashjit " + " ".join(path) if path else "OPTIONS"]
-        tags = [re.findall(r"(?<!\S)--?[a-z][^\s,]*", tag.split(" Excludes")[0]) for tag in re.findall(r"^\.TP\n(-.*)$", text, re.M)]
+        tags = [re.findall(r"(?<!\S)--?[a-z][^\s,]*", re.split(" Excludes| Needs", tag)[0]) for tag in re.findall(r"^\.TP\n(-.*)$", text, re.M)]
         assert [name for tag in tags for name in tag] == options, (path, tags, options)
         if not names:
             assert "flashjit " + " ".join(path) + " [OPTIONS]" in page["SYNOPSIS"], path

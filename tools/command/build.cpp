@@ -3,7 +3,6 @@
 #include <atomic>
 #include <memory>
 #include <optional>
-#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -12,6 +11,8 @@
 #include "runtime/engine/environment.h"
 #include "runtime/launch/thread_pool.h"
 #include "tools/command/commands.h"
+#include "tools/fleet/shard.h"
+#include "tools/fleet/wanted.h"
 #include "tools/support/files.h"
 #include "tools/support/output.h"
 #include "tools/support/progress.h"
@@ -21,49 +22,24 @@ namespace {
 
 struct BuildArgs {
   std::string manifest, out;
+  std::optional<std::string> shard;
   std::vector<std::string> archs;
   int jobs = 0;
   bool no_cache = false, json = false;
 };
 
-// One kernel of the bundle.
+// A kernel of the bundle, and what its compile gave.
 struct BuildJob {
-  BundleKey key;                   // as written while `error` says that it cannot be read
-  std::string place;               // "manifest:3"
-  std::optional<Request> request;  // none: `error` says why
-  std::optional<Error> error;
+  WantedKernel kernel;
   Facts facts;
   BundleItem item;
   PackedCode code;
 };
 
-// Each kernel once, however often the manifest asks for it.
-std::vector<BuildJob> jobs_of(const BuildArgs& args, const std::vector<ManifestLine>& lines) {
-  std::vector<BuildJob> jobs;
-  std::set<BundleKey> known;
-  for (const ManifestLine& line : lines) {
-    for (const std::string& arch : line.archs.empty() ? args.archs : line.archs) {
-      const std::string place = fmt::format("{}:{}", args.manifest, line.number);
-      auto request = Request::parse(line.spec, arch, line.schedule);
-      auto kernels = request ? kernels_of(*request) : Result<std::vector<Request>>(request.error());
-      if (!kernels) {
-        const BundleKey key = {arch, line.spec, line.schedule};
-        if (known.insert(key).second) jobs.push_back({.key = key, .place = place, .error = kernels.error()});
-        continue;
-      }
-      for (Request& kernel : *kernels) {
-        const BundleKey key = bundle_key(kernel);
-        if (known.insert(key).second) jobs.push_back({.key = key, .place = place, .request = std::move(kernel)});
-      }
-    }
-  }
-  return jobs;
-}
-
 Result<void> build(const CompileOptions& options, const std::string& compiler, BuildJob& job) {
-  FLASHJIT_ASSIGN(compiled, compile_spec(*job.request, options));
+  FLASHJIT_ASSIGN(compiled, compile_spec(*job.kernel.request, options));
   job.facts = compiled.facts;
-  job.item = bundle_item(job.key, compiled, compiler);
+  job.item = bundle_item(job.kernel.key, compiled, compiler);
   job.code = pack(compiled.binary->payload);
   return {};
 }
@@ -75,8 +51,9 @@ void build_all(const BuildArgs& args, const CompileOptions& options, const std::
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t i = next++; i < jobs.size(); i = next++) {
-      if (!jobs[i].error) {
-        if (const auto done = build(options, compiler, jobs[i]); !done) jobs[i].error = done.error();
+      std::optional<Error>& error = jobs[i].kernel.error;
+      if (!error) {
+        if (const auto done = build(options, compiler, jobs[i]); !done) error = done.error();
       }
       progress.advance();
     }
@@ -87,21 +64,30 @@ void build_all(const BuildArgs& args, const CompileOptions& options, const std::
 }
 
 void report(BuildJob& job, Output& output) {
-  Json line = result_line(job.key.spec, job.key.target, job.error ? job.key.pins : job.facts.schedule);
-  if (job.error) {
-    job.error->message = fmt::format("{}: {}", job.place, job.error->message);
-    return output.failure(std::move(line), *job.error);
+  auto& [key, place, request, error] = job.kernel;
+  Json line = result_line(key.spec, key.target, error ? key.pins : job.facts.schedule);
+  if (error) {
+    error->message = fmt::format("{}: {}", place, error->message);
+    return output.failure(std::move(line), *error);
   }
-  line["pins"] = job.key.pins;
+  line["pins"] = key.pins;
   add_facts(line, job.facts);
-  output.result(line, fmt::format("{:8} {}\n         {} in {:.0f} ms, {} of code, schedule {}\n", job.key.target,
-                                  print(ManifestLine{.spec = job.key.spec, .schedule = job.key.pins}), job.facts.source,
+  output.result(line, fmt::format("{:8} {}\n         {} in {:.0f} ms, {} of code, schedule {}\n", key.target,
+                                  print(ManifestLine{.spec = key.spec, .schedule = key.pins}), job.facts.source,
                                   job.facts.compile_ms, bytes_text(static_cast<double>(job.facts.cubin_bytes)),
                                   job.facts.schedule));
 }
 
-Result<void> finish(const BuildArgs& args, std::vector<BuildJob>& jobs, Output& output) {
-  BundleIndex index{.templates = templates_digest()};
+std::string kernels_text(const BuildArgs& args, const std::optional<BundleShards>& shards, std::size_t kernels) {
+  if (!shards) return fmt::format("{} kernels", kernels);
+  if (kernels > 0) return fmt::format("shard {}, {} of {} kernels", *args.shard, kernels, shards->kernels);
+  return fmt::format("no kernels: shard {} is empty, and the {} of {} are in others", *args.shard, shards->kernels,
+                     args.manifest);
+}
+
+Result<void> finish(const BuildArgs& args, std::vector<BuildJob>& jobs, std::optional<BundleShards> shards,
+                    Output& output) {
+  BundleIndex index{.templates = templates_digest(), .items = {}, .shards = shards};
   std::vector<PackedCode> codes;
   std::uint64_t code_bytes = 0;
   for (BuildJob& job : jobs) {
@@ -116,10 +102,19 @@ Result<void> finish(const BuildArgs& args, std::vector<BuildJob>& jobs, Output& 
   line["kernels"] = jobs.size();
   line["bytes"] = bytes.size();
   line["code_bytes"] = code_bytes;
+  line["shard"] = shards ? Json(*args.shard) : Json();
+  line["manifest_kernels"] = shards ? shards->kernels : jobs.size();
   output.result(
-      line, fmt::format("{}: {} kernels, {} ({} of code)\n", args.out, jobs.size(),
+      line, fmt::format("{}: {}, {} ({} of code)\n", args.out, kernels_text(args, shards, jobs.size()),
                         bytes_text(static_cast<double>(bytes.size())), bytes_text(static_cast<double>(code_bytes))));
   return {};
+}
+
+// Leaves what this run builds: all kernels of the manifest, or those of its shard.
+Result<std::optional<BundleShards>> leave_shard(const BuildArgs& args, std::vector<WantedKernel>& wanted) {
+  if (!args.shard) return std::optional<BundleShards>();
+  FLASHJIT_ASSIGN(shard, parse_shard(*args.shard));
+  return std::optional(take_shard(shard, wanted));
 }
 
 Result<void> run_build(const BuildArgs& args, Output& output) {
@@ -135,17 +130,22 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   }
   if (lines.empty()) return invalid(fmt::format("{}: no specs; write one per line", args.manifest));
   if (!settings.jit) return invalid("FLASHJIT_JIT=off: building compiles; unset it");
+  std::vector<WantedKernel> wanted = wanted_kernels(args.manifest, lines, args.archs);
+  const std::size_t all = wanted.size();
+  FLASHJIT_ASSIGN(shards, leave_shard(args, wanted));
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc));
   FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
   KernelStore store({.directory = settings.cache_dir, .disk = !args.no_cache, .trusted = std::move(trusted)});
-  std::vector<BuildJob> jobs = jobs_of(args, lines);
+  std::vector<BuildJob> jobs;
+  for (WantedKernel& kernel : wanted)
+    jobs.push_back({.kernel = std::move(kernel), .facts = {}, .item = {}, .code = {}});
   build_all(args, {.settings = settings, .store = &store}, nvrtc->identity(), jobs);
   for (BuildJob& job : jobs) report(job, output);
   for (const std::string& note : store.notes()) say_note(note);
-  const auto failed = std::ranges::count_if(jobs, [](const BuildJob& job) { return job.error.has_value(); });
-  if (failed == 0) return finish(args, jobs, output);
+  const auto failed = std::ranges::count_if(jobs, [](const BuildJob& job) { return job.kernel.error.has_value(); });
+  if (failed == 0) return finish(args, jobs, std::move(shards), output);
   return Error{ErrorKind::Invalid,
-               fmt::format("{} was not written: {} of {} kernels cannot be built", args.out, failed, jobs.size()),
+               fmt::format("{} was not written: {} of {} kernels cannot be built", args.out, failed, all),
                {}};
 }
 
@@ -169,6 +169,9 @@ void add_build(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->required();
   sub->add_option("-o,--out", args->out, "The bundle")->required()->type_name("FILE.fjb");
+  sub->add_option("--shard", args->shard,
+                  "Build one share of the kernels: 3/16 is the third of 16, numbered from 1; bundle merge joins them")
+      ->type_name("NUMBER/COUNT");
   sub->add_option("--jobs", args->jobs, "Compiles at a time (default: the cores)")->check(CLI::Range(1, 1024));
   sub->add_flag("--no-cache", args->no_cache, "Neither read nor write the kernel store");
   sub->add_flag("--json", args->json, "One JSON object per kernel, then one for the bundle");
@@ -177,6 +180,7 @@ void add_build(CLI::App& app, int& exit_code) {
       "\nExamples:\n"
       "  flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --record kernels.txt\n"
       "  flashjit build kernels.txt --arch sm_80,sm_90a -o kernels.fjb\n"
+      "  flashjit build kernels.txt --arch sm_80,sm_90a --shard 3/16 -o shard-3.fjb\n"
       "  FLASHJIT_JIT=off flashjit run 'fwd bf16 d=64 heads=8' --shape q=128 --bundle kernels.fjb");
   sub->callback([args, &exit_code] { exit_code = build_command(*args); });
 }

@@ -1,5 +1,4 @@
 // flashjit bundle: what is in bundles, is it sound, put several into one.
-#include <map>
 #include <memory>
 
 #include <fmt/format.h>
@@ -7,13 +6,14 @@
 #include "compiler/spec/text_form.h"
 #include "runtime/bundle/bundle.h"
 #include "tools/command/commands.h"
+#include "tools/fleet/bundle_merge.h"
+#include "tools/fleet/shard.h"
 #include "tools/support/output.h"
 
 namespace flashjit {
 namespace {
 
-struct BundleArgs {
-  std::vector<std::string> files;
+struct BundleArgs : MergeArgs {
   std::string out;
   bool json = false;
 };
@@ -32,8 +32,27 @@ Json line_of(const BundleItem& item) {
   return line;
 }
 
+// "shard 3 of 16, of 180 kernels"; nothing for a whole bundle.
+std::string shards_text(const std::optional<BundleShards>& shards) {
+  if (!shards) return "";
+  const std::vector<int> numbers(shards->numbers.begin(), shards->numbers.end());
+  return fmt::format("shard{} {} of {}, of {} kernels", numbers.size() == 1 ? "" : "s", numbers_text(numbers),
+                     shards->count, shards->kernels);
+}
+
+// Null for a whole bundle.
+Json shards_json(const std::optional<BundleShards>& shards) {
+  if (!shards) return Json();
+  return {
+      {"numbers", shards->numbers}, {"count", shards->count}, {"kernels", shards->kernels}, {"whole", shards->whole}};
+}
+
 Result<void> list(const std::string& path, Output& output) {
   FLASHJIT_ASSIGN(bundle, Bundle::open(path));
+  if (bundle->index().items.empty()) {
+    const std::optional<BundleShards>& shards = bundle->index().shards;
+    output.text(fmt::format("{}: no kernels{}\n", path, shards ? ": " + shards_text(shards) : ""));
+  }
   for (const BundleItem& item : bundle->index().items) {
     Json line = line_of(item);
     line["bundle"] = path;
@@ -64,49 +83,32 @@ Result<void> verify(const std::string& path, Output& output) {
   line["templates"] = bundle->index().templates;
   const bool usable = bundle->index().templates == templates_digest();
   line["usable"] = usable;
+  line["shards"] = shards_json(bundle->index().shards);
   line["checked"] = usable ? Json{"bytes", "cubin", "target", "source", "entries"} : Json{"bytes", "cubin", "target"};
-  output.result(
-      line, fmt::format("{}: {} kernels: their bytes are as written, and cubins for their targets{}\n", path, kernels,
-                        usable ? "; sources are those of this version, and all entries are there"
-                               : "; built by another version of FlashJIT, which this one does not use, so "
-                                 "sources and entries were not compared"));
+  output.result(line,
+                fmt::format("{}: {}{} kernels: their bytes are as written, and cubins for their targets{}\n", path,
+                            bundle->index().shards ? shards_text(bundle->index().shards) + ": " : "", kernels,
+                            usable ? "; sources are those of this version, and all entries are there"
+                                   : "; built by another version of FlashJIT, which this one does not use, so "
+                                     "sources and entries were not compared"));
   return {};
 }
 
-// A kernel that several bundles have is taken from the first that has it. Code is checked, but neither made anew nor
-// compressed again.
 Result<void> merge(const BundleArgs& args, Output& output) {
-  BundleIndex merged;
-  std::vector<PackedCode> codes;
-  std::map<BundleKey, std::string> from;
-  std::size_t twice = 0;
-  for (const std::string& path : args.files) {
-    FLASHJIT_ASSIGN(bundle, Bundle::open(path));
-    if (merged.templates.empty()) merged.templates = bundle->index().templates;
-    if (merged.templates != bundle->index().templates) {
-      return unsupported(fmt::format("{} and {} were built by different versions of FlashJIT; build one of them again",
-                                     args.files.front(), path));
-    }
-    for (const BundleItem& item : bundle->index().items) {
-      FLASHJIT_TRY(bundle->code(item));
-      if (!from.emplace(item.key, path).second) {
-        ++twice;
-        continue;
-      }
-      FLASHJIT_ASSIGN(frame, bundle->frame(item));
-      merged.items.push_back(item);
-      codes.push_back({item.code_bytes, std::move(frame)});
-    }
-  }
-  const auto bytes = encode_bundle(std::move(merged), std::move(codes));
-  FLASHJIT_TRY(write_bundle(args.out, bytes));
+  FLASHJIT_ASSIGN(merged, merge_bundles(args));
+  FLASHJIT_TRY(write_bundle(args.out, merged.bytes));
   Json line = result_line("", "", "");
   line["bundle"] = args.out;
-  line["kernels"] = from.size();
-  line["twice"] = twice;
-  line["bytes"] = bytes.size();
-  output.result(line, fmt::format("{}: {} kernels, {}{}\n", args.out, from.size(), size_text(bytes.size()),
-                                  twice ? fmt::format("; {} more are in several, the first was taken", twice) : ""));
+  line["kernels"] = merged.kernels;
+  line["twice"] = merged.twice;
+  line["differing"] = merged.differing;
+  line["shards"] = shards_json(merged.shards);
+  line["bytes"] = merged.bytes.size();
+  std::string text = fmt::format("{}: {} kernels, {}", args.out, merged.kernels, size_text(merged.bytes.size()));
+  if (merged.shards) text += "; " + shards_text(merged.shards);
+  if (merged.twice > 0) text += fmt::format("; {} more are in several, the first was taken", merged.twice);
+  if (merged.differing > 0) text += fmt::format(", though {} of them differ", merged.differing);
+  output.result(line, text + "\n");
   return {};
 }
 
@@ -128,6 +130,21 @@ int run_merge(const BundleArgs& args) {
   return output.exit_code();
 }
 
+void add_merge(CLI::App& action, BundleArgs& args) {
+  action.add_option("-o,--out", args.out, "The new one")->required()->type_name("FILE.fjb");
+  CLI::Option* manifest =
+      action.add_option("--manifest", args.manifest, "All kernels of this manifest must be there; '-': standard input")
+          ->type_name("FILE");
+  action.add_option("--arch", args.archs, "Targets of the manifest's lines that name none, as `build` was given")
+      ->type_name("TARGET")
+      ->delimiter(',')
+      ->needs(manifest);
+  action
+      .add_flag("--partial", args.partial,
+                "Shards may be missing: the result says which it has, and can be merged with the rest later")
+      ->excludes(manifest);
+}
+
 }  // namespace
 
 void add_bundle(CLI::App& app, int& exit_code) {
@@ -146,15 +163,17 @@ void add_bundle(CLI::App& app, int& exit_code) {
       {"verify", "Check every byte, and what else can be told without a GPU",
        [](const BundleArgs& args) { return run_each(args, verify); },
        "  flashjit bundle verify kernels.fjb\n  flashjit bundle verify kernels.fjb more.fjb --json"},
-      {"merge", "Put several into one; what more than one has is taken from the first", run_merge,
-       "  flashjit bundle merge kernels.fjb more.fjb -o all.fjb"},
+      {"merge", "Put several into one; what more than one has is taken from the first, and shards must all be there",
+       run_merge,
+       "  flashjit bundle merge kernels.fjb more.fjb -o all.fjb\n"
+       "  flashjit bundle merge shard-*.fjb -o all.fjb\n"
+       "  flashjit bundle merge shard-*.fjb --manifest kernels.txt --arch sm_80,sm_90a -o all.fjb"},
   };
   for (const Row& row : rows) {
     auto args = std::make_shared<BundleArgs>();
     CLI::App* action = sub->add_subcommand(row.name, row.about);
     action->add_option("bundle", args->files, "The bundles")->required()->type_name("FILE.fjb");
-    if (row.run == run_merge)
-      action->add_option("-o,--out", args->out, "The new one")->required()->type_name("FILE.fjb");
+    if (row.run == run_merge) add_merge(*action, *args);
     action->add_flag("--json", args->json, "JSON lines");
     action->footer(fmt::format("\nExamples:\n{}", row.examples));
     action->callback([args, &exit_code, row] { exit_code = row.run(*args); });
