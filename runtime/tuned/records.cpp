@@ -289,6 +289,7 @@ Result<RecordFile> read_records(const std::string& file) {
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+    if (line.starts_with(kShardLine)) found.shards.emplace_back(line);
     found.others += line.find_first_not_of(" \t\r") != line.npos && line.front() != '#' && !parse_tuned_record(line);
   }
   if (!found.records.empty() || found.others == 0) return found;
@@ -298,8 +299,10 @@ Result<RecordFile> read_records(const std::string& file) {
                   file, found.others));
 }
 
-Result<void> write_records(const std::string& file, const std::vector<TunedRecord>& records) {
+Result<void> write_records(const std::string& file, const std::vector<TunedRecord>& records,
+                           const std::vector<std::string>& shards) {
   std::string text = kHeader;
+  for (const std::string& shard : shards) text += shard + "\n";
   for (const TunedRecord& record : records) text += print(record) + "\n";
   return write_output(file, {text}, {.fresh = 0600, .lasting = true});
 }

@@ -79,11 +79,15 @@ std::vector<TunedRecord> built_in_records();
 struct RecordFile {
   std::vector<TunedRecord> records;
   int others = 0;  // lines that are neither a record nor a comment
+  // Comments that say of which shards of a tuning the records are: they begin with kShardLine.
+  std::vector<std::string> shards = {};
 };
+inline constexpr std::string_view kShardLine = "#shard=";
 // NotFound when there is none; Invalid when it has lines, and none of them is a record: it is something else.
 Result<RecordFile> read_records(const std::string& file);
 // As write_output; an error names file and reason.
-Result<void> write_records(const std::string& file, const std::vector<TunedRecord>& records);
+Result<void> write_records(const std::string& file, const std::vector<TunedRecord>& records,
+                           const std::vector<std::string>& shards = {});
 // Returns all records that a store path (see StorePath) has, and the built-in ones: own directory over layers over
 // built-in. A file that cannot be read or is not to be trusted counts as absent.
 std::vector<TunedRecord> stored_records(const std::string& store_path);

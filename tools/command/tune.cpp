@@ -1,9 +1,5 @@
 // flashjit tune: the fastest schedules for specs and shapes, measured, and remembered.
-#include <fcntl.h>
-#include <sys/file.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -19,7 +15,6 @@
 #include "runtime/store/key.h"
 #include "runtime/store/input_file.h"
 #include "runtime/store/output_file.h"
-#include "runtime/store/store.h"
 #include "runtime/launch/thread_pool.h"
 #include "autotune/reference/compare.h"
 #include "tools/command/commands.h"
@@ -28,7 +23,9 @@
 #include "tools/support/inputs.h"
 #include "tools/support/output.h"
 #include "tools/command/tune_journal.h"
+#include "tools/command/tune_records.h"
 #include "tools/command/tune_report.h"
+#include "tools/fleet/tune_shard.h"
 
 namespace flashjit {
 namespace {
@@ -41,9 +38,11 @@ struct TuneArgs {
   InputArgs inputs;
   std::vector<std::string> specs, shapes;
   std::vector<int> devices;
-  std::string sweep, budget, report, report_json, records, export_to, merge_from, command;
+  std::string sweep, budget, report, report_json, records, export_to, command;
+  std::vector<std::string> merge_from;
+  std::optional<std::string> shard;
   int jobs = 0;
-  bool exhaustive = false, check = false, unverified = false, json = false;
+  bool exhaustive = false, check = false, unverified = false, partial = false, json = false;
 };
 
 // This class shows what is being measured; threads that compile say it too.
@@ -185,61 +184,6 @@ Result<void> check_reference(const AttentionSpec& spec, const Facts& facts, Prob
       ErrorKind::Internal, fmt::format("the default kernel is outside the error rule: {}", compared.problem), {}};
 }
 
-// Where records go, and what is known already.
-class RecordPlace {
- public:
-  static Result<RecordPlace> open(const TuneArgs& args, const EnvironmentSettings& settings) {
-    RecordPlace place;
-    place.file_ = args.records;
-    place.store_ = settings.cache_dir;
-    if (!place.file_.empty()) {
-      const auto there = read_records(place.file_);  // it will be replaced: nobody's file of another kind
-      if (!there && there.error().kind != ErrorKind::NotFound) return there.error();
-      return place;
-    }
-    auto path = parse_store_path(place.store_);
-    if (place.store_.empty() || !path) {
-      return Error{
-          ErrorKind::NotFound, fmt::format("no place for records: {} or give --records FILE", kNoDirectory), {}};
-    }
-    FLASHJIT_TRY(StoreDirectory::open(path->own));  // creates it, and says now what would go wrong after the work
-    place.folder_ = path->own + "/v1/";
-    return place;
-  }
-
-  std::string journal(const std::string& digest) const {
-    return file_.empty() ? fmt::format("{}tune-{}.journal", folder_, digest)
-                         : fmt::format("{}.{}.journal", file_, digest);
-  }
-  std::vector<TunedRecord> known() const {
-    if (file_.empty()) return stored_records(store_);
-    auto records = read_records(file_);
-    return records ? std::move(records->records) : std::vector<TunedRecord>();
-  }
-  // Two tunings on one device would measure each other. Held until the handle goes; nothing where there is no store, or
-  // no locks.
-  Result<FileHandle> hold(const Session& session) const {
-    if (!file_.empty()) return FileHandle();
-    KeyBuilder key;
-    key.field("tuning on", session.uuid());
-    const std::string file = fmt::format("{}tune-{}.lock", folder_, key.finish().digest.substr(0, 16));
-    FileHandle handle(::open(file.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!handle || ::flock(handle.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return handle;
-    return Error{
-        ErrorKind::Io,
-        fmt::format("a tuning is already running on {}, and the two would measure each other; wait for it, or end it",
-                    session.machine().device),
-        {}};
-  }
-  Result<void> add(const TunedRecord& record) const {
-    if (file_.empty()) return store_records(store_, {record});
-    return write_records(file_, merge(known(), {record}));
-  }
-
- private:
-  std::string file_, store_, folder_;
-};
-
 // Earlier winners for the spec, of any shape and machine: measured beside the rest, and never taken over unmeasured.
 std::vector<Schedule> earlier_winners(const std::vector<TunedRecord>& records, const TuneJob& job,
                                       const std::string& target) {
@@ -277,12 +221,16 @@ class Run {
   Result<void> all() {
     FLASHJIT_ASSIGN(pins, parse_schedule(args_.inputs.schedule));
     FLASHJIT_ASSIGN(jobs, jobs_of(args_, pins));
+    if (args_.shard) {
+      FLASHJIT_ASSIGN(shard, parse_shard(*args_.shard));
+      shard_ = {.shard = shard, .whole = {}, .machine = {}, .version = {}};
+    }
     if (!args_.budget.empty()) {
       FLASHJIT_ASSIGN(seconds, parse_seconds(args_.budget));
       budget_ = seconds;
     }
     FLASHJIT_ASSIGN(settings, read_environment());
-    FLASHJIT_ASSIGN(place, RecordPlace::open(args_, settings));
+    FLASHJIT_ASSIGN(place, RecordPlace::open(args_.records, settings));
     FLASHJIT_ASSIGN(sessions, open_sessions(args_, settings));
     target = sessions.front()->target();
     std::vector<FileHandle> held;
@@ -291,6 +239,7 @@ class Run {
       held.push_back(std::move(lock));
     }
     const Machine& machine = sessions.front()->machine();
+    FLASHJIT_TRY(begin_shard(jobs, machine, place));
     FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine)), example_json()));
     if (journal.size() > 0)
       say(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size()));
@@ -315,6 +264,7 @@ class Run {
     progress_.clear();
     if (broken_) return *broken_;
     FLASHJIT_TRY(write_report(machine));
+    FLASHJIT_TRY(end_shard(place));
     journal.remove();  // last: what cannot be written where it was to go is there the next time
     if (!results_.empty()) output_.text(tuned_table(results_));
     return {};
@@ -324,6 +274,20 @@ class Run {
 
  private:
   static std::string key_of(const TuneJob& job) { return print(job.spec) + "\n" + print(job.shape); }
+
+  // Leaves the problems of the shard, where one was asked for. The file says from now on that it was begun.
+  Result<void> begin_shard(std::vector<TuneJob>& jobs, const Machine& machine, const RecordPlace& place) {
+    if (!shard_) return {};
+    shard_ = take_shard(shard_->shard, machine, jobs);
+    if (jobs.empty()) output_.text(empty_text(*shard_) + "\n");
+    return place.set_shards(with_shard(place.shards(), *shard_));
+  }
+  // A problem that failed may have a record yet: its shard is not done.
+  Result<void> end_shard(const RecordPlace& place) {
+    if (!shard_ || output_.exit_code() != static_cast<int>(Exit::Done)) return {};
+    shard_->ended = true;
+    return place.set_shards(with_shard(place.shards(), *shard_));
+  }
 
   TuneOptions options_for(std::size_t jobs, std::size_t sessions) {
     TuneOptions options;
@@ -368,7 +332,7 @@ class Run {
     const bool recorded = args_.inputs.schedule.empty() && outcome->decided();  // pins are not the best there is
     result["recorded"] = recorded;
     Result<void> kept;
-    if (recorded) kept = place.add(record_of(*outcome, session.machine(), today()));
+    if (recorded) kept = place.add({record_of(*outcome, session.machine(), today())});
     if (kept) kept = journal.add(key_of(job), result);
     if (!kept) {
       broken_ = kept.error();
@@ -395,24 +359,8 @@ class Run {
   std::vector<Json> results_;
   std::optional<Error> broken_;
   std::optional<double> budget_;  // seconds
+  std::optional<TuneShard> shard_;
 };
-
-Result<void> export_records(const TuneArgs& args) {
-  FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(place, RecordPlace::open(args, settings));
-  return write_records(args.export_to, place.known());
-}
-
-Result<std::size_t> merge_records(const TuneArgs& args) {
-  FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(place, RecordPlace::open(args, settings));
-  FLASHJIT_ASSIGN(found, read_records(args.merge_from));
-  for (const TunedRecord& record : found.records) FLASHJIT_TRY(place.add(record));
-  if (found.others > 0)
-    say_note(fmt::format("{}: {} lines are no tuning records of this version; they were passed over", args.merge_from,
-                         found.others));
-  return found.records.size();
-}
 
 int run(const TuneArgs& args) {
   Output output(args.json);
@@ -420,14 +368,9 @@ int run(const TuneArgs& args) {
   tuning.target = args.inputs.target;
   Result<void> done;
   if (!args.merge_from.empty()) {
-    auto merged = merge_records(args);
-    if (merged) {
-      output.text(fmt::format("{} records merged\n", *merged));
-    } else {
-      done = merged.error();
-    }
+    done = merge_records(args.records, args.merge_from, args.partial, output);
   } else if (!args.export_to.empty()) {
-    done = export_records(args);
+    done = export_records(args.records, args.export_to);
   } else {
     done = check_files_differ(
         {{"--report", args.report}, {"--report-json", args.report_json}, {"--records", args.records}},
@@ -438,6 +381,28 @@ int run(const TuneArgs& args) {
     output.failure(result_line(args.specs.empty() ? "" : args.specs.front(), tuning.target, args.inputs.schedule),
                    done.error());
   return output.exit_code();
+}
+
+void add_record_options(CLI::App& sub, TuneArgs& args, CLI::Option& pins) {
+  CLI::Option* records =
+      sub.add_option("--records", args.records, "Where records are kept, instead of the store")->type_name("FILE");
+  CLI::Option* exported =
+      sub.add_option("--export", args.export_to, "Only write all records that are known, to a file")->type_name("FILE");
+  CLI::Option* merged =
+      sub.add_option("--merge", args.merge_from,
+                     "Only take over the records of files; of what they have shards of, all must be there")
+          ->type_name("FILE");
+  sub.add_flag("--partial", args.partial, "With --merge: take over what there is, though shards are missing")
+      ->needs(merged);
+  sub.add_option(
+         "--shard", args.shard,
+         "Tune one share of the problems, into --records: 3/16 is the third of 16, numbered from 1; --merge joins "
+         "them")
+      ->type_name("NUMBER/COUNT")
+      ->needs(records)
+      ->excludes(&pins)
+      ->excludes(exported)
+      ->excludes(merged);
 }
 
 }  // namespace
@@ -464,12 +429,11 @@ void add_tune(CLI::App& app, const std::string& command, int& exit_code) {
       ->expected(1)
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  sub->add_option("--schedule", args->inputs.schedule,
-                  "Choices to pin, such as tile_q=128; what is found is then not recorded");
+  CLI::Option* pins = sub->add_option("--schedule", args->inputs.schedule,
+                                      "Choices to pin, such as tile_q=128; what is found is then not recorded");
   sub->add_option("--seed", args->inputs.seed, "Of the random inputs and orders")->capture_default_str();
   sub->add_option("--param", args->inputs.params, "A run-time parameter of mask or score, as for bench")
       ->type_name("NAME=VALUE");
-  sub->add_option("--records", args->records, "Where records are kept, instead of the store")->type_name("FILE");
   sub->add_option("--jobs", args->jobs, "Threads that compile; 0: all cores")
       ->capture_default_str()
       ->check(CLI::Range(0, 1024));
@@ -482,14 +446,15 @@ void add_tune(CLI::App& app, const std::string& command, int& exit_code) {
   sub->add_option("--report", args->report, "Write a page with plots of everything that was measured")
       ->type_name("FILE.html");
   sub->add_option("--report-json", args->report_json, "The same as one JSON object")->type_name("FILE.json");
-  sub->add_option("--export", args->export_to, "Only write all records that are known, to a file")->type_name("FILE");
-  sub->add_option("--merge", args->merge_from, "Only take over the records of a file")->type_name("FILE");
+  add_record_options(*sub, *args, *pins);
   sub->add_flag("--json", args->json, "One JSON object per problem");
   sub->footer(
       "\nA tuning that was ended goes on when the same command is run again.\n\nExamples:\n"
       "  flashjit tune 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --shape b=1,q=4096\n"
       "  flashjit tune 'fwd bf16 d=64 heads=8' --shape q=512 --shape q=4096 --target host --budget 20s\n"
       "  flashjit tune --sweep specs.txt --shape b=4,q=4096 --budget 10m --report tuned.html\n"
+      "  flashjit tune --sweep specs.txt --shape b=4,q=4096 --shard 3/16 --records shard-3.txt\n"
+      "  flashjit tune --merge shard-*.txt\n"
       "  flashjit tune --export h200.txt");
   sub->callback([args, &exit_code] { exit_code = run(*args); });
 }

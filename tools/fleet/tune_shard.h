@@ -1,0 +1,43 @@
+// A shard of a tuning: the problems that one machine takes, and what its file of records says of that.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autotune/search/tune.h"
+#include "runtime/tuned/records.h"
+#include "tools/fleet/completeness.h"
+#include "tools/fleet/shard.h"
+
+namespace flashjit {
+
+struct TuneShard {
+  Shard shard;
+  int problems = 0;   // of all shards
+  std::string whole;  // digest of these problems
+  Machine machine;    // records of another kind of machine do not complete these
+  std::string version;
+  bool ended = false;  // all problems of the shard have been tuned
+};
+
+// A line of a file of records, which begins with kShardLine; without its end.
+std::string print(const TuneShard& shard);
+std::optional<TuneShard> parse_tune_shard(std::string_view line);
+// Returns what a file with the line has: a shard that has not ended is none.
+HeldShards held_shards(const TuneShard& shard, const std::string& file);
+std::string empty_text(const TuneShard& shard);  // for a shard without problems
+
+// Predicts the milliseconds of a problem. Each gets the same seconds, and large ones take longer for the rounds that are made
+// in any case. Neither machine nor schedule nor budget count, because a shard that is tuned again must be the same.
+std::uint64_t tune_cost(const TuneJob& job);
+
+// Leaves the problems of the shard.
+TuneShard take_shard(const Shard& shard, const Machine& machine, std::vector<TuneJob>& jobs);
+
+// The lines of a file, with what this one says of a shard in place of what was said of it before.
+std::vector<std::string> with_shard(const std::vector<std::string>& lines, const TuneShard& shard);
+
+}  // namespace flashjit
