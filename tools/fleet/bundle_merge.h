@@ -1,4 +1,4 @@
-// Several bundles put into one. Where shards are among them, or a manifest says what is wanted, it is held to be all of it.
+// Several bundles are put into one. Where there are shards among them, or a manifest says what is wanted, nothing may be missing.
 #pragma once
 
 #include <cstdint>

@@ -49,16 +49,17 @@ Result<void> check_complete(std::span<const HeldShards> held) {
   for (const auto& [id, whole] : wholes) {
     const std::vector<int> missing = missing_numbers(whole.numbers, id.second);
     if (missing.empty()) continue;
-    problems +=
-        fmt::format("{}shard{} {} of {} {} missing, of {}", problems.empty() ? "" : "; ", missing.size() == 1 ? "" : "s",
-                    numbers_text(missing), id.second, missing.size() == 1 ? "is" : "are", id.first);
+    problems += fmt::format("{}shard{} {} of {} {} missing, of {}", problems.empty() ? "" : "; ",
+                            missing.size() == 1 ? "" : "s", numbers_text(missing), id.second,
+                            missing.size() == 1 ? "is" : "are", id.first);
     if (wholes.size() > 1) problems += fmt::format(", of which there is {}", files_text(whole.files));
   }
   if (problems.empty()) return {};
   if (wholes.size() > 1) problems += "; files of different wholes do not complete each other";
-  return Error{ErrorKind::NotFound,
-               problems + "; run what is missing with --shard and name its files too, or take what there is with --partial",
-               {}};
+  return Error{
+      ErrorKind::NotFound,
+      problems + "; run what is missing with --shard and name its files too, or take what there is with --partial",
+      {}};
 }
 
 }  // namespace flashjit

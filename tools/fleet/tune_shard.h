@@ -1,4 +1,4 @@
-// A shard of a tuning: the problems that one machine takes, and what its file of records says of that.
+// A shard of a tuning has the problems that one machine takes, and its file of records says so.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The kernels that a manifest asks for, and which of them a shard builds.
+// A manifest asks for kernels, of which a shard builds some.
 #pragma once
 
 #include <cstdint>
