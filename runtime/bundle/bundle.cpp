@@ -284,6 +284,12 @@ Error Bundles::missing(const Request& request) const {
   if (!nearest.empty()) detail += nearest.size() > kShown ? "; the nearest:\n" : ":\n";
   for (std::size_t i = 0; i < std::min(kShown, nearest.size()); ++i)
     detail += fmt::format("  {}\n", harmless(print(*nearest[i]), Lines::One));
+  for (const auto& bundle : bundles_) {
+    const auto& shards = bundle->index().shards;
+    if (!shards) continue;
+    detail += fmt::format("{}{} has {} of {} shards: `flashjit bundle merge` puts all of them together\n",
+                          detail.ends_with('\n') ? "" : "\n", bundle->path(), shards->numbers.size(), shards->count);
+  }
   return {ErrorKind::NotFound,
           fmt::format("{}, and the bundles have no kernel for {} on {}; build it with: {}", kNoJit, wanted, key.target,
                       command),

@@ -35,8 +35,8 @@ void check_file(const Bytes& file) {
           index->templates);
 }
 
-// The first two bytes are the length of the index.
-Bytes from_parts(View input) {
+// The first two bytes are the length of the index. A bundle of version 2 says which shards it has.
+Bytes from_parts(View input, std::uint64_t version) {
   if (input.size() < 2) return {};
   const View parts = input.subspan(2);
   const std::size_t index = std::min<std::size_t>(input[0] + 256u * input[1], parts.size());
@@ -46,7 +46,7 @@ Bytes from_parts(View input) {
   };
   const std::string_view magic = "FJBUNDLE";
   file.assign(magic.begin(), magic.end());
-  put(1, 4);
+  put(version, 4);
   put(0, 4);
   put(kBundleHeaderBytes + parts.size() + kBundleChecksumBytes, 8);
   put(index, 8);
@@ -86,7 +86,7 @@ void check_manifest(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const Bytes input(data, data + size);
   check_file(input);
-  check_file(from_parts(input));
+  for (const std::uint64_t version : {1, 2}) check_file(from_parts(input, version));
   check_frame(input);
   check_manifest(fuzz::text_of(data, size));
   return 0;

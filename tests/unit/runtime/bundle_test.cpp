@@ -188,6 +188,19 @@ TEST_F(BundleTest, TheFirstBundleThatHasItIsTaken) {
   EXPECT_TRUE((*bundles->find(asked(kPlain, "sm_80"))).has_value());
 }
 
+TEST_F(BundleTest, WhatABundleOfAShardLacksMayBeInAnother) {
+  const BundleShards shards{.whole = "digest", .kernels = 20, .count = 16, .numbers = {3}};
+  const auto bundles =
+      Bundles::open({write("part.fjb", encode_bundle({templates_digest(), {item_of(kPlain, "sm_80", "", "")}, shards},
+                                                     {pack(code_of(1))}))});
+  ASSERT_TRUE(bundles);
+  EXPECT_TRUE((*bundles->find(asked(kPlain, "sm_80"))).has_value()) << "what it has it is used for";
+  for (const char* target : {"sm_80", "sm_89"}) {
+    const Error missing = bundles->missing(asked(kSpec, target));
+    EXPECT_NE(missing.detail.find("part.fjb has 1 of 16 shards"), std::string::npos) << missing.detail;
+  }
+}
+
 TEST_F(BundleTest, BundlesOfOtherVersionsAreRefused) {
   const auto refused = Bundles::open({write("x.fjb", bundle({item_of(kSpec, "sm_80", "", "")}, std::string(64, 'f')))});
   ASSERT_FALSE(refused);
