@@ -115,6 +115,7 @@ BundleShards read_shards(Reader& reader) {
 }
 
 bool are_numbered(const BundleShards& shards) {
+  if (shards.count > kMaxBundleShards) return false;
   std::uint32_t last = 0;
   for (const std::uint32_t number : shards.numbers) {
     if (number <= last || number > shards.count) return false;

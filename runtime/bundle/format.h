@@ -59,6 +59,7 @@ struct PackedCode {
   std::vector<std::uint8_t> frame;
 };
 
+inline constexpr std::uint32_t kMaxBundleShards = 10000;
 inline constexpr std::size_t kBundleHeaderBytes = 32, kBundleChecksumBytes = 32;
 inline constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{256} << 20, kMaxCodeBytes = std::uint64_t{64} << 20;
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compiler/result.h"
+#include "runtime/bundle/format.h"
 
 namespace flashjit {
 
@@ -16,7 +17,7 @@ struct Shard {
   int number = 1, count = 1;  // from 1 to `count`
 };
 
-inline constexpr int kMostShards = 10000;
+inline constexpr int kMostShards = static_cast<int>(kMaxBundleShards);
 
 // "3/16"; messages begin with "--shard".
 Result<Shard> parse_shard(std::string_view text);

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "flashjit/flashjit.hpp"
 #include "runtime/store/key.h"
@@ -106,11 +107,14 @@ TuneShard take_shard(const Shard& shard, const Machine& machine, std::vector<Tun
 }
 
 std::vector<std::string> with_shard(const std::vector<std::string>& lines, const TuneShard& shard) {
-  TuneShard other = shard;
-  other.ended = !shard.ended;
+  const auto place = [](const TuneShard& s) {
+    return std::tuple(s.shard.number, s.shard.count, s.machine.target, one_word(s.machine.device), s.machine.units);
+  };
   std::vector<std::string> all;
-  for (const std::string& line : lines)
-    if (line != print(shard) && line != print(other)) all.push_back(line);
+  for (const std::string& line : lines) {
+    const auto other = parse_tune_shard(line);
+    if (!other || place(*other) != place(shard)) all.push_back(line);
+  }
   all.push_back(print(shard));
   return all;
 }

@@ -37,7 +37,8 @@ std::uint64_t tune_cost(const TuneJob& job);
 // Leaves the problems of the shard.
 TuneShard take_shard(const Shard& shard, const Machine& machine, std::vector<TuneJob>& jobs);
 
-// The lines of a file, with what this one says of a shard in place of what was said of it before.
+// Returns the lines of a file with this shard in place of what was said of it before on such a machine, also where that was a
+// shard of other problems: the file is now that of these.
 std::vector<std::string> with_shard(const std::vector<std::string>& lines, const TuneShard& shard);
 
 }  // namespace flashjit

@@ -51,6 +51,12 @@ TEST(BundleShards, NumbersAreOfTheCountAndRise) {
   }
 }
 
+TEST(BundleShards, ThereAreNotAnyNumberOfThem) {
+  EXPECT_TRUE(decoded(encoded(BundleShards{"digest", 180, kMaxBundleShards, {3}})));
+  EXPECT_FALSE(decoded(encoded(BundleShards{"digest", 180, kMaxBundleShards + 1, {3}})));
+  EXPECT_FALSE(decoded(encoded(BundleShards{"digest", 180, 0xffffffff, {3}})));
+}
+
 TEST(BundleShards, AFormatWithoutWhatItSaysIsDamaged) {
   Bytes file = encoded({});
   file[8] = 2;

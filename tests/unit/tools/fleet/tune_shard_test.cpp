@@ -93,6 +93,15 @@ TEST(TuneShard, AShardIsSaidOnce) {
   shard.ended = true;
   lines = with_shard(with_shard(lines, shard), shard);
   EXPECT_EQ(lines, (std::vector<std::string>{"#shard=other", print(shard)}));
+  auto fewer = jobs();
+  fewer.pop_back();
+  const TuneShard changed = take_shard({3, 4}, kMachine, fewer);
+  EXPECT_NE(changed.whole, shard.whole);
+  lines = with_shard(lines, changed);
+  EXPECT_EQ(lines, (std::vector<std::string>{"#shard=other", print(changed)})) << "the sweep was another then";
+  auto elsewhere = jobs();
+  lines = with_shard(lines, take_shard({3, 4}, {"sm_80", "A100", 108, ""}, elsewhere));
+  EXPECT_EQ(lines.size(), 3u);
 }
 
 }  // namespace
