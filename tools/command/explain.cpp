@@ -23,6 +23,7 @@
 #include "tools/command/commands.h"
 #include "tools/page/candidates.h"
 #include "tools/page/explain_page.h"
+#include "tools/ranks/report.h"
 #include "tools/support/device.h"
 #include "tools/support/files.h"
 #include "tools/support/mask_map.h"
@@ -37,6 +38,7 @@ constexpr std::size_t kShownNotes = 3;  // without --all
 
 struct ExplainArgs {
   std::string spec, shape, schedule, html, command;
+  std::optional<std::string> ranks;
   std::vector<std::string> specs, archs;
   bool all = false, json = false;
 };
@@ -395,6 +397,10 @@ Result<std::string> shape_of_part(const ExplainArgs& args, const Request& reques
 
 Result<void> explain_one(const ExplainArgs& args, const DeviceFigures& device, Readers& readers) {
   FLASHJIT_ASSIGN(request, Request::parse(args.spec, device.target, args.schedule, device.units));
+  if (args.ranks) {
+    FLASHJIT_ASSIGN(shape, shape_of(args, request.spec));
+    return explain_ranks(*args.ranks, request, device, shape, readers.output);
+  }
   FLASHJIT_ASSIGN(kernels, kernels_of(request));
   if (kernels.size() == 1) return explain_kernel(args, device, kernels.front(), readers);
   if (narrows(request.spec)) FLASHJIT_TRY(explain_narrowing(args, request, readers));
@@ -446,18 +452,29 @@ void add_explain(CLI::App& app, const std::string& command, int& exit_code) {
                   "Targets: sm_80, sm_90a, x86-64-v3, ..., or cards: a100, h100, b200, ... (default: this machine's)")
       ->type_name("TARGET")
       ->delimiter(',');
-  sub->add_option(
+  CLI::Option* shape = sub->add_option(
       "--shape", args->shape,
       "Sizes that all figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
-  sub->add_flag("--all", args->all, "Everything, and not the 25 lines that say most");
+  CLI::Option* all = sub->add_flag("--all", args->all, "Everything, and not the 25 lines that say most");
   sub->add_flag("--json", args->json, "One JSON object per target");
-  sub->add_option("--html", args->html, "Write a page with pictures: the mask, the roofline, the roles, the candidates")
-      ->type_name("FILE");
+  CLI::Option* html = sub->add_option("--html", args->html,
+                                      "Write a page with pictures: the mask, the roofline, the roles, the candidates")
+                          ->type_name("FILE");
+  sub->add_option(
+         "--ranks", args->ranks,
+         "Over GPUs that share the sequence, instead: each way to do so, and what it waits for; 8x450GB/s is a host "
+         "of 8, 8x450GB/s,16x50GB/s is 16 of them, with what a GPU reaches in each direction")
+      ->type_name("NETWORK")
+      ->needs(shape)
+      ->excludes(html)
+      ->excludes(all);
   sub->footer(
       "\nExamples:\n"
       "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch h100 --shape b=1,q=4096 --all\n"
       "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json\n"
+      "  flashjit explain 'fwd bf16 d=128 heads=64/8 mask=\"causal\"' --arch h200 --shape q=1048576 --ranks "
+      "8x450GB/s,16x50GB/s\n"
       "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch h100 --html explained.html");
   sub->callback([args, &exit_code] { exit_code = explain(*args); });
 }
