@@ -56,6 +56,7 @@ struct GridRule {
   bool numbered = false;  // along the queries or the keys: tiles of all sequences are numbered one after the other, of
                           // which there are no more than all tokens fill, and one for each sequence
   int blocks_per_sm = 0;  // not 0: so many for each SM of the device share all items evenly
+  int together = 1;       // with blocks_per_sm: so many have a part of each item, and fewer would leave some out
   int cluster = 1;        // blocks are launched so many at a time
   TeamRule team;          // with blocks_per_sm
   PartRule part;
@@ -65,6 +66,8 @@ struct GridRule {
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
                             // KernelParams::work_counters, ...
   int of_sm = 1;            // ... so many for each SM
+  // Are there as many blocks as SMs that a call may have, and not as many as it has tiles?
+  bool counts_sms() const { return persistent || blocks_per_sm > 0; }
 };
 
 // Items that there are of a call, none of them cut; 2^62: that many or more.

@@ -408,6 +408,7 @@ Result<void> DeviceProblem::poison(const Stream& stream) const {
     if (roles_[i] == Role::Output) FLASHJIT_TRY(buffers_[i].fill(0xff, stream.get()));
   }
   return {};
+  a.sms = sms_;
 }
 
 Result<void> DeviceProblem::download_outputs(ProblemData& data, CuStream stream) const {

@@ -73,6 +73,7 @@ class ProblemData {
 
  private:
   std::vector<NamedTensor> tensors_;
+  void limit_sms(std::int64_t sms) { sms_ = sms; }            // Arguments::sms of what arguments_at() gives from now on
   std::map<std::string, double> scalars_;
   std::int64_t longest_q_ = 0, longest_k_ = 0;  // packed only
   std::uint64_t score_count_ = 0;
@@ -81,6 +82,7 @@ class ProblemData {
 // A copy of the tensors in GPU memory.
 class DeviceProblem {
  public:
+  std::int64_t sms_ = 0;
   static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data, CuStream stream = nullptr);
   // Allocates what the kernel needs beside the tensors, if there is not as much yet, and says how many bytes that are.
   // Memory that was allocated before must not be in use.

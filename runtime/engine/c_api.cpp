@@ -193,6 +193,7 @@ Result<void> view(const flashjit_arguments& from, CallArguments& to) {
   to.max_k_len = from.max_k_len;
   to.workspace = from.workspace;
   to.workspace_bytes = from.workspace_bytes;
+  to.sms = from.sms;
   if (from.param_count < 0 || from.param_count > CallArguments::kMostParams || (from.param_count > 0 && !from.params)) {
     return invalid(
         fmt::format("param_count: {} with params {}; a spec has at most {}, {} gradients of these and {} operands",

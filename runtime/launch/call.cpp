@@ -48,6 +48,7 @@ Result<void> view(const Arguments& arguments, CallArguments& call) {
   call.max_k_len = arguments.max_k_len;
   call.workspace = arguments.workspace;
   call.workspace_bytes = arguments.workspace_bytes;
+  call.sms = arguments.sms;
   for (const auto& [name, from] : arguments.params) {
     ParamView param{.name = name};
     FLASHJIT_TRY(view(from, name, param.tensor));

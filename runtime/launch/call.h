@@ -39,6 +39,7 @@ struct CallArguments {
   std::array<TensorView, kOperands.size()> operands;  // that were given by a field
   std::int64_t max_q_len = 0, max_k_len = 0;
   std::int64_t first_position = 0;  // of the tokens of x, for rope: of calls that are a part of others
+  std::int64_t sms = 0;             // that persistent loops may run on; 0: all
   void* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
   // As many as a call can have; more are counted, and some of them are wrong.

@@ -15,7 +15,15 @@ int blocks_of(const GridRule& rule, int items, int sm_count) {
     const int blocks = std::min(items, sm_count * rule.blocks_per_sm);
     return blocks - blocks % rule.cluster;
   }
-  return rule.persistent ? std::min(items, sm_count * rule.of_sm) : items;
+  if (!rule.persistent) return items;
+  const int blocks = std::min(items, sm_count * rule.of_sm);
+  return blocks - blocks % rule.cluster;
+}
+
+ResidentClusters limited(const GridRule& rule, const ResidentClusters& resident, int sm_count) {
+  ResidentClusters fewer = resident;
+  for (std::size_t i = 0; i < fewer.size(); ++i) fewer[i] = std::min(fewer[i], (sm_count * rule.blocks_per_sm) >> i);
+  return fewer;
 }
 
 HeadGroups::HeadGroups(const Plan& plan)

@@ -111,7 +111,31 @@ bool GpuKernel::has_blocks(const CallSizes& sizes) const {
                      [&](const Entry& entry) { return items_of(entry.launch.grid, sizes) > 0; });
 }
 
+Result<int> GpuKernel::sms_for(std::int64_t limit) const {
+  if (limit == 0) return sm_count_;
+  if (limit < 0 || limit > sm_count_) {
+    return invalid(fmt::format("sms: {} is outside 0..{}, the SMs of the device; 0 stands for all", limit, sm_count_));
+  }
+  int least = 0;
+  for (const auto& [function, launch] : entries_) {
+    const GridRule& grid = launch.grid;
+    const int of_sm = std::max(grid.blocks_per_sm, grid.of_sm), blocks = std::max(grid.together, grid.cluster);
+    if (grid.counts_sms()) least = std::max(least, (blocks + of_sm - 1) / of_sm);
+  }
+  if (least == 0) {
+    return invalid(fmt::format(
+        "sms: {}, and the loop of this kernel (family {}) has a block for each tile, which the device deals "
+        "to all of its SMs; leave sms out, or pin a schedule whose grid counts SMs (flashjit explain)",
+        limit, facts_.family));
+  }
+  if (limit >= least) return static_cast<int>(limit);
+  return invalid(
+      fmt::format("sms: {} is below {}, on which the blocks fit that work together on a tile; give {} or more", limit,
+                  least, least));
+}
+
 Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
+  FLASHJIT_ASSIGN(sms, sms_for(call.sms));
   KernelParams params;
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
@@ -125,19 +149,20 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     params.work_counters = pair;
   }
   const Entry& first = entries_.front();
-  const Teams teams = teams_of(first.launch.grid, sizes, resident_);
+  const Teams teams =
+      teams_of(first.launch.grid, sizes, call.sms > 0 ? limited(first.launch.grid, resident_, sms) : resident_);
   // ArgumentChecker::fill refuses more items than an int holds.
   const auto items = [&](const GridRule& grid) {
-    return static_cast<int>(items_of(grid, sizes)) * parts_of(grid, sizes, sm_count_).count;
+    return static_cast<int>(items_of(grid, sizes)) * parts_of(grid, sizes, sms).count;
   };
-  params.blocks = blocks_of(first.launch.grid, items(first.launch.grid), sm_count_);
+  params.blocks = blocks_of(first.launch.grid, items(first.launch.grid), sms);
   params.team = teams.blocks;
   params.team_items = teams.items;
   params.parts = 1;
   for (const Entry& entry : entries_) {
     const GridRule& grid = entry.launch.grid;
     if (!grid.part.cuts()) continue;
-    const Parts parts = parts_of(grid, sizes, sm_count_);
+    const Parts parts = parts_of(grid, sizes, sms);
     params.parts = parts.count;
     params.part_tiles = parts.tiles;
     params.key_items = static_cast<int>(items_of(grid, sizes)) / grid.cluster;
@@ -146,8 +171,10 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   const auto start = [&](const Entry& entry) {
     const bool has_teams = teams.count > 0 && entry.launch.grid.team.most > 1;
     params.items = items(entry.launch.grid);
-    const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, params.items, sm_count_);
-    return launch(entry, static_cast<CuStream>(stream), blocks, params, maps, buffers);
+    const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, params.items, sms);
+    // A launch that begins while another runs would wait for its end on the SMs that are left to others.
+    const bool overlaps = entry.launch.overlaps && sms == sm_count_;
+    return launch(entry, static_cast<CuStream>(stream), blocks, overlaps, params, maps, buffers);
   };
   if (block_states_ >= 0) params.extra[last_param_].data = buffers[static_cast<std::size_t>(block_states_)];
   if (tile_lists_ >= 0) params.tile_lists = static_cast<int*>(buffers[static_cast<std::size_t>(tile_lists_)]);
@@ -186,14 +213,14 @@ void GpuKernel::use_rotated_q(KernelParams& params, const CallSizes& sizes, void
   params.q_stride = {.batch = sizes.q_len * token, .head = head, .token = token};
 }
 
-Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, int blocks, KernelParams& params, TensorMaps& maps,
-                               ArgumentChecker::Buffers& buffers) const {
+Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, int blocks, bool overlaps, KernelParams& params,
+                               TensorMaps& maps, ArgumentChecker::Buffers& buffers) const {
   if (blocks == 0) return {};
   CuLaunchConfig config = config_of(entry.launch, blocks);
   config.stream = stream;
   CuLaunchAttribute attributes[2];
   config.attributes = attributes;
-  if (entry.launch.overlaps) attributes[config.attribute_count++] = {.id = CuLaunchAttribute::kOverlaps, .value = 1};
+  if (overlaps) attributes[config.attribute_count++] = {.id = CuLaunchAttribute::kOverlaps, .value = 1};
   if (entry.launch.grid.team.most > 1 && params.team > 1) {
     attributes[config.attribute_count++] = clusters_of(params.team);
   }
@@ -227,6 +254,10 @@ HostRunner::HostRunner(const Plan& plan, Facts facts, std::unique_ptr<HostKernel
 }
 
 Result<void> HostRunner::launch(const CallArguments& call, void*) {
+  if (call.sms != 0) {
+    return invalid(fmt::format(
+        "sms: {}, and this kernel runs on a processor; leave it out, or give the engine fewer threads", call.sms));
+  }
   KernelParams params;
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));

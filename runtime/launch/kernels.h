@@ -62,8 +62,10 @@ class GpuKernel : public RunnableKernel {
     KernelLaunch launch;
   };
   bool has_blocks(const CallSizes& sizes) const;
-  Result<void> launch(const Entry& entry, CuStream stream, int blocks, KernelParams& params, TensorMaps& maps,
-                      ArgumentChecker::Buffers& buffers) const;
+  // The SMs that loops of a call with this limit may have.
+  Result<int> sms_for(std::int64_t limit) const;
+  Result<void> launch(const Entry& entry, CuStream stream, int blocks, bool overlaps, KernelParams& params,
+                      TensorMaps& maps, ArgumentChecker::Buffers& buffers) const;
   // These functions put memory of the workspace in place of the call's Q, K or V, for the family's launches.
   void use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
   void use_wide_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;

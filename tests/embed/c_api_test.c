@@ -269,6 +269,7 @@ static void runs_refused(flashjit_kernel* kernel, int host) {
   REFUSED(arguments.offsets_q, &p.tensors[0], "offsets_q");
   REFUSED(arguments.param_count, 0, "scalars.cap: missing");
   REFUSED(arguments.param_count, -1, "param_count: -1");
+  REFUSED(arguments.sms, -1, "sms: -1");
   REFUSED(arguments.param_count, INT64_MAX, "a spec has at most 8");
   REFUSED(arguments.params, NULL, "params null");
   REFUSED(cap.name, NULL, "params[0].name: null");

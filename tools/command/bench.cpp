@@ -61,6 +61,7 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
     subject.kind = kind;
     FLASHJIT_ASSIGN(data, ProblemData::create(spec, shape, inputs, args.inputs.seed));
     subject.data = std::make_unique<ProblemData>(std::move(data));
+    subject.data->limit_sms(args.inputs.sms);
     FLASHJIT_ASSIGN(kernel, kind == "naive" ? Prepared::create_naive(session, unpinned, *subject.data)
                             : kind == "quick"
                                 ? Prepared::create_quick(session, request, *subject.data)

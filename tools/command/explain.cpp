@@ -76,6 +76,11 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
         fmt::format("  {} threads and {} of shared memory per block\n", plan.threads(), bytes_text(plan.smem_bytes()));
   }
   const FamilyRow& family = *plan.schedule.family;
+  if (all && plan.target.gpu) {
+    text += std::ranges::any_of(plan.launches, [](const KernelLaunch& launch) { return launch.grid.counts_sms(); })
+                ? "  a call may leave SMs to others (sms)\n"
+                : "  the device deals blocks to all SMs: calls with a limit (sms) are refused\n";
+  }
   if (all)
     text += family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan) +
             describe_wide_rows(plan) + describe_block_states(plan) + describe_tile_lists(plan);

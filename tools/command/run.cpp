@@ -148,6 +148,7 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   line["target"] = session->target();
   FLASHJIT_ASSIGN(drawn, DrawnProblem::create(spec, shape, inputs, args.inputs.seed));
   ProblemData& data = drawn.data;
+  data.limit_sms(args.inputs.sms);
   FLASHJIT_ASSIGN(kernel, Prepared::create(*session, args.spec, args.inputs.schedule, args.inputs.hint(shape), data));
   line["schedule"] = kernel->facts().schedule;
   add_facts(line, kernel->facts());

@@ -64,6 +64,12 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
       ->type_name("WHERE")
       ->capture_default_str();
   app.add_option("--device", args.device, "Which GPU")->capture_default_str()->check(CLI::Range(0, 1023));
+  app.add_option(
+         "--sms", args.sms,
+         "How many SMs of the GPU the loop may run on, so that others find some free; 0: all. Where keys are split "
+         "among SMs, last bits depend on it")
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("--schedule", args.schedule, "Choices to pin, such as tile_q=128; the rest is chosen");
   app.add_flag("--no-hint", args.no_hint,
                "Do not tell prepare the sizes: the schedule is the one for when they are not known beforehand");

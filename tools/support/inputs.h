@@ -16,6 +16,7 @@ namespace flashjit {
 struct InputArgs {
   std::string shape, target = "auto", schedule, override_dir, data = "normal";
   int device = 0;
+  std::int64_t sms = 0;
   std::uint64_t seed = 1;
   std::map<std::string, std::string> files;  // of operands, by name
   std::vector<std::string> params;           // NAME=FILE.npy or NAME=NUMBER

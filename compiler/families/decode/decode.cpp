@@ -184,6 +184,7 @@ GridRule decode_grid(const KernelConfig& c, const Target& target) {
           .keys = c.tile_kv,
           .heads = c.heads_kv * ((group + c.tile_q - 1) / c.tile_q),
           .blocks_per_sm = c.decode.blocks_per_sm,
+          .together = sides(c),
           .team = team_rule(c, target)};
 }
 

@@ -174,6 +174,8 @@ typedef struct flashjit_arguments {
   int64_t workspace_bytes; /* how much there is; more than is needed is fine */
 } flashjit_arguments;
 
+  int64_t sms;             /* GPU: the loop runs on at most so many of the device's SMs, so that others find some free;
+                              0: all. Refused where the loop has a block for each tile; see flashjit.hpp */
 /* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each
  * target, wants an engine of its own; several in a process are fine. In a process made by fork, only host engines
  * work once the parent has used a GPU; one of the parent's computes on the calling thread alone there. Errors:

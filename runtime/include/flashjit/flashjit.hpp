@@ -102,6 +102,11 @@ struct Arguments {
   std::int64_t workspace_bytes = 0;  // how much there is; more than is needed is fine
 };
 
+  // GPU: the loop runs on at most so many of the device's SMs, so that others, such as a collective of NCCL beside it, find
+  // some free; 0: all. Short launches before and behind the loop do not count SMs. Refused where the loop has a block for
+  // each tile (family sync), as the device deals those to all SMs. Where keys are split among SMs (decode), last bits
+  // depend on it.
+  std::int64_t sms = 0;
 struct Facts {
   std::string spec, target, schedule, family, key;
   std::string source;     // "compiled" "waited" "disk" "memory" "bundle"

@@ -55,6 +55,7 @@ struct CascadeKernel::Call {
   void make_prefix(const CascadeKernel& cascade) {
     const std::int64_t tokens = batch * queries, heads = spec.heads_q, pieces = room.pieces;
     const TensorView table = given(whole, "block_table");
+    prefix.sms = whole.sms;
     if (spec.rope == Rope::none) {
       put(prefix, "q",
           shaped(const_cast<void*>(p.q), spec.dtype, places[0], {pieces, tokens, heads, spec.d_qk},

@@ -50,7 +50,7 @@ FIELDS = ("q", "k", "v", "o", "lse", "max_logit", "sink", "offsets_q", "offsets_
 class Arguments(ctypes.Structure):
     _fields_ = [("struct_size", c_size_t), *((name, POINTER(Tensor)) for name in FIELDS), ("max_q_len", c_int64),
                 ("max_k_len", c_int64), ("params", POINTER(Param)), ("param_count", c_int64), ("workspace", c_void_p),
-                ("workspace_bytes", c_int64)]
+                ("workspace_bytes", c_int64), ("sms", c_int64)]
 
 
 class Counters(ctypes.Structure):

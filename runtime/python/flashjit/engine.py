@@ -187,9 +187,10 @@ class Kernel(_Owner):
         return command.explain(facts["spec"], facts["target"], schedule=facts["schedule"], shape=shape, of=self.library)
 
     def bind(self, values: Mapping[str, Any], *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None,
-             like: Any = None) -> Launch:
+             like: Any = None, sms: int = 0) -> Launch:
         """What launches on these tensors, as often as it is called: all but the call itself is done here. A workspace is
-        memory of the kind of `like`, which is `q`, `o` or `x`."""
+        memory of the kind of `like`, which is `q`, `o` or `x`. `sms`: of the GPU's SMs the loop runs on at most so many, so
+        that others, such as a collective beside it, find some free; 0: all."""
         tensors.refuse_gradients(values)
         views, scalars = {}, {}
         if like is None:
@@ -207,17 +208,17 @@ class Kernel(_Owner):
             views[name] = tensors.view(value, name, stream)
             if not views[name].writable and name in self.written:
                 raise InvalidError(f"{name}: is read-only, and the call writes to it; give an array of your own")
-        launch = Launch(self, views, scalars, max_q_len, max_k_len, stream)
+        launch = Launch(self, views, scalars, max_q_len, max_k_len, stream, sms)
         launch.kept = list(values.values())  # and not the dict, which the caller may use again
         launch.notice = tensors.notice_of_changes(value for name, value in values.items() if name in self.written)
         if launch.needed:
             launch.set_workspace(*tensors.new_bytes(like, launch.needed, stream))
         return launch
 
-    def run(self, *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None, **values: Any) -> None:
+    def run(self, *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None, sms: int = 0, **values: Any) -> None:
         """Launches on tensors and scalars that go by their names in the spec. GPU: asynchronous, on `stream`, a CUDA stream as a
         number, else PyTorch's or CuPy's current one where q, o or x is theirs. Processors: the result is there on return."""
-        self.bind(values, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream)()
+        self.bind(values, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, sms=sms)()
 
 
 class Launch:
@@ -225,7 +226,7 @@ class Launch:
     workspace."""
 
     def __init__(self, kernel: Kernel, views: Mapping[str, tensors.View], scalars: Mapping[str, float], max_q_len: int = 0,
-                 max_k_len: int = 0, stream: int | None = None) -> None:
+                 max_k_len: int = 0, stream: int | None = None, sms: int = 0) -> None:
         self.kernel, self.tensors, self.scalars = kernel, {name: view.tensor for name, view in views.items()}, {}
         self.kept: object = None
         self.notice: Callable[[], None] | None = None  # called when it has written
@@ -236,7 +237,8 @@ class Launch:
             self.scalars[name] = params[at]
         fields: dict[str, Any] = {name: pointer(tensor) for name, tensor in self.tensors.items() if name in FIELDS}
         self.arguments = Arguments(ctypes.sizeof(Arguments), max_q_len=integer("max_q_len", max_q_len),
-                                   max_k_len=integer("max_k_len", max_k_len), params=params, param_count=len(params), **fields)
+                                   max_k_len=integer("max_k_len", max_k_len), params=params, param_count=len(params),
+                                   sms=integer("sms", sms, -2**63), **fields)
         self.error = c_void_p()
         self.run: Callable[..., int] = kernel.library.run
         self.handle, self.stream = kernel.handle, c_void_p(stream)

@@ -95,6 +95,7 @@ _ELSEWHERE = {
     "softmax_scale": "scale=", "window_size": 'mask="window(left, right)"', "softcap": 'score="softcap(50)"',
     "alibi_slopes": 'score="alibi" with slope=', "cu_seqlens_q": "offsets_q=", "cu_seqlens_k": "offsets_k=",
     "seed": 'spec="dropout=0.1", which reads it', "offset": 'spec="dropout=0.1", which reads it',
+    "sms": "that of Kernel.bind, of a kernel of flashjit.Engine.prepare",
     "return_lse": "lse=True", "enable_gqa": "nothing: k and v may have fewer heads",
 }
 
