@@ -160,6 +160,11 @@ std::vector<std::string> notes_of(const Plan& plan) {
     notes.push_back(fmt::format("dropout={} counts as {}/{}: the random numbers of weights are bytes", spec.dropout,
                                 dropped, kDropoutNumbers));
   }
+  if (spec.places && spec.mask && uses(spec.mask, Op::Load)) {
+    notes.push_back(
+        "places: what a tensor of the mask hides costs as much as what it shows, since lists of tiles count from the first "
+        "row of a call; what positions alone hide is skipped");
+  }
   if (plan.wide_ints) notes.push_back(why_wide(first_wide_part(spec, plan.tiles)));
   return notes;
 }
@@ -183,6 +188,10 @@ std::string why_family(const Plan& plan, const Schedule& pins) {
 // Blocks that a mask reads are looked at for the tiles of the schedule. Launches of gradients have several sizes.
 void look_at_blocks(Plan& plan) {
   constexpr int kWidest = 128;
+  if (plan.spec.places) {  // rows of a tile may stand in any number of blocks
+    plan.tiles.may_see_in_blocks = {};
+    return;
+  }
   const KernelConfig& c = plan.config;
   const TileSizes sizes =
       is_backward(plan.spec) ? TileSizes{kWidest, kWidest} : TileSizes{std::max(queries_per_tile(c), 1), c.tile_kv};

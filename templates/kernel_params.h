@@ -41,6 +41,11 @@ struct BlockLists {
   int most;  // numbers that a list has room for
 };
 
+// Where the rows of a call stand in the whole sequence: row i at begin + i * step, of `total`.
+struct Places {
+  int begin, step, total;
+};
+
 struct KernelParams {
   const void* q;
   const void* k;
@@ -115,7 +120,8 @@ struct KernelParams {
                   // all. Numbers below 0, or from `key_rows` on, are those of no row
   Strides key_index_stride, key_count_stride;  // from query to query, `token`; a list is contiguous
   int queries_of_sequence;
-  int key_rows;  // that K has: in pages, those of the pool; else of a sequence or, packed, of all tokens
+  int key_rows;               // that K has: in pages, those of the pool; else of a sequence or, packed, of all tokens
+  Places q_places, k_places;  // config.places: of the queries and of the keys
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

@@ -59,12 +59,37 @@ __device__ inline float take_in_sink(const KernelParams& params, int h, float& r
   return scale;
 }
 
+// The LSE as the spec wants it.
+__device__ inline float lse_of(float reference, float sum) {
+  const float in_log2 = log2_approx(sum);
+  return config.lse == Lse::log2 ? reference * kLog2e + in_log2 : reference + in_log2 * kLn2;
+}
 // Nothing visible leaves a sum of zero.
 __device__ inline void store_lse(const KernelParams& params, Int64 row, float reference, float sum) {
   if constexpr (config.lse == Lse::none) return;
-  const float in_log2 = log2_approx(sum);
-  const float lse = config.lse == Lse::log2 ? reference * kLog2e + in_log2 : reference + in_log2 * kLn2;
+  const float lse = lse_of(reference, sum);
   params.lse[row] = sum == 0.0f ? -kInfinity : lse;
+}
+
+// With config.accumulate a row goes on from the LSE and O that earlier calls left: O becomes `own` times what this call has,
+// and `before` times what is there. A row that this call has shown nothing `keeps` all of it.
+struct Continued {
+  float own, before, lse;
+  bool keeps;
+};
+// By one lane of each quad that reads here, and not before all of it has read, the LSE is to be stored.
+__device__ inline Continued continue_row(const KernelParams& params, Int64 row, float reference, float sum) {
+  const float earlier = params.lse[row] * kNaturalLse, raised = fmaxf(reference, earlier);
+  const float own = reference == -kInfinity ? 0.0f : sum * exp2_approx((reference - raised) * kLog2e);
+  const float before = earlier == -kInfinity ? 0.0f : exp2_approx((earlier - raised) * kLog2e);
+  const float total = own + before;
+  return {own / total, before / total, lse_of(raised, total), sum == 0.0f};
+}
+// Without a share O may hold anything: nobody has written it yet.
+__device__ inline float2 continue_pair(const float* at, float before, float2 added) {
+  float2 there = make_float2(0.0f, 0.0f);
+  if (before != 0.0f) there = *reinterpret_cast<const float2*>(at);
+  return make_float2(fmaf(there.x, before, added.x), fmaf(there.y, before, added.y));
 }
 
 // `top`: the row's largest score. fmaxf drops NaN; the sum does not.

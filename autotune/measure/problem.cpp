@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -12,7 +13,10 @@
 #include "autotune/measure/gradient_data.h"
 #include "autotune/measure/latent_data.h"
 #include "autotune/measure/random_data.h"
+#include "autotune/reference/reference.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/fields/places.h"
+#include "compiler/spec/half.h"
 #include "compiler/spec/operands.h"
 #include "compiler/spec/spec_names.h"
 #include "runtime/launch/arguments.h"
@@ -111,8 +115,12 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
       with += fmt::format(" {}={}", param.name, value);
     }
   }
-  const CallSizes sizes = {std::max<std::int64_t>(shape.batch, 1), std::max<std::int64_t>(shape.longest_q(), 1),
-                           std::max<std::int64_t>(room, 1)};
+  CallSizes sizes = {std::max<std::int64_t>(shape.batch, 1), std::max<std::int64_t>(shape.longest_q(), 1),
+                     std::max<std::int64_t>(room, 1)};
+  const auto total = [&](const char* name, std::int64_t& length) {
+    if (scalars.contains(name)) length = std::max<std::int64_t>(static_cast<std::int64_t>(scalars.at(name)), 1);
+  };
+  if (spec.places) total("q_total", sizes.q_len), total("k_total", sizes.k_len);
   const auto range_of_read = [&](int number, std::span<const IntInterval>) {
     const Param& param = spec.params[static_cast<std::size_t>(number)];
     return inputs.files.contains(param.name) ? range_of(param.dtype) : range_of_random(param.dtype, param.contents);
@@ -242,7 +250,7 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
     const std::size_t operand = find_operand(name);
     const bool is_number =
         operand < kOperands.size() && kOperands[operand].value && kOperands[operand].belongs_to(spec);
-    if (is_number || is_param(name, true)) continue;
+    if (is_number || is_param(name, true) || (spec.places && find_place_number(name))) continue;
     return invalid(
         fmt::format("{}={}: this spec has no number parameter of that name; its parameters: {}", name, value, known));
   }
@@ -274,6 +282,34 @@ Result<void> check_shapes_logits(const AttentionSpec& spec, const InputFiles& in
 }
 
 }  // namespace
+
+// Returns all scalars of mask and score, and the numbers of places that are given.
+std::map<std::string, double> scalars_of(const AttentionSpec& spec, const InputFiles& inputs) {
+  std::map<std::string, double> scalars;
+  for (const Param& param : given_params(spec)) {
+    const auto given = inputs.scalars.find(param.name);
+    if (param.rank == 0) scalars[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;
+  }
+  for (const PlaceNumber& number : kPlaceNumbers) {
+    const auto given = inputs.scalars.find(std::string(number.name));
+    if (spec.places && given != inputs.scalars.end()) scalars[given->first] = given->second;
+  }
+  return scalars;
+}
+
+// Some rows have seen nothing yet: O may hold anything there.
+void forget_rows(NamedTensor& o, NamedTensor& lse, const AttentionSpec& spec) {
+  const bool packed = spec.layout == Layout::Packed, bhsd = spec.layout == Layout::Bhsd;
+  const std::int64_t heads = spec.heads_q, tokens = lse.shape.back();
+  const std::int64_t rows = static_cast<std::int64_t>(lse.bytes.size() / sizeof(float));
+  for (std::int64_t i = 2; i < rows; i += 5) {
+    const std::int64_t token = i % tokens, head = i / tokens % heads, b = i / tokens / heads;
+    const std::int64_t row = bhsd ? i : ((packed ? 0 : b * tokens) + token) * heads + head;
+    reference::store_float(Dtype::F32, lse.bytes.data(), i, -INFINITY);
+    for (std::int64_t c = 0; c < spec.d_v; ++c)
+      reference::store_float(Dtype::F32, o.bytes.data(), row * spec.d_v + c, NAN);
+  }
+}
 
 bool comes_from_files(const Operand& operand, const AttentionSpec& spec) {
   return operand.belongs_to(spec) && !operand.is_output_of(spec) && !is_offsets(operand);
@@ -310,10 +346,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   for (std::size_t i = 0; i < shape.q.size(); ++i)
     data.score_count_ += static_cast<std::uint64_t>(spec.heads_q) * static_cast<std::uint64_t>(shape.q[i]) *
                          static_cast<std::uint64_t>(shape.k[i]);
-  for (const Param& param : given_params(spec)) {
-    const auto given = inputs.scalars.find(param.name);
-    if (param.rank == 0) data.scalars_[param.name] = given == inputs.scalars.end() ? 1.0 : given->second;
-  }
+  data.scalars_ = scalars_of(spec, inputs);
   const auto table = std::ranges::find(builder.tensors, Role::Table, &NamedTensor::role);
   const std::int64_t room = table == builder.tensors.end()
                                 ? shape.longest_k()
@@ -337,10 +370,21 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   if (((spec.k_lens || spec.append) && !has_packed_keys(spec)) || selects(spec))
     poison_caches(data, spec, shape, inputs);
   if (is_backward(spec)) set_results_of_forward(data, spec, shape, inputs);
+  if (spec.accumulate) data.keep_earlier(spec);
   return data;
 }
 
+void ProblemData::keep_earlier(const AttentionSpec& spec) {
+  if (goes_on_from_results(spec)) forget_rows(*find("o"), *find("lse"), spec);
+  for (const NamedTensor& tensor : tensors_) {
+    const std::size_t number = find_operand(tensor.name);
+    const bool is_result = number < kOperands.size() && kOperands[number].role == OperandRole::Output;
+    if (tensor.role == Role::Updated && is_result) earlier_.push_back(tensor);
+  }
+}
+
 void ProblemData::poison() {
+  for (const NamedTensor& tensor : earlier_) find(tensor.name)->bytes = tensor.bytes;
   for (NamedTensor& tensor : tensors_) {
     // All bits set is a NaN in every float type.
     if (tensor.role == Role::Output) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::uint8_t{0xff});
@@ -364,6 +408,7 @@ Arguments ProblemData::arguments_at(const std::vector<void*>& pointers) const {
   Arguments a;
   a.max_q_len = longest_q_;
   a.max_k_len = longest_k_;
+  a.sms = sms_;
   for (const auto& [name, value] : scalars_) a.scalars[name] = value;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const NamedTensor& t = tensors_[i];
@@ -379,6 +424,13 @@ Arguments ProblemData::host_arguments() {
   return arguments_at(pointers);
 }
 
+Arguments ProblemData::reference_arguments() {
+  Arguments arguments = host_arguments();
+  for (NamedTensor& t : earlier_)
+    arguments.params[reference::earlier(t.name)] = {t.bytes.data(), std::string(name(t.dtype)), t.shape, {}};
+  return arguments;
+}
+
 Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& data, CuStream stream) {
   DeviceProblem problem;
   std::vector<void*> pointers;
@@ -386,6 +438,8 @@ Result<DeviceProblem> DeviceProblem::create(const GpuContext& gpu, ProblemData& 
     FLASHJIT_ASSIGN(buffer, DeviceBuffer::allocate(gpu, tensor.bytes.size()));
     if (!tensor.bytes.empty()) FLASHJIT_TRY(buffer.upload(tensor.bytes.data(), stream));
     pointers.push_back(buffer.data());
+    for (const NamedTensor& earlier : data.earlier_)
+      if (earlier.name == tensor.name) problem.earlier_[problem.buffers_.size()] = earlier.bytes;
     problem.buffers_.push_back(std::move(buffer));
     problem.roles_.push_back(tensor.role);
   }
@@ -407,8 +461,9 @@ Result<void> DeviceProblem::poison(const Stream& stream) const {
   for (std::size_t i = 0; i < buffers_.size(); ++i) {
     if (roles_[i] == Role::Output) FLASHJIT_TRY(buffers_[i].fill(0xff, stream.get()));
   }
+  for (const auto& [number, bytes] : earlier_)
+    if (!bytes.empty()) FLASHJIT_TRY(buffers_[number].upload(bytes.data(), stream.get()));
   return {};
-  a.sms = sms_;
 }
 
 Result<void> DeviceProblem::download_outputs(ProblemData& data, CuStream stream) const {

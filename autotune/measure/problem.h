@@ -61,28 +61,34 @@ class ProblemData {
   static Result<ProblemData> create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
                                     std::uint64_t seed, double most_bytes = 0);
 
-  // Overwrites the outputs with NaN: what a kernel does not write is then seen.
+  // Overwrites the outputs with NaN: what a kernel does not write is then seen. Results that calls go on from are again
+  // what they were at first.
   void poison();
   // The arguments, pointing into this object.
   Arguments host_arguments();
+  // The same for the reference, which also finds what results were before a call that goes on from them.
+  Arguments reference_arguments();
   NamedTensor* find(std::string_view name);
   std::vector<NamedTensor>& tensors() { return tensors_; }
   Arguments arguments_at(const std::vector<void*>& pointers) const;  // parallel to tensors()
   std::uint64_t bytes() const;
   std::uint64_t score_count() const { return score_count_; }  // one per query, key and head
+  void limit_sms(std::int64_t sms) { sms_ = sms; }            // Arguments::sms of what arguments_at() gives from now on
 
  private:
+  friend class DeviceProblem;
+  void keep_earlier(const AttentionSpec& spec);
   std::vector<NamedTensor> tensors_;
-  void limit_sms(std::int64_t sms) { sms_ = sms; }            // Arguments::sms of what arguments_at() gives from now on
+  std::vector<NamedTensor> earlier_;  // copies of those that calls go on from
   std::map<std::string, double> scalars_;
   std::int64_t longest_q_ = 0, longest_k_ = 0;  // packed only
+  std::int64_t sms_ = 0;
   std::uint64_t score_count_ = 0;
 };
 
 // A copy of the tensors in GPU memory.
 class DeviceProblem {
  public:
-  std::int64_t sms_ = 0;
   static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data, CuStream stream = nullptr);
   // Allocates what the kernel needs beside the tensors, if there is not as much yet, and says how many bytes that are.
   // Memory that was allocated before must not be in use.
@@ -93,6 +99,7 @@ class DeviceProblem {
 
  private:
   std::vector<DeviceBuffer> buffers_;
+  std::map<std::size_t, std::vector<std::uint8_t>> earlier_;  // by their numbers: what calls go on from
   std::vector<NamedTensor::Role> roles_;
   std::optional<DeviceBuffer> workspace_;
   Arguments arguments_;

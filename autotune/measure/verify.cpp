@@ -75,12 +75,13 @@ Result<std::string> verify_here(const AttentionSpec& spec, Kernel& kernel, const
   auto data = ProblemData::create(spec, shape, {}, kSeed, kMostBytes);
   if (!data) return cannot_be_tried(data.error().message);
   data->poison();
-  const Arguments arguments = data->host_arguments();  // the problem points into it
+  const Arguments arguments = data->host_arguments();
+  const Arguments checked = data->reference_arguments();  // the problem points into it
   if (auto ran = gpu ? run_on_gpu(kernel, *gpu, *data) : kernel.run(arguments); !ran) {
     // The drawn problem is no call of this spec: an index runs below 0 with a scalar of 1, say.
     return ran.error().kind == ErrorKind::Invalid ? cannot_be_tried(ran.error().message) : ran.error();
   }
-  FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
+  FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, checked));
   problem.round_weights_to(kernel.facts().weights);
   const reference::Comparison compared =
       reference::compare(problem, {.work = kWork, .seed = kSeed, .threads = std::min(usable_cores(), kMostThreads)});

@@ -135,6 +135,8 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
                                      {"v_new", spec.append && !spec.v_in_k},
                                      {"do", spec.operation == Operation::Backward},
                                      {"dlse", spec.dlse},
+                                     {"earlier o", goes_on_from_results(spec)},
+                                     {"earlier lse", goes_on_from_results(spec)},
                                      {"cos", spec.rope != Rope::none && spec.rope_base == 0},
                                      {"sin", spec.rope != Rope::none && spec.rope_base == 0}}) {
     if (needed && !arguments.params.contains(name))
@@ -147,6 +149,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   if (has_blocks(spec)) FLASHJIT_TRY(look_at_lists(spec, arguments, problem.semantics_));
   problem.dropout_ = dropout_of(spec, arguments);
   problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : is_one ? 1 : arguments.q.shape[0];
+  if (spec.places) problem.place_rows();
   return problem;
 }
 
@@ -349,7 +352,8 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
   result.max_logit = -kInfinity;
   if (!merges(*spec_)) {
     std::vector<Logit> logits = exact_logits(row, kv, result);
-    return finish(row, std::move(logits), kv.v, kv.scale_v, std::move(result));
+    result = finish(row, std::move(logits), kv.v, kv.scale_v, std::move(result));
+    return goes_on_from_results(*spec_) ? continued(row, std::move(result)) : result;
   }
   std::vector<Logit> logits;
   for (const float own : part_lse(row)) {
@@ -394,7 +398,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
   }
   RecipeRow result;
   result.o.assign(width, 0);
-  if (keys.empty()) return result;
+  if (keys.empty()) return goes_on_from_results(*spec_) ? continued(row, std::move(result), -INFINITY) : result;
   for (float& x : p) x = std::exp(x - largest);
   const float sum = sum_in_pairs(p.data(), p.size()) + (spec_->sink ? std::exp(sink(row) - largest) : 0.0f);
   const float top = *std::ranges::max_element(p);
@@ -408,6 +412,7 @@ RecipeRow Problem::recipe(const RowId& row, const KeysValues& kv) const {
     const float kept = sum_in_pairs(terms.data(), terms.size()) * static_cast<float>(dropout_.factor());
     result.o[c] = round_to(spec_->out_dtype, kept);
   }
+  if (goes_on_from_results(*spec_)) return continued(row, std::move(result), largest + std::log(sum));
   return result;
 }
 

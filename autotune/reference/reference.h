@@ -32,6 +32,9 @@ inline std::vector<std::int64_t> strides_of(const Tensor& tensor) {
   return s;
 }
 
+// The name in `params` of a copy of what a tensor held before the call, which the reference needs of a spec with accumulate.
+std::string earlier(std::string_view name);
+
 // V^T as what other calls give for V: its rows, whose elements then lie apart.
 Tensor rows_of_columns(const Tensor& v, Layout layout);
 
@@ -140,6 +143,12 @@ class Problem {
   ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
                   const std::vector<float>& scale_v, ExactRow result) const;
   RecipeRow merged_recipe(const RowId& row) const;
+  // These take in what others gave of the row.
+  ExactRow continued(const RowId& row, ExactRow own) const;
+  RecipeRow continued(const RowId& row, RecipeRow own, float lse) const;
+  double earlier_lse(const RowId& row) const;  // natural units
+  std::vector<double> earlier_output(const RowId& row) const;
+  void place_rows();  // mask and score see where rows stand in the whole sequence
   bool shares(std::int64_t b) const;
   double largest_of_parts(const RowId& row) const;
   std::vector<float> part_lse(const RowId& row) const;  // natural units

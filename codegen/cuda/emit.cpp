@@ -315,7 +315,8 @@ std::string limit_functions(const Plan& plan) {
 Result<std::string> emit_variant(const Plan& plan) {
   const KernelConfig& c = plan.config;
   std::string text = short_header("The mask and the score of this kernel, where they are not those of Plain.");
-  text += "#pragma once\n\n#include \"templates/variant.cuh\"\n\nnamespace flashjit {\n\n";
+  text += fmt::format("#pragma once\n\n#include \"templates/{}.cuh\"\n\nnamespace flashjit {{\n\n",
+                      c.places ? "places/placed" : "variant");
   std::string functions;
   if (c.selected > 0) functions += functions_of_lists(plan);
   else if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
@@ -331,7 +332,10 @@ Result<std::string> emit_variant(const Plan& plan) {
   if (c.inputs_16 | c.inputs_32) functions += inputs_function(plan);
   functions += limit_functions(plan);
   if (!functions.empty()) functions.erase(0, 1);  // the blank line before the first
-  text += functions.empty() ? "struct Variant : Plain {};\n" : "struct Variant : Plain {\n" + functions + "};\n";
+  // With places these functions are in positions of the whole sequence, which loops do not know.
+  const std::string_view name = c.places ? "Whole" : "Variant";
+  text += fmt::format("struct {} : Plain {{{}{}}};\n", name, functions.empty() ? "" : "\n", functions);
+  if (c.places) text += "struct Variant : Placed<Whole> {};\n";
   return text + "\n}  // namespace flashjit\n";
 }
 

@@ -82,7 +82,7 @@ Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& an
       query_tiles(is_backward(s) ? std::make_shared<const TileAnalysis>(analyse_tiles(s.mask, Axis::Queries))
                                  : nullptr),
       score(facts_of(s)),
-      lists(lists_of(s.mask)),
+      lists(s.places ? ListFacts{} : lists_of(s.mask)),  // whose tiles are those of the call's rows
       config(problem_config(s, analysis)),
       queries(selects(s) ? 1 : s.q_len.max) {}
 

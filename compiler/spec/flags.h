@@ -28,6 +28,8 @@ inline constexpr std::array kSpecFlags = {
     SpecFlag{"append", &AttentionSpec::append, &KernelConfig::append},
     SpecFlag{"rotate", &AttentionSpec::rotate, &KernelConfig::rotate},
     SpecFlag{"shared_prefix", &AttentionSpec::shared_prefix, &KernelConfig::shared_prefix},
+    SpecFlag{"accumulate", &AttentionSpec::accumulate, &KernelConfig::accumulate},
+    SpecFlag{"places", &AttentionSpec::places, &KernelConfig::places},
 };
 
 }  // namespace flashjit

@@ -82,7 +82,7 @@ struct Operand {
   Dtype always_dtype = Dtype::F32;
   Dim dims[kMaxTensorRank] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
   bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
-  bool (*is_updated)(const AttentionSpec& spec) = nullptr;  // null: in no spec. An input that calls write to as well
+  bool (*is_updated)(const AttentionSpec& spec) = nullptr;  // null: in no spec. Calls read it, and write to it as well
   bool (*is_read)(const AttentionSpec& spec) = nullptr;     // null: in no spec. An output of others that these read
   bool (*in_bytes)(const AttentionSpec& spec) =
       nullptr;  // null: in no spec. Then its rows are bytes of a format of latents
@@ -104,7 +104,7 @@ struct Operand {
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
   bool updated_by(const AttentionSpec& spec) const { return is_updated && is_updated(spec); }
   bool is_output_of(const AttentionSpec& spec) const {
-    return role == OperandRole::Output && !(is_read && is_read(spec));
+    return role == OperandRole::Output && !(is_read && is_read(spec)) && !updated_by(spec);
   }
   bool written_by(const AttentionSpec& spec) const { return is_output_of(spec) || updated_by(spec); }
   bool is_in_bytes_of(const AttentionSpec& spec) const { return in_bytes && in_bytes(spec); }
@@ -161,7 +161,8 @@ inline constexpr std::array kOperands = {
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
     Operand{.name = "o", .what = "Outputs", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV},
-            .is_in = [](const AttentionSpec& spec) { return !quantizes(spec); }, .is_read = is_backward,
+            .is_in = [](const AttentionSpec& spec) { return !quantizes(spec); }, .is_updated = goes_on_from_results,
+            .is_read = is_backward,
             .absent = "quantize writes y; leave it out or use fwd", .aligned = true, .pointer = offsetof(KernelParams, o),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::o_stride},
     Operand{.name = "offsets_q", .what = "Where the queries of a sequence begin", .always_dtype = Dtype::I32,
@@ -174,7 +175,8 @@ inline constexpr std::array kOperands = {
             .pointer = offsetof(KernelParams, offsets_k)},
     Operand{.name = "lse", .what = "Logarithms of the sums of a row", .role = OperandRole::Output,
             .dims = {Dim::Batch, Dim::HeadsQ, Dim::Queries},
-            .is_in = [](const AttentionSpec& spec) { return spec.lse != Lse::none; }, .is_read = is_backward,
+            .is_in = [](const AttentionSpec& spec) { return spec.lse != Lse::none; }, .is_updated = goes_on_from_results,
+            .is_read = is_backward,
             .absent = "the spec does not ask for it; add lse=ln to the spec or leave it out",
             .pointer = offsetof(KernelParams, lse), .strides_kind = OperandStrides::Row},
     Operand{.name = "max_logit", .what = "Largest logits of a row", .role = OperandRole::Output,
@@ -266,15 +268,18 @@ inline constexpr std::array kOperands = {
             .absent = "the spec does not ask for it; add dlse to the spec, a bwd, or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, d_lse), .strides_kind = OperandStrides::Row},
     Operand{.name = "dq", .what = "Gradients of queries", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dq,
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = is_backward, .absent = kOfBackward,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = is_backward,
+            .is_updated = adds_to_gradients, .absent = kOfBackward,
             .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dq),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::dq_stride},
     Operand{.name = "dk", .what = "Gradients of keys", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dk,
-            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = is_backward, .absent = kOfBackward,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = is_backward,
+            .is_updated = adds_to_gradients, .absent = kOfBackward,
             .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dk),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::dk_stride},
     Operand{.name = "dv", .what = "Gradients of values", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dv,
-            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV}, .is_in = is_backward, .absent = kOfBackward,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV}, .is_in = is_backward,
+            .is_updated = adds_to_gradients, .absent = kOfBackward,
             .has_field = false, .aligned = true, .pointer = offsetof(KernelParams, dv),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::dv_stride},
     Operand{.name = "dsink", .what = "Gradients of sink logits", .role = OperandRole::Output, .dims = {Dim::HeadsQ},

@@ -11,6 +11,7 @@
 #include "compiler/language/gradient.h"
 #include "compiler/language/named.h"
 #include "compiler/spec/config_words.h"
+#include "compiler/spec/fields/accumulate.h"
 #include "compiler/spec/fields/blocks.h"
 #include "compiler/spec/fields/dropout.h"
 #include "compiler/spec/flags.h"
@@ -19,6 +20,7 @@
 #include "compiler/spec/fields/narrow.h"
 #include "compiler/spec/operands.h"
 #include "compiler/spec/fields/outputs.h"
+#include "compiler/spec/fields/places.h"
 #include "compiler/spec/fields/select.h"
 #include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
@@ -375,24 +377,9 @@ std::string print_params(const std::vector<Param>& params) {
   return out;
 }
 
-// The LSE of a spec that does not say: bwd has to read it.
-Lse usual_lse(const AttentionSpec& spec) { return is_backward(spec) ? Lse::ln : Lse::none; }
-
-// Refuses fields that bwd does not have, although fwd does.
-Result<void> check_backward(const AttentionSpec& spec) {
-  if (spec.dlse && !is_backward(spec)) return invalid("dlse: only bwd reads gradients; use bwd, or leave it out");
-  if (!is_backward(spec)) return {};
-  const auto refuse = [](std::string_view field, std::string_view way_out) {
-    return invalid(fmt::format("{}: bwd has no such thing; {}", field, way_out));
-  };
-  if (spec.max_logit) return refuse("max_logit", "it has no gradient, leave it out");
-  if (spec.append) return refuse("append", "append in fwd, and give bwd all of k and v");
-  if (spec.shared_prefix) return refuse("shared_prefix", "give every sequence its own keys");
-  if (spec.v_in_k) return refuse("v_in_k", "give v, the first columns of k, as a tensor, and add dv to those of dk");
-  if (is_paged(spec)) return refuse("layout", "keys in pages have no gradients, use layout=packed");
-  if (spec.k_lens) return refuse("k_lens", "use layout=packed, whose offsets lie on the device");
-  if (spec.kv_dtype != spec.dtype) return refuse("kv", "k and v are of the dtype, convert them");
-  return {};
+// The LSE of a spec that does not say: bwd has to read it, and so has who goes on from it.
+Lse usual_lse(const AttentionSpec& spec) {
+  return is_backward(spec) || goes_on_from_results(spec) ? Lse::ln : Lse::none;
 }
 
 }  // namespace
@@ -408,6 +395,10 @@ std::int64_t cached_bytes(const AttentionSpec& spec) {
 }
 
 VariableRanges variable_ranges(const AttentionSpec& spec) {
+  if (spec.places) {  // bounds are those of the rows of a call, which may stand anywhere
+    constexpr std::int64_t kAny = SizeBound::kLargest;
+    return default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, kAny, kAny);
+  }
   VariableRanges ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
   // A pin of lengths that differ is that of the longest one.
   if (!has_own_q_lens(spec)) ranges.of[static_cast<int>(Variable::QLen)].lo = spec.q_len.min;
@@ -474,12 +465,14 @@ Result<void> validate(AttentionSpec& spec) {
   if (implies_k_lens(spec)) spec.k_lens = true;
   if (spec.lse == Lse::none) spec.lse = usual_lse(spec);
   FLASHJIT_TRY(check_backward(spec));
+  if (attends(spec)) FLASHJIT_TRY(check_accumulate(spec));
   FLASHJIT_TRY(check_narrowing(spec));
   if (merges(spec)) return check_merge(spec);
   if (quantizes(spec)) return check_quantize(spec);
   FLASHJIT_TRY(resolve_expressions(spec));
   FLASHJIT_TRY(check_gradients(spec));
   FLASHJIT_TRY(check_expressions_of_selected(spec));
+  FLASHJIT_TRY(check_places(spec));
   return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();
 }
 

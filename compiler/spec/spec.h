@@ -71,20 +71,22 @@ struct AttentionSpec {
   bool max_logit = false;                        // max_logit
   bool sink = false;                             // sink: one extra logit per query head in every row's sum
   bool dlse = false;                             // dlse: bwd reads the gradient of lse as well
-  bool k_lens = false;                 // k_lens: key lengths on the device, up to what K and V hold; so of pages
-  bool v_in_k = false;                 // v_in_k: V is the first d_v columns of K, and no tensor of its own
-  bool v_transposed = false;           // v_transposed: v is [batch, KV heads, d_v, tokens], in every layout
-  bool token_scales = false;           // token_scales: scale_k and scale_v have numbers for each key
-  int scale_block = 0;                 // scales=block(128): scales are those of so many rows of Q, K and V
-  bool rotate = false;                 // rotate: rows are mixed before they are rounded to 8 bits
-  bool linear_exp = false;             // linear_exp: weights of 8 bits may be interpolated between powers of two
-  bool append = false;                 // append: k_new and v_new are written to the ends of the sequences first
-  bool shared_prefix = false;          // shared_prefix: the first keys of all sequences are the same, in the same pages
-  Rope rope = Rope::none;              // rope=half(64) | interleaved(64): of Q and k_new; of Q and K
-                                       // with compute; of x of quantize
-  int rope_dims = 0;                   //   that many columns
-  double rope_base = 0;                // rope_base=10000: instead of tables
-  double dropout = 0;                  // dropout=0.1; kernels drop the nearest number of 256 weights
+  bool k_lens = false;         // k_lens: key lengths on the device, up to what K and V hold; so of pages
+  bool v_in_k = false;         // v_in_k: V is the first d_v columns of K, and no tensor of its own
+  bool v_transposed = false;   // v_transposed: v is [batch, KV heads, d_v, tokens], in every layout
+  bool token_scales = false;   // token_scales: scale_k and scale_v have numbers for each key
+  int scale_block = 0;         // scales=block(128): scales are those of so many rows of Q, K and V
+  bool rotate = false;         // rotate: rows are mixed before they are rounded to 8 bits
+  bool linear_exp = false;     // linear_exp: weights of 8 bits may be interpolated between powers of two
+  bool append = false;         // append: k_new and v_new are written to the ends of the sequences first
+  bool shared_prefix = false;  // shared_prefix: the first keys of all sequences are the same, in the same pages
+  bool accumulate = false;     // accumulate: O and LSE, or of bwd the gradients, are gone on from (fields/accumulate.h)
+  bool places = false;         // places: rows are a part of a longer sequence (fields/places.h)
+  Rope rope = Rope::none;      // rope=half(64) | interleaved(64): of Q and k_new; of Q and K
+                               // with compute; of x of quantize
+  int rope_dims = 0;           //   that many columns
+  double rope_base = 0;        // rope_base=10000: instead of tables
+  double dropout = 0;          // dropout=0.1; kernels drop the nearest number of 256 weights
   SizeBound batch, q_len, k_len;       // b<=64  q_len=1  k_len<=131072
   int align_bytes = 16;                // bytes=16|8|4|2: what all pointers and strides are multiples of
   Numerics numerics = Numerics::Fast;  // numerics=fast | deterministic | batch_invariant
@@ -117,6 +119,9 @@ inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 inline bool has_blocks(const AttentionSpec& spec) { return spec.blocks.q > 0; }
 inline bool selects(const AttentionSpec& spec) { return spec.selected > 0; }
+// Does a call go on from O and LSE of other keys, or add to the gradients of others?
+inline bool goes_on_from_results(const AttentionSpec& spec) { return is_forward(spec) && spec.accumulate; }
+inline bool adds_to_gradients(const AttentionSpec& spec) { return is_backward(spec) && spec.accumulate; }
 // The parameters that a call gives.
 inline std::span<const Param> given_params(const AttentionSpec& spec) {
   return std::span(spec.params).first(spec.params.size() - (has_blocks(spec) ? 1 : 0));

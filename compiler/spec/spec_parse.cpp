@@ -409,7 +409,9 @@ Result<void> parse_fields(Cursor& cursor, AttentionSpec& spec) {
     }
     before = word;
   }
-  if (std::find(seen.begin(), seen.end(), "d") == seen.end()) {
+  const auto is_given = [&](std::string_view key) { return std::ranges::find(seen, key) != seen.end(); };
+  if (!is_given("out")) set_out(spec, usual_out(spec));  // it depends on flags
+  if (!is_given("d")) {
     return cursor.error("d: the head dim is missing; write for example d=128", cursor.text.size());
   }
   return {};

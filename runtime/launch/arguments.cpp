@@ -134,6 +134,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(check_positions(extents[static_cast<std::size_t>(Dim::Positions)], sizes, params));
   FLASHJIT_TRY(fill_params(given, params, overlaps));
   FLASHJIT_TRY(fill_gradients(given, params, overlaps));
+  if (spec_.places) FLASHJIT_TRY(fill_places(given, sizes, params));
   if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
   const std::int64_t bytes = workspace_.empty() ? 0 : bytes_of(workspace_, sizes);
   if (has_blocks(spec_)) shape_block_states(sizes, params);
@@ -168,6 +169,10 @@ Result<void> ArgumentChecker::find_named(const CallArguments& call, Given& given
 
 Result<void> ArgumentChecker::find_operand_of(const ParamView& param, Given& given) const {
   const std::size_t operand = find_operand(param.name);
+  if (find_place_number(param.name)) {
+    return invalid(fmt::format(
+        "scalars.{}: given, and the spec does not ask for it; add places to the spec or leave it out", param.name));
+  }
   if (operand == kOperands.size()) {
     std::string known;
     for (const Param& p : given_params(spec_)) known += (known.empty() ? "" : ", ") + p.name;

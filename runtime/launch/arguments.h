@@ -11,6 +11,7 @@
 
 #include "compiler/plan.h"
 #include "compiler/result.h"
+#include "compiler/spec/fields/places.h"
 #include "runtime/launch/call.h"
 #include "runtime/launch/grid.h"
 #include "runtime/launch/index_check.h"
@@ -62,6 +63,7 @@ class ArgumentChecker {
     const ParamView* values[kOperands.size()] = {};  // numbers of operands that can be given so
     const ParamView* params[kMaxParams] = {};        // parallel to those of the spec
     const ParamView* gradients[kMaxGradients] = {};  // of those whose gradients it asks for
+    const ParamView* places[kPlaceNumbers.size()] = {};
     Repeated repeated[kRepeating];
     std::size_t repeated_count = 0;
   };
@@ -98,6 +100,7 @@ class ArgumentChecker {
   Result<void> check_packed_reach(const CallSizes& sizes) const;
   Result<void> fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const;
   Result<void> fill_gradients(const Given& given, KernelParams& params, Overlaps& overlaps) const;
+  static Result<void> fill_places(const Given& given, const CallSizes& sizes, KernelParams& params);
   Result<void> check_indices(const Given& given, const CallSizes& sizes, const KernelParams& params) const;
   Result<void> fill_grid(const CallSizes& sizes, KernelParams& params) const;
 

@@ -30,11 +30,14 @@ Result<Int64> scalar_bits(const Param& param, double value) {
   }
 }
 
-// Returns the place for a parameter of the spec, or for the gradient of one; null: `param` is neither.
+// Returns the place for a parameter of the spec, for the gradient of one, or for a number of `places`; null: `param` is
+// none of these.
 const ParamView** ArgumentChecker::place_of(const ParamView& param, Given& given) const {
   const std::span<const Param> params = given_params(spec_);
   if (const auto own = std::ranges::find(params, param.name, &Param::name); own != params.end())
     return &given.params[own - params.begin()];
+  if (const PlaceNumber* const number = spec_.places ? find_place_number(param.name) : nullptr)
+    return &given.places[number - kPlaceNumbers.data()];
   const auto gradient = std::ranges::find(gradient_names_, param.name);
   return gradient == gradient_names_.end() ? nullptr : &given.gradients[gradient - gradient_names_.begin()];
 }
@@ -119,13 +122,35 @@ Result<void> ArgumentChecker::fill_gradients(const Given& given, KernelParams& p
   return {};
 }
 
+Result<void> ArgumentChecker::fill_places(const Given& given, const CallSizes& sizes, KernelParams& params) {
+  params.q_places = params.k_places = kUsualPlaces;
+  for (std::size_t i = 0; i < kPlaceNumbers.size(); ++i) {
+    const ParamView* const found = given.places[i];
+    if (!found) continue;
+    const PlaceNumber& number = kPlaceNumbers[i];
+    if (!found->is_scalar)
+      return invalid(
+          fmt::format("params.{}: it is a number, by which calls are checked; give it in scalars", number.name));
+    FLASHJIT_ASSIGN(value, scalar_bits({.name = std::string(number.name), .dtype = Dtype::I32}, found->scalar));
+    if (number.number == &Places::total && value < 0)
+      return invalid(
+          fmt::format("scalars.{}: {} is negative; give the length of the whole sequence", number.name, value));
+    params.*number.of.*number.number = static_cast<int>(value);
+  }
+  FLASHJIT_TRY(complete_places("q", sizes.q_len, params.q_places));
+  return complete_places("k", sizes.k_len, params.k_places);
+}
+
 Result<void> ArgumentChecker::check_indices(const Given& given, const CallSizes& sizes,
                                             const KernelParams& params) const {
   std::int64_t scalars[kMaxParams] = {};
   for (std::size_t i = 0; i < spec_.params.size(); ++i) {
     if (spec_.params[i].rank == 0) scalars[i] = params.extra[i].stride[0];
   }
-  return indices_.check(spec_, sizes, given.params, scalars, !gpu_);
+  CallSizes whole = sizes;  // positions are those of the whole sequence
+  if (spec_.places && sizes.q_len > 0) whole.q_len = params.q_places.total;
+  if (spec_.places && sizes.k_len > 0) whole.k_len = params.k_places.total;
+  return indices_.check(spec_, whole, given.params, scalars, !gpu_);
 }
 
 }  // namespace flashjit

@@ -112,7 +112,10 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
     const Int64 at = first + i / kChunks * p.dq_stride.token + i % kChunks * 8;
     if constexpr (config.output_dq == Element::f32) {
 #pragma unroll
-      for (int j = 0; j < 8; ++j) static_cast<float*>(p.dq)[at + j] = values[j] * kScale;
+      for (int j = 0; j < 8; ++j) {
+        float* to = static_cast<float*>(p.dq) + at + j;
+        *to = config.accumulate ? *to + values[j] * kScale : values[j] * kScale;
+      }
     } else {
       u32 words[4];
 #pragma unroll

@@ -89,6 +89,9 @@ __device__ inline Share share_of_warp(int part) {
   return {min(own, padded_dim - tiles * 8), own};
 }
 
+// An element of a gradient in fp32, to which calls add with accumulate.
+__device__ inline void add_or_store(float* at, float x) { *at = config.accumulate ? *at + x : x; }
+
 // The rows of a gradient that are this block's: through shared memory, where each warp has a place, in whole chunks.
 template <Element output, int head_dim, int tiles>
 __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride, const Sums<tiles>& sums, float scale,
@@ -107,8 +110,8 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
         for (int n = 0; n < tiles; ++n) {
           const int column = columns.first + n * 8;
           if (column < columns.own || column >= end) continue;
-          out[n * 8] = sums[m][n][2 * h] * scale;
-          out[n * 8 + 1] = sums[m][n][2 * h + 1] * scale;
+          add_or_store(out + n * 8, sums[m][n][2 * h] * scale);
+          add_or_store(out + n * 8 + 1, sums[m][n][2 * h + 1] * scale);
         }
       }
   } else {

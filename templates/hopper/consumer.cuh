@@ -126,6 +126,23 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
   // same.
   __device__ void note_failure(const WorkState& work) { atomicMax(&shared.redo(work.place), work.rank); }
 
+  // With accumulate a warp with a wrong row stores nothing of the item, and remembers that: the others have gone on from
+  // O and LSE when the item is done again, and must not do so twice.
+  __device__ u32& failed_items(const WorkState& work) const {
+    return shared.failed_items(threadIdx.x / 32 - kThreadsPerWarpgroup / 32, work.place);
+  }
+  __device__ void remember_failure(const WorkState& work) {
+    if (lane_id() == 0) failed_items(work) |= 1u << work.place % 32;
+    __syncwarp();
+  }
+  __device__ bool has_stored(const WorkState& work) {
+    const u32 bit = 1u << work.place % 32, failed = failed_items(work) & bit;
+    __syncwarp();
+    if (lane_id() == 0) failed_items(work) &= ~bit;
+    __syncwarp();
+    return uniform(failed == 0);
+  }
+
   // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of
   // these.
   __device__ void release_queries() {

@@ -183,6 +183,8 @@ constexpr int kWorkStateBytes = 192;
 constexpr int kWorkSlots = 4;
 // After so many items a block does those again whose references did not hold.
 constexpr int kRedoPlaces = 64;
+// An item that is done again must not go on from O and LSE twice: each warp remembers of which items it has stored nothing.
+constexpr bool remembers_failures(const KernelConfig& c) { return c.accumulate && c.reference != Reference::tile; }
 
 // Scales of blocks of keys: of a tile's K and V, which the producer finds with K. V is read a tile later, when the place of K
 // may have been filled again, so there are twice as many.
@@ -198,7 +200,8 @@ struct HopperLayout {
   PanelLayout q, k, v, copied_v;  // V as products read it, and as TMA brings it: most often the same
   int v_stage_bytes = 0, copied_v_stage_bytes = 0;
   int k_offset = 0, v_offset = 0, copied_v_offset = 0, inputs_offset = 0, output_offset = 0, ones_offset = 0,
-      state_offset = 0, redo_offset = 0, dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0;
+      state_offset = 0, redo_offset = 0, dropout_offset = 0, barrier_offset = 0, scales_offset = 0, numbers_offset = 0,
+      failed_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
@@ -230,7 +233,8 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c, int output_bytes) {
   s.scales_offset = s.barrier_offset + s.barriers * 8;
   s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
   const int of_stages = (transposes_values(c) ? 1 : 0) + (c.list_heads > 0 ? 1 : 0);
-  s.bytes = s.numbers_offset + (finds_pages(c) ? kProgressNumbers * 4 : 0) + of_stages * c.stages * 4;
+  s.failed_offset = s.numbers_offset + (finds_pages(c) ? kProgressNumbers * 4 : 0) + of_stages * c.stages * 4;
+  s.bytes = s.failed_offset + (remembers_failures(c) ? c.hopper.warpgroups * 4 * kRedoPlaces / 8 : 0);
   return s;
 }
 

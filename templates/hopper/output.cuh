@@ -59,6 +59,35 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
   }
 }
 
+// With accumulate: O and LSE go on from those of earlier calls. A lane has two neighbouring columns of each eight.
+__device__ inline void store_continued(const KernelParams& params, const WorkState& work, const RowStates& rows,
+                                       const Output& o) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    // The row is found out twice: kept while its LSE is on its way, what it is made of spills with three warpgroups.
+    const int of_tile = static_cast<int>(recompute(tile_row(recompute(threadIdx.x), h)));
+    const Row row = row_of(work, of_tile);
+    if (row.q >= work.seq.q_len) continue;
+    Sequence seq = work.seq;
+    seq.h = row.h;
+    const Int64 result = result_row(params, seq, row.q);
+    const Continued c = continue_row(params, result, rows.reference[h], rows.sum[h]);
+    const u32 lane = recompute(threadIdx.x) % 32;
+    __syncwarp(0xfu << (lane & ~3u));
+    if (c.keeps) continue;
+    if (lane % 4 == 0) params.lse[result] = c.lse;
+    const Row again = row_of(work, static_cast<int>(recompute(of_tile)));
+    float* out = static_cast<float*>(params.o) + query_row(params.o_stride, work.seq, again.h, again.q) +
+                 recompute(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < config.head_dim_v / 8; ++j) {
+      const int i = 4 * j + 2 * h;
+      *reinterpret_cast<float2*>(out + 8 * j) =
+          continue_pair(out + 8 * j, c.before, make_float2(o[i] * c.own, o[i + 1] * c.own));
+    }
+  }
+}
+
 // Where blocks leave what they have of items that are cut. Where none is there is no such member: one that nobody reads changes
 // which registers ptxas takes.
 template <bool cuts>

@@ -245,6 +245,7 @@ struct ProducerState {
     } while (is_item(work.kind) && !find_work(work, params, rank));
     if (!is_item(work.kind)) work.set_other(work.kind);
     if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
+    if (remembers_failures(config) && work.kind == Work::careful_item) work.place = again - 1;
     if constexpr (is_scaled(config)) find_common_scales(shared.work(recompute(q_ring.count)));
     if constexpr (kInPages) {
       shared.progress(0) = dealt, shared.progress(1) = window, shared.progress(2) = again;

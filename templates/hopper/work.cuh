@@ -258,6 +258,10 @@ struct SharedMemory {
   }
   // Ranks of items that must be done again, by their place; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
+  // remembers_failures(): bits of a warp's items that must, by their place.
+  __device__ u32& failed_items(u32 warp, int place) const {
+    return *reinterpret_cast<u32*>(memory + kLayout.failed_offset + (warp * (kRedoPlaces / 32) + place / 32) * 4);
+  }
   __device__ bool some_failed() const {
     u32 all = ~0u;
 #pragma unroll(is_scaled(config) ? 4 : kRedoPlaces / 4)  // beside scales the producer has few registers
@@ -347,6 +351,11 @@ __device__ inline void fill_ones(const SharedMemory& shared) {
 // These functions set the state, beside barriers, that a block begins with.
 __device__ inline void clear_redo(const SharedMemory& shared) {
   if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
+  if constexpr (remembers_failures(config)) {
+    constexpr u32 kWords = kRedoPlaces / 32;
+    const u32 warp = threadIdx.x / kWords, place = threadIdx.x % kWords * 32;
+    if (warp < static_cast<u32>(kWarpgroups) * 4) shared.failed_items(warp, static_cast<int>(place)) = 0;
+  }
 }
 __device__ inline void begin_progress(const SharedMemory& shared) {
   shared.progress(0) = shared.progress(1) = 0, shared.progress(2) = -1;

@@ -10,7 +10,12 @@ namespace flashjit {
 template <Element element>
 __device__ inline void store_pair(void* tensor, Int64 at, float a, float b) {
   if constexpr (element == Element::f32) {
-    reinterpret_cast<float2*>(static_cast<float*>(tensor) + at)[0] = make_float2(a, b);
+    auto* pair = reinterpret_cast<float2*>(static_cast<float*>(tensor) + at);
+    if constexpr (config.accumulate) {
+      const float2 there = *pair;
+      a += there.x, b += there.y;
+    }
+    *pair = make_float2(a, b);
   } else {
     reinterpret_cast<u32*>(static_cast<u16*>(tensor) + at)[0] = pack<element>(a, b);
   }

@@ -234,9 +234,24 @@ __device__ inline void draw(Kept& kept, const BlockState& block, u32 key, int k_
   calls.draw(kept, static_cast<u32>(block.q_lo) / 16 + thread / 32 * kMTiles, static_cast<u32>(k_lo) / 16);
 }
 
+// With accumulate: the shares that O of earlier calls has in rows; below 0: the row keeps what there is.
+struct EarlierShares {
+  float of[kMTiles][2];
+};
+// O is final, but for what earlier calls left of the row; so is LSE.
+__device__ inline float continue_with(const KernelParams& params, Int64 row, float reference, float sum,
+                                      float (&o)[kOTiles][4], int h) {
+  const Continued c = continue_row(params, row, reference, sum);
+  __syncwarp(0xfu << (lane_id() & ~3));
+  if (c.keeps) return -1.0f;
+  if (lane_id() % 4 == 0) params.lse[row] = c.lse;
+  scale_output(o, h, c.own);
+  return c.before;
+}
+
 // Row sums, the sink, LSE and maximum; scales O to its final value.
 __device__ inline void finish_rows(const KernelParams& params, const BlockState& block, SoftmaxRows<kMTiles>& rows,
-                                   Output& o, const float (&top)[kMTiles][2]) {
+                                   Output& o, const float (&top)[kMTiles][2], EarlierShares& earlier) {
   const Sequence& seq = block.seq;
   const int q_row = block.q_lo + warp_id() * rows_per_warp(config) + lane_id() / 4;
 #pragma unroll
@@ -252,6 +267,11 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
       scale_output(o[i], h, inverse);
 
       const int q = q_row + i * 16 + h * 8;
+      if constexpr (config.accumulate) {
+        if (q < seq.q_len)
+          earlier.of[i][h] = continue_with(params, result_row(params, seq, q), reference, sum, o[i], h);
+        continue;
+      }
       if (lane_id() % 4 != 0 || q >= seq.q_len) continue;
       const Int64 row = result_row(params, seq, q);
       store_row_results(params, row, reference, sum, top[i][h]);
@@ -259,7 +279,8 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
 }
 
 // O to global memory: staged in shared memory, where each warp touches only its own rows, then in whole 16-byte chunks.
-__device__ inline void store_output(const KernelParams& params, const BlockState& block, Output& o, u32 staging) {
+__device__ inline void store_output(const KernelParams& params, const BlockState& block, Output& o,
+                                    const EarlierShares& earlier, u32 staging) {
   const Sequence& seq = block.seq;
 #pragma unroll
   for (int i = 0; i < kMTiles; ++i) sort_columns(o[i]);
@@ -275,7 +296,14 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const int row = warp_row + i * 16 + lane_id() / 4 + e / 2 * 8, column = first_column(j) + e % 2;
-          if (q_lo + row < seq.q_len && column < kColumns) out[row * params.o_stride.token + column] = o[i][j][e];
+          if (q_lo + row >= seq.q_len || column >= kColumns) continue;
+          float* at = out + row * params.o_stride.token + column;
+          if constexpr (config.accumulate) {
+            const float before = earlier.of[i][e / 2];
+            if (before >= 0.0f || before != before) *at = before == 0.0f ? o[i][j][e] : fmaf(*at, before, o[i][j][e]);
+          } else {
+            *at = o[i][j][e];
+          }
         }
   } else {
 #pragma unroll
@@ -356,12 +384,13 @@ __device__ inline void sync_forward(const KernelParams& params) {
     tile = next;
   }
 
-  finish_rows(params, block, rows, o, top);
+  EarlierShares earlier;
+  finish_rows(params, block, rows, o, top, earlier);
   // O is staged where Q or K and V were. Other warps may still read there, and when no tile was visible, other threads'
   // copies of Q may still be on their way.
   wait_copies<0>();
   __syncthreads();
-  store_output(params, block, o, base + kLayout.o_offset);
+  store_output(params, block, o, earlier, base + kLayout.o_offset);
 }
 
 }  // namespace flashjit

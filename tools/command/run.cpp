@@ -36,7 +36,7 @@ struct RunArgs {
 // A name that is no operand is the gradient of a parameter.
 bool is_written(std::string_view name, const AttentionSpec& spec) {
   const std::size_t operand = find_operand(name);
-  return operand == kOperands.size() || kOperands[operand].is_output_of(spec);
+  return operand == kOperands.size() || kOperands[operand].written_by(spec);
 }
 
 // Reads --grad: files of gradients of parameters go to `results`, by the names of these tensors.
@@ -88,7 +88,7 @@ Result<void> add_unrounded(const Arguments& arguments, DrawnProblem::Unrounded& 
 
 Result<std::string> check(const AttentionSpec& spec, const Facts& facts, DrawnProblem& drawn, std::uint64_t seed,
                           Json& line) {
-  const Arguments arguments = drawn.data.host_arguments();
+  const Arguments arguments = drawn.data.reference_arguments();
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
   problem.round_weights_to(facts.weights);
   reference::CompareOptions options;

@@ -172,7 +172,7 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
 }
 
 Result<void> check_reference(const AttentionSpec& spec, const Facts& facts, ProblemData& data, std::uint64_t seed) {
-  const Arguments arguments = data.host_arguments();  // the problem points into it
+  const Arguments arguments = data.reference_arguments();  // the problem points into it
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
   problem.round_weights_to(facts.weights);
   reference::CompareOptions options;

@@ -14,7 +14,7 @@ constexpr std::array kRounded = {"q", "k", "v", "scale_q", "scale_k", "scale_v"}
 
 // Sequences that share keys share their scales as well, which `quantize` does not know.
 bool can_round(const AttentionSpec& spec, const InputFiles& inputs) {
-  return has_scaled_queries(spec) && !spec.shared_prefix &&
+  return has_scaled_queries(spec) && !spec.shared_prefix && !spec.accumulate &&
          std::ranges::none_of(kRounded, [&](const char* name) { return inputs.files.contains(name); });
 }
 

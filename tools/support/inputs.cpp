@@ -84,7 +84,7 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   app.add_option(
          "--param", args.params,
          "A run-time parameter of mask or score: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar (default: what alibi, document "
-         "and tree typically have, else random; 1); of dropout, offset=NUMBER (0)")
+         "and tree typically have, else random; 1); of dropout, offset=NUMBER (0); of places, q_begin=NUMBER (0), q_step (1), q_total and those of k")
       ->type_name("NAME=VALUE");
   app.add_option("--bundle", args.bundles,
                  "Bundles to take GPU kernels from (flashjit build); with FLASHJIT_JIT=off only from them")

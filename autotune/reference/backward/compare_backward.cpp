@@ -68,19 +68,36 @@ void GradientTally::check_row(const std::vector<double>& ours, const Gradient& r
 
 namespace {
 
+// A gradient that is added to what the tensor held before the call.
+Gradient added(Gradient row, const std::vector<double>& there) {
+  for (std::size_t c = 0; c < there.size(); ++c) {
+    row.exact[c] += there[c];
+    row.recipe[c] = static_cast<float>(row.recipe[c] + there[c]);
+    row.variance[c] += std::pow(unit_roundoff(Dtype::F32) * row.exact[c], 2) / 3;
+  }
+  return row;
+}
+
 void check_item(const Problem& problem, const Backward& backward, const Backward::Group& group, const Item& item,
                 Tallies& tallies) {
   const auto& params = problem.arguments().params;
+  const bool adds = problem.spec().accumulate;
   if (item.key) {
-    const Backward::OfKey row = backward.of_key(group, item.token);
+    Backward::OfKey row = backward.of_key(group, item.token);
     const std::string place = fmt::format("batch {}, KV head {}, key {}", group.b, group.hk, item.token);
+    if (adds) {
+      row.dk = added(row.dk, problem.key_row(params.at(earlier("dk")), group.b, group.hk, item.token));
+      row.dv = added(row.dv, problem.key_row(params.at(earlier("dv")), group.b, group.hk, item.token));
+    }
     tallies[1].check_row(problem.key_row(params.at("dk"), group.b, group.hk, item.token), row.dk, place);
     tallies[2].check_row(problem.key_row(params.at("dv"), group.b, group.hk, item.token), row.dv, place);
     return;
   }
   const std::int64_t heads = problem.spec().heads_q / problem.spec().heads_kv;
   const RowId id{group.b, group.hk * heads + item.head, item.token};
-  tallies[0].check_row(problem.query_row(params.at("dq"), id), backward.dq(group, item.head, item.token),
+  Gradient row = backward.dq(group, item.head, item.token);
+  if (adds) row = added(row, problem.query_row(params.at(earlier("dq")), id));
+  tallies[0].check_row(problem.query_row(params.at("dq"), id), row,
                        fmt::format("batch {}, head {}, query {}", id.b, id.h, id.q));
 }
 

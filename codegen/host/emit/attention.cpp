@@ -263,10 +263,10 @@ void TileEmitter::set_places(ExprEmitter& expressions, const RowPlace& place, Va
 
 // Returns the keys that the queries q_lo..q_hi can see, clipped to the keys there are.
 TileEmitter::Range TileEmitter::emit_range(const RowPlace& place, Value* q_lo, Value* q_hi) {
-  ExprEmitter range(ir_, place.params, plan_.spec.params, true, nullptr);
+  ExprEmitter range(ir_, place.params, plan_.spec, true, nullptr);
   set_places(range, place, q_lo, q_hi);
   const TileAnalysis& tiles = plan_.tiles;
-  auto bound = [&](const Expr& expr, Value* otherwise) { return expr ? range.scalar(expr) : otherwise; };
+  auto bound = [&](const Expr& expr, Value* otherwise) { return expr ? range.row(expr, Axis::Keys) : otherwise; };
   return {larger(bound(tiles.begin, ir_.integer(0)), ir_.integer(0)),
           smaller(bound(tiles.end, place.k_len), place.k_len), bound(tiles.full_begin, ir_.integer(0)),
           bound(tiles.full_end, place.k_len)};
@@ -331,7 +331,7 @@ void TileEmitter::emit_kv_loop(const Tile& tile) {
       Value* columns = smaller(b_.CreateSub(to, k_lo), ir_.integer(c_.tile_kv));
       auto visit = [&] { b_.CreateCall(kv_tile, {call_, k_lo, columns}); };
       if (!may_be_empty) return visit();
-      ExprEmitter here(ir_, place.params, plan_.spec.params, true, nullptr);
+      ExprEmitter here(ir_, place.params, plan_.spec, true, nullptr);
       set_places(here, place, place.q, last);
       here.set_int(Variable::KLo, k_lo);
       here.set_int(Variable::KHi, b_.CreateSub(b_.CreateAdd(k_lo, columns), ir_.integer(1)));
@@ -447,14 +447,22 @@ void TileEmitter::emit_end(const Tile& tile) {
     if (spec.max_logit) outputs.max_logit = element_of(offsetof(TileCall, max_logit), "max_logit");
     if (spec.sink) outputs.sink = ir_.member(call_, offsetof(TileCall, sink), ir_.f32, "sink");
     Value* l = sum_lanes(ir_, ir_.load(ir_.f32v, row_of(ir_, l_rows, row, c_.lanes)));
-    Value* factor = emit_row_end(ir_, plan_, outputs, ir_.load(ir_.f32, ir_.word(m_rows, row)), l);
+    Value* m = ir_.load(ir_.f32, ir_.word(m_rows, row));
+    ContinuedRow continued{};
+    if (spec.accumulate) continued = emit_continued_end(ir_, plan_, outputs.lse, m, l);
+    Value* factor = spec.accumulate ? continued.factor : emit_row_end(ir_, plan_, outputs, m, l);
     if (Value* scale = tile.scale(offsetof(TileCall, scale_v), "scale_v")) factor = b_.CreateFMul(factor, scale);
     if (kept_) factor = b_.CreateFMul(factor, Ir::real(ir_.f32, dropout_factor(c_.dropped)));
     Value* o = row_of(ir_, o_matrix, row, c_.o_stride());
     Value* token = tile.integer(offsetof(TileCall, o_token), "o_token");
     Value* target = b_.CreateGEP(element, tile.pointer(offsetof(TileCall, o), "o"), b_.CreateMul(row, token));
-    emit_store_row(ir_, target, c_.out_dtype, c_.d_v, factor,
-                   [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); });
+    const auto store = [&] {
+      emit_store_row(
+          ir_, target, c_.out_dtype, c_.d_v, factor, [&](int first) { return ir_.load(ir_.f32v, ir_.word(o, first)); },
+          continued.before);
+    };
+    if (spec.accumulate) ir_.if_then(b_.CreateNot(continued.keeps), "goes_on", store);
+    else store();
   });
 }
 

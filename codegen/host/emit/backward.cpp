@@ -78,7 +78,7 @@ class BackwardEmitter {
   }
   ExprEmitter expressions() {
     const RowPlace here = place(nullptr);
-    ExprEmitter e(ir_, here.params, plan_.spec.params, true, nullptr);
+    ExprEmitter e(ir_, here.params, plan_.spec, true, nullptr);
     e.set_int(Variable::B, here.b);
     e.set_int(Variable::H, here.h);
     e.set_int(Variable::Hk, here.hk);
@@ -93,8 +93,8 @@ class BackwardEmitter {
     e.set_int(of.lo, lo);
     e.set_int(of.hi, last);
     const Expr &begin = full ? tiles.full_begin : tiles.begin, &end = full ? tiles.full_end : tiles.end;
-    return {begin ? larger(e.scalar(begin), ir_.integer(0)) : ir_.integer(0),
-            end ? smaller(e.scalar(end), length) : length};
+    return {begin ? larger(e.row(begin, tiles.along), ir_.integer(0)) : ir_.integer(0),
+            end ? smaller(e.row(end, tiles.along), length) : length};
   }
 
   void emit_query_loop(llvm::Function* full, llvm::Function* mixed);

@@ -108,6 +108,9 @@ class QueryPacker {
   Value* call_ = nullptr;
 };
 
+// Returns the share of gradients that are there, to which calls add with accumulate; null: they are written.
+Value* share_of_earlier(Ir& ir, const Plan& plan) { return plan.spec.accumulate ? Ir::real(ir.f32, 1) : nullptr; }
+
 }  // namespace
 
 double natural_lse(const Plan& plan) { return plan.spec.lse == Lse::log2 ? std::numbers::ln2 : 1.0; }
@@ -148,8 +151,9 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
           target =
               b.CreateGEP(element, b.CreateSelect(b.CreateICmpSLT(number, keys), target, unused), ir.integer(column));
           Value* values = b.CreateBitCast(square[static_cast<std::size_t>(lane)], ir.f32v);
-          emit_store_row(ir, target, dtype, std::min(c.lanes, d - column), Ir::real(ir.f32, factor),
-                         [&](int) { return values; });
+          emit_store_row(
+              ir, target, dtype, std::min(c.lanes, d - column), Ir::real(ir.f32, factor), [&](int) { return values; },
+              share_of_earlier(ir, plan));
         }
       }
     });
@@ -176,13 +180,15 @@ void emit_store_queries(Ir& ir, const Plan& plan) {
   ir.loop(ir.integer(0), rows, 1, "row", [&](Value* row) {
     Value* of_row = ir.word(sums, b.CreateMul(row, ir.integer(c.width_qk)));
     Value* target = b.CreateGEP(element, dq, b.CreateMul(row, token));
-    emit_store_row(ir, target, plan.spec.out_dq, c.d_qk, Ir::real(ir.f32, plan.spec.effective_scale()), [&](int first) {
+    const auto sum_of = [&](int first) {
       return ir.loop(ir.integer(0), chunks, 1, "chunk", {Ir::real(ir.f32v, 0)},
                      [&](Value* chunk, const Ir::Values& sum) {
                        Value* from = ir.word(ir.word(of_row, first), b.CreateMul(chunk, chunk_words));
                        return Ir::Values{b.CreateFAdd(sum[0], ir.load(ir.f32v, from))};
                      })[0];
-    });
+    };
+    emit_store_row(ir, target, plan.spec.out_dq, c.d_qk, Ir::real(ir.f32, plan.spec.effective_scale()), sum_of,
+                   share_of_earlier(ir, plan));
   });
   ir.finish();
 }

@@ -10,23 +10,58 @@ namespace flashjit::host {
 
 using llvm::Intrinsic::ID;
 
-ExprEmitter::ExprEmitter(Ir& ir, Value* params, const std::vector<Param>& order, bool wide, Value* lanes_valid)
+ExprEmitter::ExprEmitter(Ir& ir, Value* params, const AttentionSpec& spec, bool wide, Value* lanes_valid)
     : ir_(ir),
       params_(params),
-      order_(order),
+      order_(spec.params),
+      placed_(spec.places),
       // bit() reads all 64 bits of a loaded int, also where every other int is narrow.
-      int_(wide || std::any_of(order.begin(), order.end(), [](const Param& p) { return p.dtype == Dtype::I64; })
+      int_(wide || std::any_of(order_.begin(), order_.end(), [](const Param& p) { return p.dtype == Dtype::I64; })
                ? ir.i64
                : ir.i32),
       lanes_valid_(lanes_valid) {}
 
-void ExprEmitter::set_int(Variable variable, Value* i64_value) { set(variable, ir_.b.CreateTrunc(i64_value, int_)); }
+Value* ExprEmitter::place(Axis axis, std::size_t number) {
+  const std::size_t of = axis == Axis::Queries ? offsetof(KernelParams, q_places) : offsetof(KernelParams, k_places);
+  return ir_.b.CreateSExt(ir_.member(params_, of + number, ir_.i32, "place"), ir_.i64);
+}
+
+Value* ExprEmitter::position_of(Axis axis, Value* row) {
+  Value* steps = ir_.b.CreateMul(row, place(axis, offsetof(Places, step)));
+  return ir_.b.CreateAdd(steps, place(axis, offsetof(Places, begin)));
+}
+
+Value* ExprEmitter::row(const Expr& expr, Axis axis) {
+  Value* position = scalar(expr);
+  if (!placed_) return position;
+  auto& b = ir_.b;
+  Value* behind = b.CreateSub(b.CreateSExt(position, ir_.i64), place(axis, offsetof(Places, begin)));
+  behind = b.CreateSelect(b.CreateICmpSGT(behind, ir_.integer(0)), behind, ir_.integer(0));
+  Value* step = place(axis, offsetof(Places, step));
+  return b.CreateSDiv(b.CreateAdd(behind, b.CreateSub(step, ir_.integer(1))), step);
+}
+
+void ExprEmitter::set_int(Variable variable, Value* i64_value) {
+  for (const Axis axis : {Axis::Queries, Axis::Keys}) {
+    if (!placed_) break;
+    const AxisVariables of = variables_of(axis);
+    if (variable == of.length) i64_value = place(axis, offsetof(Places, total));
+    if (variable == of.position || variable == of.lo || variable == of.hi) i64_value = position_of(axis, i64_value);
+  }
+  set(variable, ir_.b.CreateTrunc(i64_value, int_));
+}
 
 void ExprEmitter::set_scalar(const Param& param, Value* i64_value) {
   scalars_[param.name] = ir_.b.CreateTrunc(i64_value, int_);
 }
 
 void ExprEmitter::set_keys(Value* first_key) {
+  if (placed_) {
+    Value* step = ir_.b.CreateTrunc(place(Axis::Keys, offsetof(Places, step)), int_);
+    Value* first = ir_.b.CreateTrunc(position_of(Axis::Keys, first_key), int_);
+    set(Variable::K, ir_.b.CreateAdd(ir_.splat(first), ir_.b.CreateMul(ir_.lane_numbers(int_), ir_.splat(step))));
+    return;
+  }
   set(Variable::K, ir_.b.CreateAdd(ir_.splat(ir_.b.CreateTrunc(first_key, int_)), ir_.lane_numbers(int_)));
 }
 
@@ -169,6 +204,7 @@ Value* ExprEmitter::raw_to_value(Value* raw, Dtype dtype) {
 // k plus or minus something that is the same for all keys.
 bool ExprEmitter::steps_with_keys(const Expr& expr) {
   const Node& node = *expr;
+  if (placed_) return false;
   if (node.op == Op::Variable) return node.variable == Variable::K;
   if (node.op == Op::Add) {
     if (!uses(node.args[0], Variable::K))

@@ -7,15 +7,17 @@
 #include <unordered_map>
 
 #include "codegen/host/emit/ir.h"
-#include "compiler/language/expr.h"
+#include "compiler/analysis/interval.h"
+#include "compiler/spec/spec.h"
 
 namespace flashjit::host {
 
 class ExprEmitter {
  public:
   // `params` is the KernelParams block. Ints have 64 bits when `wide`, else 32. `lanes_valid` (or null) tells which
-  // keys exist: only their parameters are read.
-  ExprEmitter(Ir& ir, Value* params, const std::vector<Param>& order, bool wide, Value* lanes_valid);
+  // keys exist: only their parameters are read. With places, queries, keys and lengths that are set are those of the call's
+  // rows, and expressions see where these stand in the whole sequence.
+  ExprEmitter(Ir& ir, Value* params, const AttentionSpec& spec, bool wide, Value* lanes_valid);
 
   void set(Variable variable, Value* value) { variables_[static_cast<std::size_t>(variable)] = value; }
   // A scalar int as the width of this emitter's ints.
@@ -25,6 +27,8 @@ class ExprEmitter {
   void set_keys(Value* first_key);  // k = first_key + <0, 1, 2, ...>
 
   Value* scalar(const Expr& expr);  // of an expression that uses neither k nor s
+  // The expression is the end of a range of positions: this is the first row of the call that does not stand before it.
+  Value* row(const Expr& expr, Axis axis);
   Value* vector(const Expr& expr);
 
  private:
@@ -40,10 +44,13 @@ class ExprEmitter {
   void widen_together(Value*& x, Value*& y);
   llvm::Type* raw_type(Dtype dtype);
   bool steps_with_keys(const Expr& expr);
+  Value* place(Axis axis, std::size_t number);
+  Value* position_of(Axis axis, Value* row);
 
   Ir& ir_;
   Value* params_;
   const std::vector<Param>& order_;
+  const bool placed_;
   llvm::Type* int_;
   Value* lanes_valid_;
   std::array<Value*, 12> variables_{};

@@ -43,7 +43,7 @@ LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGrad
     exists = b.CreateICmpSLT(ir.lane_numbers(ir.i32), ir.splat(b.CreateTrunc(bounded, ir.i32)));
   }
   if (row.scales_k) products = b.CreateFMul(products, ir.load(ir.f32v, ir.word(row.scales_k, first_key)));
-  ExprEmitter expressions(ir, row.params, spec.params, plan.wide_ints, exists);
+  ExprEmitter expressions(ir, row.params, spec, plan.wide_ints, exists);
   expressions.set_int(Variable::Q, row.q);
   expressions.set_int(Variable::B, row.b);
   expressions.set_int(Variable::H, row.h);
@@ -75,6 +75,37 @@ Value* reference_of(Ir& ir, Value* m) {
   return ir.b.CreateSelect(ir.b.CreateFCmpOEQ(m, Ir::real(ir.f32, -kInfinity)), Ir::real(ir.f32, 0), m);
 }
 
+namespace {
+
+// The LSE of a sum of exponentials relative to a logit.
+Value* emit_lse(Ir& ir, const Plan& plan, Value* top, Value* total) {
+  auto& b = ir.b;
+  if (plan.spec.lse == Lse::log2) {
+    Value* log2_sum = b.CreateFMul(log(ir, total), Ir::real(ir.f32, std::numbers::log2e));
+    return b.CreateFAdd(emit_power(ir, plan, reference_of(ir, top)), log2_sum);
+  }
+  // One rounding where there is a product to round.
+  if (logit_unit(plan) == 1) return b.CreateFAdd(reference_of(ir, top), log(ir, total));
+  return ir.fma(reference_of(ir, top), Ir::real(ir.f32, std::numbers::ln2), log(ir, total));
+}
+
+}  // namespace
+
+ContinuedRow emit_continued_end(Ir& ir, const Plan& plan, Value* lse, Value* m, Value* l) {
+  auto& b = ir.b;
+  Value *zero = Ir::real(ir.f32, 0), *there = ir.load(ir.f32, lse);
+  const double to_logit = logit_unit(plan) * (plan.spec.lse == Lse::log2 ? std::numbers::ln2 : 1.0);
+  const bool is_logit = plan.spec.lse == Lse::log2 ? logit_unit(plan) != 1 : logit_unit(plan) == 1;
+  Value* earlier = is_logit ? there : b.CreateFMul(there, Ir::real(ir.f32, to_logit));
+  Value *top = ir.max(earlier, m), *reference = reference_of(ir, top);
+  const auto weight = [&](Value* logit) { return exp2(ir, emit_power(ir, plan, b.CreateFSub(logit, reference))); };
+  Value *own = weight(m), *before = weight(earlier);
+  Value* total = ir.fma(l, own, before);
+  Value* keeps = b.CreateFCmpOEQ(l, zero);
+  ir.store(b.CreateSelect(keeps, there, emit_lse(ir, plan, top, total)), lse);
+  return {b.CreateFDiv(own, total), b.CreateFDiv(before, total), keeps};
+}
+
 Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* m, Value* l) {
   auto& b = ir.b;
   Value* zero = Ir::real(ir.f32, 0);
@@ -95,15 +126,7 @@ Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* 
   }
   Value* empty = b.CreateFCmpOEQ(total, zero);
   if (outputs.lse) {
-    Value* lse = nullptr;
-    if (plan.spec.lse == Lse::ln) {
-      // One rounding where there is a product to round.
-      lse = unit == 1 ? b.CreateFAdd(reference_of(ir, top), log(ir, total))
-                      : ir.fma(reference_of(ir, top), Ir::real(ir.f32, std::numbers::ln2), log(ir, total));
-    } else {
-      Value* log2_sum = b.CreateFMul(log(ir, total), Ir::real(ir.f32, std::numbers::log2e));
-      lse = b.CreateFAdd(emit_power(ir, plan, reference_of(ir, top)), log2_sum);
-    }
+    Value* lse = emit_lse(ir, plan, top, total);
     ir.store(b.CreateSelect(empty, Ir::real(ir.f32, -kInfinity), lse), outputs.lse);
   }
   Value* factor = b.CreateFDiv(own ? own : Ir::real(ir.f32, 1), total);
@@ -111,14 +134,20 @@ Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* 
 }
 
 void emit_store_row(Ir& ir, Value* target, Dtype dtype, int d, Value* factor,
-                    const std::function<Value*(int first)>& values) {
+                    const std::function<Value*(int first)>& values, Value* before) {
   const HostConfig& c = ir.config;
   llvm::Type* element = element_type(ir, dtype);
   const llvm::Align align(static_cast<std::uint64_t>(size_of(dtype)));
   Value* factors = ir.splat(factor);
   for (int first = 0; first < d; first += c.lanes) {
-    Value* raw = narrow(ir, ir.b.CreateFMul(values(first), factors), dtype);
     Value* address = ir.b.CreateConstGEP1_64(element, target, first);
+    Value* numbers = ir.b.CreateFMul(values(first), factors);
+    if (before) {
+      Value* there = widen(ir, load_elements(ir, element, address, c.lanes, d - first), dtype);
+      Value* is_zero = ir.splat(ir.b.CreateFCmpOEQ(before, Ir::real(ir.f32, 0)));
+      numbers = ir.b.CreateSelect(is_zero, numbers, ir.fma(there, ir.splat(before), numbers));
+    }
+    Value* raw = narrow(ir, numbers, dtype);
     if (d - first >= c.lanes) {
       ir.b.CreateAlignedStore(raw, address, align);
       continue;

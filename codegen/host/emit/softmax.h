@@ -47,9 +47,17 @@ struct RowOutputs {
 };
 Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* m, Value* l);
 
-// Writes one row of `d` results of a dtype: values[i] * factor, i counted in vectors.
+// With accumulate, this is the same for a row that goes on from the LSE which is there. O that is there gets the share
+// `before`; a row that has seen nothing `keeps` O, and its LSE is kept here.
+struct ContinuedRow {
+  Value *factor, *before, *keeps;
+};
+ContinuedRow emit_continued_end(Ir& ir, const Plan& plan, Value* lse, Value* m, Value* l);
+
+// Writes one row of `d` results of a dtype: values[i] * factor, i counted in vectors. `before`: what is there times that is
+// added, but where it is 0, as then anything may be there; null: nothing is.
 void emit_store_row(Ir& ir, Value* target, Dtype dtype, int d, Value* factor,
-                    const std::function<Value*(int first)>& values);
+                    const std::function<Value*(int first)>& values, Value* before = nullptr);
 
 // The maximum as it is subtracted: 0 for a row that has seen nothing, so that exp2(-inf - 0) = 0.
 Value* reference_of(Ir& ir, Value* m);

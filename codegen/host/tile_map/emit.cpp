@@ -39,7 +39,7 @@ class MapEmitter {
 
   // `exists`: of a vector of keys those that there are.
   ExprEmitter expressions(Value* exists = nullptr) {
-    ExprEmitter made(ir_, params_, plan_.spec.params, !exists || plan_.wide_ints, exists);
+    ExprEmitter made(ir_, params_, plan_.spec, !exists || plan_.wide_ints, exists);
     made.set_int(Variable::B, integer(offsetof(TileMapCall, b), "b"));
     made.set_int(Variable::H, integer(offsetof(TileMapCall, h), "h"));
     made.set_int(Variable::Hk, integer(offsetof(TileMapCall, hk), "hk"));

@@ -26,7 +26,9 @@ struct TileMapCall {
 using TileMapFunction = void (*)(const TileMapCall*);
 inline constexpr char kTileMapName[] = "flashjit_tile_map";
 
+// Nothing with places: tiles are those of the call's rows, and values are read at positions.
 inline std::optional<PairAnalysis> pairs_of(const Plan& plan, const HostConfig& config) {
+  if (plan.spec.places) return std::nullopt;
   return analyse_pairs(plan.spec.mask, config.tile_q, config.tile_kv);
 }
 

@@ -72,6 +72,10 @@ bool refuses_loop(const Problem& problem, const Schedule& s, std::string* why) {
   if (*s.exclusive == Exclusive::issue && *s.overlap != Overlap::qk_pv)
     return refuse(why,
                   "exclusive: issue needs overlap=qk_pv, where both products are issued together; use exclusive=none");
+  if (*s.keys == Keys::parts && spec.accumulate)
+    return refuse(why,
+                  "keys: parts of a row are put together by threads that would read an LSE which others write "
+                  "(accumulate); use keys=whole");
   if (*s.keys == Keys::parts && spec.numerics == Numerics::BatchInvariant)
     return refuse(why, "keys: parts are as many as SMs want, which numerics=batch_invariant excludes; use keys=whole");
   if (refuses_tiles(problem, s, why)) return true;

@@ -148,6 +148,10 @@ struct Consumer : Maker {
     if (c.sink) body.back().reads.push_back(p.buffer("sink"));
     if (c.hopper.keys == Keys::parts)
       body.push_back(when("parts", {make(Kind::Store, {}, {"O", "rows"}, "part"), make(Kind::Return)}));
+    if (c.accumulate) {
+      body.push_back(make(Kind::Store, {"o", "lse"}, {"O", "rows"}, "continued"));
+      return body;
+    }
     if (c.lse != Lse::none || c.max_logit) {
       Statement store = make(Kind::Store, {}, {"rows"}, "rows");
       for (const std::string_view result : {"lse", "max_logit"})

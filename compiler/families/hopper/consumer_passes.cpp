@@ -142,7 +142,14 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   const Place finalize = find_place(p, finish, Kind::Finalize);
   Statement& checked = finalize.statement();
   checked = maker.with(std::move(checked), "redo", std::string("tile"));
-  finalize.insert_after({maker.when("failed", {maker.call("note_failure")})});
+  if (remembers_failures(c)) {
+    finalize.insert_after({maker.when(
+        "failed_in_warp", {maker.call("note_failure"), maker.call("remember_failure"), maker.make(Kind::Return)})});
+    find_place(p, finish, Kind::Store, "continued")
+        .insert_before({maker.when("stored_before", {maker.make(Kind::Return)})});
+  } else {
+    finalize.insert_after({maker.when("failed", {maker.call("note_failure")})});
+  }
   if (stages_output(c)) {
     // An item that is done again is stored to the rows that this thread has stored before.
     find_place(p, finish, Kind::Store, "sent").insert_before({maker.when("exact", {maker.call("await_stores")})});

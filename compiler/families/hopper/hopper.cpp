@@ -50,9 +50,9 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
 }
 
 // Tensors of the score are read 32 keys at a time, and rows of several heads in a tile are no box of such a tensor: the
-// score function reads memory then.
+// score function reads memory then. So it does where tiles of keys are not tiles of the tensor.
 bool copies_inputs(const AttentionSpec& spec, const KernelConfig& c) {
-  return spec.score && c.tile_kv % 32 == 0 && c.head_tiles != HeadTiles::grouped;
+  return spec.score && !spec.places && c.tile_kv % 32 == 0 && c.head_tiles != HeadTiles::grouped;
 }
 
 void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
@@ -66,7 +66,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   take(s.keys, c.hopper.keys);
   if (has_scaled_queries(problem.spec)) c.element = Element::f8;
   c.mask_is_range = problem.tiles.line_is_range;
-  const bool votes = c.list_heads > 0 || !c.mask_is_long;
+  const bool votes = !c.places && (c.list_heads > 0 || !c.mask_is_long);
   // A mask of nothing but both positions together is asked for each score as fast [M42].
   c.mask_by_rows = c.has_mask && !c.mask_is_range && votes && has_parts_along_one(problem.spec.mask);
   c.score_has_tanh = problem.score.has_tanh;
@@ -227,9 +227,9 @@ constexpr std::array<std::string_view, 16> kHonoured = {
     "arrivals",
 };
 
-constexpr std::array<std::string_view, 16> kOptions = {
-    "max_logit", "sink",   "k_lens", "v_in_k",   "v_transposed", "linear_exp", "append", "shared_prefix",
-    "lse",       "packed", "paged",  "narrow_q", "narrow_kv",    "scales",     "rope",   "dropout",
+constexpr std::array<std::string_view, 18> kOptions = {
+    "accumulate",    "places", "max_logit", "sink",  "k_lens",   "v_in_k",    "v_transposed", "linear_exp", "append",
+    "shared_prefix", "lse",    "packed",    "paged", "narrow_q", "narrow_kv", "scales",       "rope",       "dropout",
 };
 
 }  // namespace

@@ -117,6 +117,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Call, "ask_scales", "scales.ask(params, work);"},
     {Kind::Call, "receive_scales", "scales.receive(params, work);"},
     {Kind::Call, "note_failure", "note_failure(work);"},
+    {Kind::Call, "remember_failure", "remember_failure(work);"},
     {Kind::Call, "await_stores", "wait_stores();"},
     {Kind::Call, "await_stores_read", "wait_stores_read();"},
     {Kind::Call, "set_up", "set_up(shared, params);"},
@@ -275,6 +276,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Store, "sent",
      "send_output(maps.o, maps.o_steps, output_place(shared, q_ring.previous().stage()), work, {from}, kept);"},
     {Kind::Store, "stored", "store_output(params, work, {from}, kept);"},
+    {Kind::Store, "continued", "store_continued(params, work, rows, {from});"},
 };
 
 constexpr Condition kConditions[] = {
@@ -298,6 +300,8 @@ constexpr Condition kConditions[] = {
     {"holds_no_values", "!holds_values"},
     {"tiles_left", "tile >= tiles.first"},
     {"failed", "saw_keys && !is_marked(kExact) && reference_failed(work, rows, o)"},
+    {"failed_in_warp", "__any_sync(0xffffffff, saw_keys && !is_marked(kExact) && reference_failed(work, rows, o))"},
+    {"stored_before", "is_marked(kExact) && has_stored(work)"},
     {"exact", "is_marked(kExact)"},
     {"not_full", "tile < tiles.first || is_mixed(work, tile)"},
     {"behind_full", "tile < tiles.first || tile > last_full(work)"},

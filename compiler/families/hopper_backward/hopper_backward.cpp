@@ -171,7 +171,7 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
 std::vector<Expr> inputs_of(const Problem& problem) {
   constexpr int kMostBytes = 4;
   const AttentionSpec& spec = problem.spec;
-  if (!spec.score || needs_roles(spec)) return {};
+  if (!spec.score || needs_roles(spec) || spec.places) return {};
   std::vector<Expr> inputs;
   int bytes = 0;
   for (const Expr& input : score_inputs(spec.score)) {
@@ -215,7 +215,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   if (c.has_mask) {
     c.ranges_differ = differ_by_head(*problem.query_tiles);
     c.queries_are_range = problem.query_tiles->line_is_range;
-    c.mask_by_rows = adds_dq(c) && !c.queries_are_range && (!c.mask_is_long || c.list_heads > 0);
+    c.mask_by_rows = !c.places && adds_dq(c) && !c.queries_are_range && (!c.mask_is_long || c.list_heads > 0);
   }
   c.score_adds = problem.score.adds;
   c.score_cap = problem.score.cap;
@@ -463,8 +463,8 @@ constexpr std::array<std::string_view, 11> kHonoured = {
     "barrier", "copy",       "count", "pending", "arrivals",
 };
 
-constexpr std::array<std::string_view, 7> kOptions = {
-    "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",
+constexpr std::array<std::string_view, 9> kOptions = {
+    "accumulate", "places", "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",
 };
 
 }  // namespace

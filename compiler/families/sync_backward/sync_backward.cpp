@@ -274,8 +274,8 @@ std::string describe(const KernelConfig& c) {
 
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
 
-constexpr std::array<std::string_view, 7> kOptions = {
-    "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",
+constexpr std::array<std::string_view, 9> kOptions = {
+    "accumulate", "places", "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",
 };
 
 }  // namespace

@@ -68,4 +68,20 @@ std::vector<int> params_with_gradients(const AttentionSpec& spec) {
   return numbers;
 }
 
+Result<void> check_backward(const AttentionSpec& spec) {
+  if (spec.dlse && !is_backward(spec)) return invalid("dlse: only bwd reads gradients; use bwd, or leave it out");
+  if (!is_backward(spec)) return {};
+  const auto refuse = [](std::string_view field, std::string_view way_out) {
+    return invalid(fmt::format("{}: bwd has no such thing; {}", field, way_out));
+  };
+  if (spec.max_logit) return refuse("max_logit", "it has no gradient, leave it out");
+  if (spec.append) return refuse("append", "append in fwd, and give bwd all of k and v");
+  if (spec.shared_prefix) return refuse("shared_prefix", "give every sequence its own keys");
+  if (spec.v_in_k) return refuse("v_in_k", "give v, the first columns of k, as a tensor, and add dv to those of dk");
+  if (is_paged(spec)) return refuse("layout", "keys in pages have no gradients, use layout=packed");
+  if (spec.k_lens) return refuse("k_lens", "use layout=packed, whose offsets lie on the device");
+  if (spec.kv_dtype != spec.dtype) return refuse("kv", "k and v are of the dtype, convert them");
+  return {};
+}
+
 }  // namespace flashjit

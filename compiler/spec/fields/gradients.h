@@ -8,4 +8,7 @@ namespace flashjit {
 // For validate(), when the parameters are known. Names are then in the order of the parameters, the sink last.
 Result<void> check_gradients(AttentionSpec& spec);
 
+// Refuses fields that bwd does not have, although fwd does, and those that are for bwd alone.
+Result<void> check_backward(const AttentionSpec& spec);
+
 }  // namespace flashjit

@@ -16,10 +16,12 @@ struct OutField {
 
 // The outputs of a spec's operation, in the order in which `out=` names them.
 std::span<const OutField> out_fields(const AttentionSpec& spec);
-// Sets what calls write where `out=` is left out: results are not narrowed to 8 bits, which takes a scale.
+// Sets what calls write where `out=` is left out: results are not narrowed to 8 bits, which takes a scale, and those that
+// further calls go on from are not rounded.
 constexpr Dtype usual_out(Dtype dtype) { return size_of(dtype) == 1 ? Dtype::BF16 : dtype; }
 constexpr Dtype usual_out(const AttentionSpec& spec) {
-  return spec.operation == Operation::Quantize ? Dtype::E4M3 : usual_out(spec.dtype);
+  if (spec.operation == Operation::Quantize) return Dtype::E4M3;
+  return spec.accumulate && spec.operation != Operation::Merge ? Dtype::F32 : usual_out(spec.dtype);
 }
 // The rules for all that each operation writes.
 void set_out(AttentionSpec& spec, Dtype dtype);

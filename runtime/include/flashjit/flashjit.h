@@ -145,7 +145,9 @@ typedef struct flashjit_prepare_options {
  * o, "dq", "dk" and "dv" like q, k and v, and with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a
  * parameter, float32. A merge has "o_parts", "lse_parts" and "max_parts", shaped like o and lse behind a dimension
  * of parts. A quantize has "x", shaped like q, "y" like x, and "scale" like scale_q. With `v_transposed` v is
- * [batch, KV heads, d, keys], packed [KV heads, d, tokens]. */
+ * [batch, KV heads, d, keys], packed [KV heads, d, tokens]. With `places` "q_begin", "q_step", "q_total", "k_begin",
+ * "k_step" and "k_total" are scalars; those may be left out that are 0, 1 and the call's own length. With `accumulate` o
+ * and lse, or dq, dk and dv, are read as well. */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;
@@ -172,10 +174,10 @@ typedef struct flashjit_arguments {
                               flashjit_workspace_bytes is not 0; at a multiple of 256. Calls that may run at the same
                               time must not share it; what is in it before and after means nothing */
   int64_t workspace_bytes; /* how much there is; more than is needed is fine */
-} flashjit_arguments;
-
   int64_t sms;             /* GPU: the loop runs on at most so many of the device's SMs, so that others find some free;
                               0: all. Refused where the loop has a block for each tile; see flashjit.hpp */
+} flashjit_arguments;
+
 /* Opens the driver and, without bundles, NVRTC, or the host backend. `options` may be null: GPU 0. Each GPU, and each
  * target, wants an engine of its own; several in a process are fine. In a process made by fork, only host engines
  * work once the parent has used a GPU; one of the parent's computes on the calling thread alone there. Errors:

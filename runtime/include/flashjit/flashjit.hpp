@@ -94,19 +94,21 @@ struct Arguments {
   // shaped like q, "y" like x, and "scale" like scale_q. With `v_transposed` v is [batch, KV heads, d, keys], packed
   // [KV heads, d, tokens].
   std::map<std::string, Tensor, std::less<>> params;
-  std::map<std::string, double, std::less<>> scalars;  // scalars of masks and scores, by name; "seed" and "offset"
-                                                       // may be here, too
+  // Scalars of masks and scores, by name. "seed" and "offset" may be here, too, and with `places` are "q_begin", "q_step",
+  // "q_total", "k_begin", "k_step" and "k_total", of which those may be left out that are 0, 1 and the call's own length.
+  // With `accumulate` O and LSE, or dq, dk and dv, are read as well.
+  std::map<std::string, double, std::less<>> scalars;
   void* workspace = nullptr;  // memory on the kernel's device for what it keeps between its steps, where
                               // Kernel::workspace_bytes() is not 0; at a multiple of 256. Calls that may run at the
                               // same time must not share it; what is in it before and after means nothing
   std::int64_t workspace_bytes = 0;  // how much there is; more than is needed is fine
-};
-
   // GPU: the loop runs on at most so many of the device's SMs, so that others, such as a collective of NCCL beside it, find
   // some free; 0: all. Short launches before and behind the loop do not count SMs. Refused where the loop has a block for
   // each tile (family sync), as the device deals those to all SMs. Where keys are split among SMs (decode), last bits
   // depend on it.
   std::int64_t sms = 0;
+};
+
 struct Facts {
   std::string spec, target, schedule, family, key;
   std::string source;     // "compiled" "waited" "disk" "memory" "bundle"

@@ -22,6 +22,8 @@ OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix"
             "scale_q": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
 # Those whose addresses and strides `bytes=` promises something of.
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
+# Numbers that say where rows stand in the whole sequence, of specs with `places`.
+PLACES = {f"{rows}_{number}" for rows in "qk" for number in ("begin", "step", "total")}
 # What a call makes, or is for bwd: no names of parameters here.
 RESERVED = ("o", "lse", "max_logit", "do", "dlse", "dq", "dk", "dv", "dsink")
 _KEYWORDS = ("mask", "score", "lse", "layout", "scale", "align", "blocks", "spec", "out", "stream", "max_q_len", "max_k_len", "seed", "offset",
@@ -52,6 +54,7 @@ _NOT_OF_SPEC = {
     "layout": 'give it as an argument of attention(), as in layout="bhsd"',
     "d": "q and v say it; leave it out", "heads": "q and k say it; leave it out",
     "params": "give each by its name, with its value, as in w=tensor",
+    "accumulate": "attention() makes the LSE that it would go on from; use flashjit.Engine.prepare and Kernel.run",
     "max_logit": "attention() gives no tensor that it could be written to; leave it out, or use flashjit.Engine.prepare and Kernel.run",
 }
 
@@ -199,6 +202,8 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     others = {*OPERANDS, *RESERVED, "q", "k", "v", *("d" + name for name in grads)}
     if word(words, "dropout") is not None:
         others |= {"seed", "offset"}
+    if "places" in unquoted(words).split():
+        others |= PLACES
     own = []
     for name, view in views.items():
         if name in others:

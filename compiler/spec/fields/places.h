@@ -1,0 +1,45 @@
+// The rules for a spec with `places`, whose queries and keys are a part of a longer sequence: row i stands at begin +
+// i * step of it. Masks and scores see these positions, and the length of the whole.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "compiler/result.h"
+#include "compiler/spec/spec.h"
+#include "templates/kernel_params.h"
+
+namespace flashjit {
+
+// The numbers that a call gives, by name.
+struct PlaceNumber {
+  std::string_view name;
+  Places KernelParams::* of;
+  int Places::* number;
+};
+inline constexpr std::array kPlaceNumbers = {
+    PlaceNumber{"q_begin", &KernelParams::q_places, &Places::begin},
+    PlaceNumber{"q_step", &KernelParams::q_places, &Places::step},
+    PlaceNumber{"q_total", &KernelParams::q_places, &Places::total},
+    PlaceNumber{"k_begin", &KernelParams::k_places, &Places::begin},
+    PlaceNumber{"k_step", &KernelParams::k_places, &Places::step},
+    PlaceNumber{"k_total", &KernelParams::k_places, &Places::total},
+};
+// A tile may reach behind the last row: with no longer steps positions there fit 32 bits as well.
+inline constexpr std::int64_t kMostPlaceStep = 1 << 16;
+
+// Returns the number of this name; null: there is none.
+const PlaceNumber* find_place_number(std::string_view name);
+
+// A call that gives none of the numbers has these: begin 0, step 1, and a total that is not known yet.
+inline constexpr Places kUsualPlaces = {.begin = 0, .step = 1, .total = -1};
+
+// Puts the length of the call's own rows in place of a total that was not given. Refuses rows outside of the whole.
+// `rows`: "q" or "k".
+Result<void> complete_places(std::string_view rows, std::int64_t length, Places& places);
+
+// Does the rest of the spec go with it? Its expressions are resolved.
+Result<void> check_places(const AttentionSpec& spec);
+
+}  // namespace flashjit
