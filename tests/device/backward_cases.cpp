@@ -114,6 +114,10 @@ const FixedCase kCases[] = {
     {"bwd-late-jump",    "bwd bf16 d=64 heads=2", {200}, {700}, Data::LateJump, false, false, 40},
     // gradients of parameters
     {"bwd-grads-slopes",   "bwd bf16 d=128 heads=8/2 mask=\"causal\" score=\"alibi\" grads=\"slope\"", {177, 177}, {177, 177}},
+    {"bwd-ring",           "bwd bf16 d=128 heads=4/2 mask=\"causal\" accumulate places", {230, 230}, {300, 300}},
+    {"bwd-ring-packed",    "bwd fp16 d=64 heads=4/2 layout=packed mask=\"window(40, 3)\" accumulate", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
+    {"bwd-ring-d256",      "bwd bf16 d=256 heads=2 mask=\"causal\" score=\"alibi\" accumulate places", {150, 150}, {200, 200}},
+    {"bwd-ring-ordered",   "bwd bf16 d=64 heads=4 mask=\"causal\" numerics=deterministic accumulate places", {300, 300}, {300, 300}},
     {"bwd-grads-sink",     "bwd bf16 d=64 heads=4/2 mask=\"causal\" sink dlse lse=log2 grads=\"sink\"", {130, 200}, {130, 200}},
     {"bwd-grads-bias",     "bwd bf16 d=128 heads=4/2 mask=\"causal\" score=\"bias(t, bf16)\" grads=\"t\"", {200, 200}, {260, 260}},
     {"bwd-grads-bias-one", "bwd bf16 d=128 heads=4/2 mask=\"causal\" score=\"bias(t, bf16)\" grads=\"t\" b=1", {200}, {260}},

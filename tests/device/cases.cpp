@@ -461,6 +461,9 @@ const FixedCase kCases[] = {
     side_by_side("side-by-side-128",    "fwd bf16 d=128 heads=32/8 mask=\"causal\" numerics=deterministic lse=ln", {700}, {900}),
     side_by_side("side-by-side-packed", "fwd bf16 d=64 heads=24 layout=packed mask=\"causal\" lse=ln", {900, 64, 500, 300}, {900, 64, 500, 300}),
     // first pages that sequences share; some have fewer
+    {"ring",            "fwd bf16 d=128 heads=8/2 mask=\"causal\" accumulate places", {400, 400}, {328, 328}},
+    {"ring-packed",     "fwd fp16 d=64 heads=4/2 layout=packed mask=\"window(40, 3)\" lse=log2 accumulate", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
+    {"ring-alibi",      "fwd bf16 d=64 heads=4 layout=bhsd mask=\"window(60, 0)\" score=\"alibi\" accumulate places", {200, 200}, {500, 500}},
     {"shared-prefix",        "fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 lse=ln max_logit shared_prefix", Lens(9, 1), {1000, 1500, 1010, 300, 2000, 959, 960, 0, 1003}},
     {"shared-prefix-causal", "fwd bf16 d=64 heads=8/2 layout=paged(16) mask=\"causal\" lse=log2 sink shared_prefix", {5, 5, 5, 5}, {700, 900, 701, 3}},
     {"shared-prefix-plain",  "fwd fp16 out=fp32 d=128 heads=4 layout=paged(64) score=\"softcap(20)\" shared_prefix", {70, 70}, {3000, 3500}},

@@ -130,6 +130,8 @@ const SpecRow kSpecRows[] = {
     FLASHJIT_ROW(compute, "fwd bf16 d=64 heads=4/2 mask=\"causal\" compute=e4m3"),
     FLASHJIT_ROW(rotate, "fwd bf16 d=64 heads=4/2 mask=\"causal\" compute=e4m3 rotate"),
     FLASHJIT_ROW(linear_exp, "fwd e4m3 d=64 heads=4/2 mask=\"causal\" linear_exp"),
+    FLASHJIT_ROW(accumulate, "fwd bf16 out=fp32 d=64 heads=4/2 mask=\"causal\" lse=ln accumulate"),
+    FLASHJIT_ROW(places, "fwd bf16 d=64 heads=4/2 mask=\"causal\" places"),
     FLASHJIT_ROW(dlse, "bwd bf16 d=64 heads=4/2 mask=\"causal\" dlse"),
     FLASHJIT_ROW(grads, "bwd bf16 d=64 heads=4/2 mask=\"causal\" score=\"alibi\" grads=\"slope\""),
     FLASHJIT_ROW(append, "fwd bf16 d=64 heads=4/2 mask=\"causal\" append"),
@@ -356,7 +358,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
   const std::pair<const char*, const char*> rows[] = {
       {"fwd fp16 d=64 heads=4/2 layout=packed lse=ln max_logit sink mask=\"causal\"",
        "family=hopper,reference=tile,order=longest_first"},
-      {"fwd bf16 d=64 heads=4/2 score=\"softcap(50)\"", "family=hopper"},
+      {"fwd bf16 d=64 heads=4/2 score=\"softcap(50)\" accumulate places", "family=hopper"},
       {"fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: bf16[3]\"", "family=hopper"},
       {"fwd bf16 d=64 heads=4/2 score=\"s + extra[h, q, k]\" params=\"extra: fp32[3]\"", "family=hopper"},
       {"fwd bf16 d=64 heads=4/2 mask=\"k < 4 | q - k < 64\" bytes=8", "family=sync,q_in=registers,blocks_per_sm=2"},

@@ -2,6 +2,7 @@
 // back.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -41,7 +42,9 @@ class Runner {
 
  private:
   Result<std::shared_ptr<Kernel>> prepare(const Case& c, Outcome& outcome) const;
-  std::string check_second_run(Case& c, const AttentionSpec& spec, Kernel& kernel) const;
+  using Images = std::map<const CaseTensor*, std::vector<std::uint8_t>>;
+  // `before`: what tensors held that calls read and write.
+  std::string check_second_run(Case& c, const AttentionSpec& spec, Kernel& kernel, const Images& before) const;
   // Places the images, runs one call after the other, and brings the outputs back.
   using Calls = std::vector<Arguments> (*)(const AttentionSpec& spec, const Arguments& whole);
   Result<void> launch(Case& c, const AttentionSpec& spec, Kernel& kernel, Calls calls) const;

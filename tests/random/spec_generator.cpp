@@ -17,6 +17,7 @@
 #include "tests/random/look_up_generator.h"
 #include "tests/random/operations/latent_generator.h"
 #include "tests/random/operations/prefix_generator.h"
+#include "tests/random/operations/ring_generator.h"
 #include "tests/random/operations/select_generator.h"
 #include "tests/random/operations/transposed_generator.h"
 #include "tests/random/operations/without_keys.h"
@@ -102,8 +103,7 @@ class Generator {
     v_in_k_ = latent.has_value();
     if (!latent) return;
     d_qk_ = latent->d_qk, d_v_ = latent->d_v;
-    if (latent->heads == 0) return;
-    heads_kv_ = 1, heads_q_ = latent->heads, few_queries_ = latent->queries;
+    if (latent->heads > 0) heads_kv_ = 1, heads_q_ = latent->heads, few_queries_ = latent->queries;
   }
 
   void draw_lengths() {
@@ -487,13 +487,14 @@ class Generator {
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
   if (auto drawn = draw_without_keys(seed, options)) return *std::move(drawn);
-  return draw_latent_rows(draw_selected(draw_transposed(draw_backward(Generator(seed, options).draw()))));
+  Case drawn = draw_transposed(draw_backward(draw_places(Generator(seed, options).draw())));
+  return draw_accumulate(draw_latent_rows(draw_selected(std::move(drawn))));
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
   if (auto made = make_without_keys(seed, row)) return *std::move(made);
-  return take_latent_rows(take_transposed(take_backward(Generator(seed, {}).make(row))));
+  return take_accumulate(take_latent_rows(take_transposed(take_backward(take_places(Generator(seed, {}).make(row))))));
 }
 
 }  // namespace flashjit::testing_random
