@@ -98,6 +98,18 @@ def test_attention_has_no_results_to_go_on_from():
     assert numpy.abs(placed - flashjit.attention(q, q, q)).max() < 1e-6, "queries behind all keys see all of them"
 
 
+def test_gradients_of_placed_rows():
+    flashjit, torch = load("torch")
+    q, k, v = (torch.randn(1, 10, 2, 16, requires_grad=True) for _ in range(3))
+    o = flashjit.attention(q, k, v, mask="causal", spec="places", q_begin=5, q_total=20, k_begin=2, k_total=20)
+    hidden = 2 + torch.arange(10)[None, :] > 5 + torch.arange(10)[:, None]
+    p = torch.softmax((torch.einsum("bqhd,bkhd->bhqk", q, k) / 4).masked_fill(hidden, -torch.inf), -1)
+    wanted = torch.einsum("bhqk,bkhd->bqhd", p, v)
+    torch.testing.assert_close(o, wanted, atol=1e-5, rtol=1e-5)
+    for found, exact in zip(torch.autograd.grad(o.square().sum(), (q, k, v)), torch.autograd.grad(wanted.square().sum(), (q, k, v))):
+        torch.testing.assert_close(found, exact, atol=1e-4, rtol=1e-4)
+
+
 def test_sms_are_those_of_gpus():
     flashjit, numpy = load("numpy")
     q = numpy.ones((1, 5, 2, 16), "float32")
