@@ -86,10 +86,8 @@ __device__ inline Continued continue_row(const KernelParams& params, Int64 row, 
   return {own / total, before / total, lse_of(raised, total), sum == 0.0f};
 }
 // Without a share O may hold anything: nobody has written it yet.
-__device__ inline float2 continue_pair(const float* at, float before, float2 added) {
-  float2 there = make_float2(0.0f, 0.0f);
-  if (before != 0.0f) there = *reinterpret_cast<const float2*>(at);
-  return make_float2(fmaf(there.x, before, added.x), fmaf(there.y, before, added.y));
+__device__ inline float2 earlier_pair(const float* at, float before, bool is_there) {
+  return is_there && before != 0.0f ? *reinterpret_cast<const float2*>(at) : make_float2(0.0f, 0.0f);
 }
 
 // `top`: the row's largest score. fmaxf drops NaN; the sum does not.

@@ -79,11 +79,21 @@ __device__ inline void store_continued(const KernelParams& params, const WorkSta
     const Row again = row_of(work, static_cast<int>(recompute(of_tile)));
     float* out = static_cast<float*>(params.o) + query_row(params.o_stride, work.seq, again.h, again.q) +
                  recompute(threadIdx.x) % 4 * 2;
+    // Loads are under way together: behind a store, which may change what it reads, each would wait for itself.
+    constexpr int kEights = config.head_dim_v / 8, kTogether = kEights < 16 ? kEights : 16;
 #pragma unroll
-    for (int j = 0; j < config.head_dim_v / 8; ++j) {
-      const int i = 4 * j + 2 * h;
-      *reinterpret_cast<float2*>(out + 8 * j) =
-          continue_pair(out + 8 * j, c.before, make_float2(o[i] * c.own, o[i + 1] * c.own));
+    for (int first = 0; first < kEights; first += kTogether) {
+      float2 there[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) there[j] = earlier_pair(out + 8 * (first + j), c.before, first + j < kEights);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int i = 4 * (first + j) + 2 * h;
+        if (first + j >= kEights) break;
+        const float2 sum =
+            make_float2(fmaf(there[j].x, c.before, o[i] * c.own), fmaf(there[j].y, c.before, o[i + 1] * c.own));
+        *reinterpret_cast<float2*>(out + 8 * (first + j)) = sum;
+      }
     }
   }
 }
