@@ -103,7 +103,7 @@ struct GathererState : RowFinder {
     return kScalesKeys ? __shfl_sync(0xffffffff, scale, step * kStepRows + row_of_lane()) : scale;
   }
   // There are never so many tiles, but ptxas does not know: without a branch it widens all panels at once, which there are
-  // no registers for.
+  // no registers for. Blocks that have all rows have none for two.
   __device__ bool is_over(int piece) const { return turn.count == ~static_cast<u32>(piece); }
   __device__ void store(int half, int step) const {
     const Part& from = held[place_of(half, step)];
@@ -113,7 +113,7 @@ struct GathererState : RowFinder {
     for (int j = 0; j < kHalfPanels; ++j) {
       const float of_columns = j < kRow.panels_of_scale ? from.scales.x : from.scales.y;
       store_widened(first + j * kPanelBytes, from.pieces[j], kScalesColumns ? of_columns : of_key);
-      if (is_over(step * kHalfPanels + j)) return;
+      if ((kSteps > 1 || j % 2 != 0) && is_over(step * kHalfPanels + j)) return;
     }
   }
   __device__ void store_tails() const {
