@@ -37,9 +37,9 @@ struct GathererState : RowFinder {
   __device__ void fetch(int half, int step) {
     Part& to = held[place_of(half, step)];
     const uint4* row = begin_of(step * kStepRows + row_of_lane());
+    const uint4* pieces = row + half * kHalfPanels * kQuad + piece_of_lane();
 #pragma unroll
-    for (int j = 0; j < kHalfPanels; ++j)
-      to.pieces[j] = load_early(row + (half * kHalfPanels + j) * kQuad + piece_of_lane());
+    for (int j = 0; j < kHalfPanels; ++j) to.pieces[j] = load_early(pieces + j * kQuad);
     if constexpr (kScalesColumns) to.scales = __ldg(reinterpret_cast<const float2*>(row + kRow.scales_at) + half);
   }
   __device__ void fetch_half(int half) {
@@ -95,9 +95,9 @@ struct GathererState : RowFinder {
   }
   // Where pieces of a row of the tile lie in the first panel, and the row's scale.
   __device__ u32 first_chunk(int panel, int step) const {
-    const int row = row_of_lane();
+    const int lane = gathering_lane(), row = lane / kQuad, piece = lane % kQuad;
     return shared.k(turn.stage()) + panel * kPanelBytes + (own_row() + step * kStepRows + row) * kPanelWidth +
-           (2 * piece_of_lane() ^ row) * kChunkBytes;
+           (2 * piece ^ row) * kChunkBytes;
   }
   __device__ float scale_of_key(int step) const {
     return kScalesKeys ? __shfl_sync(0xffffffff, scale, step * kStepRows + row_of_lane()) : scale;
