@@ -41,6 +41,9 @@ struct Block : Rings {
       case Kind::Complete:
         for (const int done : s.writes) {
           if (actor.unpublished.contains(done)) return wrong(step, "is not seen by products: a publish is missing");
+          if (const Filler& filler = actor.fillers[done];
+              s.form.starts_with("gathered") && filler.announced >= static_cast<std::int64_t>(filler.filled.size()))
+            return wrong(step, "tells of a slot before it has filled it");
           FLASHJIT_TRY(announce(actor, step, done));
           // Who has nothing to copy fills the slot by that, and who gathers always has.
           if (const Filler& filler = actor.fillers[done];
