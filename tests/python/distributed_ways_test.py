@@ -212,6 +212,8 @@ def unlike(rank, ranks):
     for says, words in (("none of", {"how": "rings"}), ("two dimensions", {"how": "mesh"}), ("spec: dropout", {"spec": "dropout=0.5"}),
                         ("order", {"order": "spiral"}), ("packed", {"layout": "packed"}), ("k_lens", {"k_lens": torch.ones(1)}), ("sink", {"sink": torch.ones(3)}), ("align", {"align": "middle"}), ("spec: 3", {"spec": 3}),
                         ("lse", {"lse": "log2"}),
+                        ("sms: 4, and q lies on a processor", {"sms": 4}), ("sms", {"sms": "all"}), ("sms", {"sms": -1}),
+                        ("w: ndarray is no tensor", {"score": "s * w[h]", "w": torch.ones(2).numpy()}),
                         ("cannot be divided among 3", {"how": "ulysses"}), ("nobody", {"nobody": 3}), ("documents", {"documents": [0, 99]}),
                         ("lists of blocks", {"blocks": 64}), ("q_begin", {"q_begin": 3}), ("check", {"check": "sometimes"}), ("unknown name `casual`", {"mask": "casual"})):
         refused(Exception, says, fd.attention, q, k, v, **words)

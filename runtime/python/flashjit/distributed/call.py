@@ -14,6 +14,7 @@ from flashjit.capi import InvalidError, UnsupportedError
 from flashjit.distributed import heads, parts
 from flashjit.distributed.exchange import check_alike
 from flashjit.distributed.gather import Gather
+from flashjit.distributed.launches import sms_beside_exchanges
 from flashjit.distributed.places import Group, Groups, Run, check_device, check_order, check_share, groups_of
 from flashjit.distributed.ring import Ring
 from flashjit.distributed.sights import sight_of
@@ -154,7 +155,7 @@ def _of_one_device(q: Tensor, k: Tensor, v: Tensor, problem: Problem, params: Ma
                            spec=problem.spec, **given)
 
 
-def _over_heads(q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Groups, params: Mapping[str, Any], with_lse: bool) -> Any:
+def _over_heads(q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Groups, params: Mapping[str, Any], with_lse: bool, sms: int) -> Any:
     """Ulysses, and inside of the ring of a mesh."""
     group = groups.outer if groups.inner is None else groups.inner
     ranks, rank = int(group.size()), int(dist.get_rank(group))
@@ -169,7 +170,7 @@ def _over_heads(q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Group
     if groups.inner is None:
         made = _of_one_device(q, k, v, problem.of_heads(*begin), own, with_lse)
     else:
-        made = _over_tokens(True, q, k, v, problem, groups.outer, own, with_lse, begin)
+        made = _over_tokens(True, q, k, v, problem, groups.outer, own, with_lse, sms, begin)
     if not with_lse:
         return heads.rejoined(group, order, made)[0]
     o, lse = heads.rejoined(group, order, made[0], made[1].transpose(1, 2).unsqueeze(3))
@@ -177,9 +178,9 @@ def _over_heads(q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Group
 
 
 def _over_tokens(is_ring: bool, q: Tensor, k: Tensor, v: Tensor, problem: Problem, group: Any, params: Mapping[str, Any],
-                 with_lse: bool, heads_begin: tuple[int, int] | None = None) -> Any:
+                 with_lse: bool, sms: int, heads_begin: tuple[int, int] | None = None) -> Any:
     problem = problem if heads_begin is None else problem.of_heads(*heads_begin)
-    way = Ring(problem, group) if is_ring else Gather(problem, group)
+    way = Ring(problem, group, sms) if is_ring else Gather(problem, group, sms)
     o, lse = _shared(way, tuple(params), q, k, v, *params.values())
     return (o, lse) if with_lse else o
 
@@ -188,19 +189,19 @@ def _over_tokens(is_ring: bool, q: Tensor, k: Tensor, v: Tensor, problem: Proble
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: str | None = None, *, lse: Literal[False] = False,
               group: Group = None, how: str = "auto", order: str = "zigzag", travel: str | None = None, layout: str = "bshd",
               scale: float | None = None, align: str | None = None, documents: Any = None, spec: str = "", check: str = "first",
-              **params: Any) -> Tensor: ...
+              sms: int | None = None, **params: Any) -> Tensor: ...
 
 
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: str | None = None, *, lse: Literal[True],
               group: Group = None, how: str = "auto", order: str = "zigzag", travel: str | None = None, layout: str = "bshd",
               scale: float | None = None, align: str | None = None, documents: Any = None, spec: str = "", check: str = "first",
-              **params: Any) -> tuple[Tensor, Tensor]: ...
+              sms: int | None = None, **params: Any) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: str | None = None, *, lse: bool = False, group: Group = None,
               how: str = "auto", order: str = "zigzag", travel: str | None = None, layout: str = "bshd", scale: float | None = None,
-              align: str | None = None, documents: Any = None, spec: str = "", check: str = "first", **params: Any) -> Any:
+              align: str | None = None, documents: Any = None, spec: str = "", check: str = "first", sms: int | None = None, **params: Any) -> Any:
     """flashjit.attention where each rank of `group` has a share of the tokens: q, k and v are [batch, tokens / ranks, heads, d], or
     [batch, heads, tokens / ranks, d] with layout="bhsd", and so is the result. They have gradients.
 
@@ -208,7 +209,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: s
     rank has: shard(), unshard() and positions() have the same word. `how` is "ring", "gather", "ulysses", "mesh" or "auto". `documents`:
     offsets of documents in the sequence, [documents + 1], or the number of each token's one, [batch, tokens]; tokens see their own alone.
     `sink` counts once. With travel="e4m3" keys and values go to other ranks in 8 bits. `check`: "first" compares what ranks ask for where it
-    is new, "always" each time, and "never".
+    is new, "always" each time, and "never". `sms`: what computes while an exchange is under way runs on at most so many of a GPU's SMs, by
+    default on all but 8; 0: on all.
 
     >>> import torch, torch.distributed, flashjit.distributed as fd
     >>> if not torch.distributed.is_initialized():  # alone; torchrun has more of them
@@ -222,7 +224,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: s
     flashjit.capi.UnsupportedError: spec: dropout=0.1 is no field for calls over ranks: weights are dropped by places in a call, which are \
 other ones on other ranks; leave it out
     """
-    return outside_of_graphs(_attention)(q, k, v, mask, score, lse, group, how, order, travel, layout, scale, align, documents, spec, check, params)
+    return outside_of_graphs(_attention)(q, k, v, mask, score, lse, group, how, order, travel, layout, scale, align, documents, spec, check, sms,
+                                         params)
 
 
 def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -234,7 +237,8 @@ def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse: bool, group: Group, how: str, order: str, travel: str | None,
-               layout: str, scale: float | None, align: str | None, documents: Any, spec: str, check: str, params: Mapping[str, Any]) -> Any:
+               layout: str, scale: float | None, align: str | None, documents: Any, spec: str, check: str, sms: int | None,
+               params: Mapping[str, Any]) -> Any:
     groups, order = groups_of(group), check_order(order)
     if how not in WAYS:
         raise InvalidError(f"how: {shown(how)} is none of {', '.join(WAYS)}")
@@ -249,6 +253,9 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
     _check_spec(spec, travel)
     lengths = q.shape[1] * groups.size, k.shape[1] * groups.size
     given, scalars = calls.split({name: value for name, value in params.items() if value is not None})
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise InvalidError(f"{name}: {type(value).__name__} is no tensor of PyTorch, and q is one; convert it")
     begins = None
     if documents is not None:
         if "documents" in reads(mask) | reads(score):
@@ -260,21 +267,22 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
     for name in {*given, *scalars} - {"sink"} - reads(mask) - reads(score):
         raise InvalidError(f"{name}: neither mask nor score reads it; leave it out")
     way = _chosen(how, q, k, groups, problem)
+    beside = sms_beside_exchanges(sms, q.device)
     _check_alike(q, k, v, given, problem, groups, way, check)
-    made = _of_way(way, q, k, v, problem, groups, given, lse)
+    made = _of_way(way, q, k, v, problem, groups, given, lse, beside)
     if layout == "bhsd":
         return (made[0].transpose(1, 2), made[1]) if lse else made.transpose(1, 2)
     return made
 
 
-def _of_way(way: str, q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Groups, params: Mapping[str, Any], with_lse: bool) -> Any:
+def _of_way(way: str, q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Groups, params: Mapping[str, Any], with_lse: bool, sms: int) -> Any:
     if groups.size == 1:
         return _of_one_device(q, k, v, problem, params, with_lse)
     if way == "ulysses" and problem.travel is not None:
         raise UnsupportedError(f'travel: "{problem.travel}" is for how="ring" and how="gather"; ulysses sends q and o, too, which stay as they are')
     if way in ("ulysses", "mesh"):
-        return _over_heads(q, k, v, problem, groups, params, with_lse)
-    return _over_tokens(way == "ring", q, k, v, problem, groups.outer, params, with_lse)
+        return _over_heads(q, k, v, problem, groups, params, with_lse, sms)
+    return _over_tokens(way == "ring", q, k, v, problem, groups.outer, params, with_lse, sms)
 
 
 def _check_alike(q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], problem: Problem, groups: Groups, way: str, check: str) -> None:

@@ -40,6 +40,11 @@ class Transfer:
     def __init__(self, what: str, works: Sequence[Any], received: Sequence[Tensor], sent: Sequence[Tensor]) -> None:
         self.what, self.works, self.received, self.sent = what, works, received, sent
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether there is anything to wait for."""
+        return bool(self.works)
+
     def wait(self) -> Sequence[Tensor]:
         """On a GPU the current stream waits, and the host does not. Gives the tensors back that the transfer has written."""
         with told(self.what):

@@ -22,8 +22,9 @@ class _Heads(NamedTuple):
 
 
 class Gather:
-    def __init__(self, problem: Problem, group: Any) -> None:
-        self.problem, self.group = problem, group
+    def __init__(self, problem: Problem, group: Any, sms: int) -> None:
+        """`sms`: of launches beside an exchange."""
+        self.problem, self.group, self.sms = problem, group, sms
         self.ranks, self.rank = int(group.size()), int(dist.get_rank(group))
         self.pairs = problem.pairs(self.ranks, self.rank, None)
 
@@ -32,8 +33,8 @@ class Gather:
         of_q, of_kv = heads // count, kv_heads // count
         return [_Heads(slice(at * of_q, (at + 1) * of_q), slice(at * of_kv, (at + 1) * of_kv)) for at in range(count)]
 
-    def _keys(self, heads: int, k: Tensor, v: Tensor) -> Iterator[tuple[_Heads, Problem, Tensor, Tensor]]:
-        """For each piece: its heads, the problem for them, and all keys and values."""
+    def _keys(self, heads: int, k: Tensor, v: Tensor) -> Iterator[tuple[_Heads, Problem, Tensor, Tensor, bool]]:
+        """For each piece: its heads, the problem for them, all keys and values, and whether others are on their way."""
         pieces = self._pieces(heads, k.shape[2])
         waiting: list[tuple[Travel, Transfer]] = []
 
@@ -51,7 +52,7 @@ class Gather:
                 if travel.rounded:  # our own keys are as they were, as in a ring
                     share[self.rank] = own[:, :, piece.kv]
             whole_k, whole_v = (restored(share, self.problem.order, 1) for share in shares)
-            yield piece, self.problem.of_heads(piece.q.start, piece.kv.start), whole_k, whole_v
+            yield piece, self.problem.of_heads(piece.q.start, piece.kv.start), whole_k, whole_v, bool(waiting)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Each query has one call, which writes its row of O as it stays, or in fp32 where a sink is to come."""
@@ -60,11 +61,10 @@ class Gather:
         o = (torch.empty if whole else torch.zeros)((batch, length, heads, v.shape[-1]), dtype=torch.float32 if "sink" in params else q.dtype,
                                                     device=q.device)
         lse = torch.full((batch, heads, length), -torch.inf, dtype=torch.float32, device=q.device)
-        for piece, problem, all_k, all_v in self._keys(heads, k, v):
+        for piece, problem, all_k, all_v, is_beside in self._keys(heads, k, v):
             for pair in self.pairs:
-                out = parts.tokens(o, pair.q.at, pair.q.size)[:, :, piece.q]
-                _, rows = parts.forward(problem, pair, q[:, :, piece.q], all_k, all_v, params, out)
-                lse[:, piece.q, pair.q.at:pair.q.at + pair.q.size] = rows
+                of_o, of_lse = parts.tokens(o, pair.q.at, pair.q.size)[:, :, piece.q], lse.narrow(2, pair.q.at, pair.q.size)[:, piece.q]
+                parts.forward(problem, pair, q[:, :, piece.q], all_k, all_v, params, of_o, of_lse, self.sms if is_beside else 0)
         return o, lse
 
     def backward(self, named: Mapping[str, Tensor], k: Tensor, v: Tensor, params: Mapping[str, Any],
@@ -73,13 +73,12 @@ class Gather:
         made = {name: torch.empty(x.shape, dtype=x.dtype, device=k.device) for name, x in (("dq", named["q"]), ("dk", k), ("dv", v))}
         of_params = {"d" + name: parts.Total(params[name].shape, k.device) for name in grads}
         waiting: tuple[_Heads, Sum] | None = None
-        for piece, problem, all_k, all_v in self._keys(named["q"].shape[2], k, v):
+        for piece, problem, all_k, all_v, is_beside in self._keys(named["q"].shape[2], k, v):
             of_piece = {name: x[:, piece.q] if name in ("lse", "dlse") else x[:, :, piece.q] for name, x in named.items()}
             totals = {"d" + name: parts.Total(x.shape, k.device) for name, x in (("q", of_piece["q"]), ("k", all_k), ("v", all_v))}
             for pair in self.pairs:
-                for name, gradient in parts.backward(problem, pair, of_piece, all_k, all_v, params, grads).items():
-                    at = pair.q.at if name == "dq" else pair.k.at if name in totals else 0
-                    (totals.get(name) or of_params[name]).add(at, gradient)
+                parts.backward(problem, pair, of_piece, all_k, all_v, params, grads, of_params | totals,
+                               self.sms if is_beside or waiting is not None else 0)
             made["dq"][:, :, piece.q] = totals["dq"].result()
             self._receive(waiting, made)
             waiting = piece, Sum("gradients of keys and values of all ranks", self.group,

@@ -15,8 +15,9 @@ from flashjit.distributed.steps import Pair, Problem
 
 
 class Ring:
-    def __init__(self, problem: Problem, group: Any) -> None:
-        self.problem, self.group = problem, group
+    def __init__(self, problem: Problem, group: Any, sms: int) -> None:
+        """`sms`: of launches beside an exchange."""
+        self.problem, self.group, self.sms = problem, group, sms
         self.ranks, self.rank = int(group.size()), int(dist.get_rank(group))
         # By steps: the calls; what this rank reads of the keys of the rank so many steps before it, and what the one behind it reads of ours.
         self.calls = [self._calls(step) for step in range(self.ranks)]
@@ -38,20 +39,20 @@ class Ring:
         return swap(f"ring, step {step} of {self.ranks - 1}: keys of rank {before} for this one, and ours for rank {behind}", self.group,
                     Message(behind, travel.sent(self.sent[step])), Message(before, travel.room(self.received[step])), 2 * step)
 
-    def _keys(self, k: Tensor, v: Tensor) -> Iterator[tuple[int, list[Pair], Tensor, Tensor]]:
-        """For each step: the step, its calls, and their keys and values."""
+    def _keys(self, k: Tensor, v: Tensor) -> Iterator[tuple[int, list[Pair], Tensor, Tensor, bool]]:
+        """For each step: the step, its calls, their keys and values, and whether others are on their way."""
         travel = Travel(self.problem.travel, k, v) if self.ranks > 1 else None
         for step in range(self.ranks):
             coming = self._fetch(step + 1, travel) if travel is not None and step + 1 < self.ranks else None
-            yield step, self.calls[step], k, v
+            yield step, self.calls[step], k, v, coming is not None and coming.is_under_way
             if coming is not None and travel is not None:
                 k, v = travel.read(coming.wait())
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        sums = parts.Sums(q, v.shape[-1])
-        for _, pairs, k_step, v_step in self._keys(k, v):
+        sums = parts.Sums(self.problem, q, v.shape[-1])
+        for _, pairs, k_step, v_step, is_beside in self._keys(k, v):
             for pair in pairs:
-                sums.add(pair, *parts.forward(self.problem, pair, q, k_step, v_step, params))
+                sums.add(pair, k_step, v_step, params, self.sms if is_beside else 0)
         return sums.results()
 
     def backward(self, named: Mapping[str, Tensor], k: Tensor, v: Tensor, params: Mapping[str, Any],
@@ -59,12 +60,11 @@ class Ring:
         """Gradients of keys go to their owner while the next step computes."""
         totals = {"d" + name: parts.Total(x.shape, k.device) for name, x in {"q": named["q"], "k": k, "v": v, **{n: params[n] for n in grads}}.items()}
         home: Transfer | None = None
-        for step, pairs, k_step, v_step in self._keys(k, v):
+        for step, pairs, k_step, v_step, is_beside in self._keys(k, v):
             of_step = {name: parts.Total(x.shape, k.device) if step else totals[name] for name, x in (("dk", k_step), ("dv", v_step))}
+            sms = self.sms if is_beside or home is not None and home.is_under_way else 0
             for pair in pairs:
-                for name, gradient in parts.backward(self.problem, pair, named, k_step, v_step, params, grads).items():
-                    at = pair.q.at if name == "dq" else pair.k.at if name in of_step else 0
-                    (of_step.get(name) or totals[name]).add(at, gradient)
+                parts.backward(self.problem, pair, named, k_step, v_step, params, grads, totals | of_step, sms)
             self._receive(home, step - 1, totals)
             home = self._send_home(step, of_step, k, v) if step else None
         self._receive(home, self.ranks - 1, totals)

@@ -1,0 +1,134 @@
+"""How steps of flashjit.distributed are launched: what goes on from earlier steps, and which launches leave SMs to an exchange."""
+
+from distributed_support import close, processes, reference
+from support import find, harness
+
+
+def both(torch, tokens, rank, ranks, mask="causal", sees=lambda b, h, q, k: k <= q, score=None, **words):
+    """Compares O and gradients of this rank's share with float64."""
+    import flashjit.distributed as fd
+    torch.manual_seed(9)
+    inputs = torch.randn(2, tokens, 4, 16), *torch.randn(2, 2, tokens, 2, 16)
+    do, own = torch.randn(inputs[0].shape), [fd.shard(x, None, words["order"]).requires_grad_() for x in inputs]
+    wide = [x.double().requires_grad_() for x in inputs]
+    exact = reference(*wide, sees, score and (lambda s, b, h, q, k: s * words["w"].double().detach()[h]))[0]
+    exact.backward(do.double())
+    o = fd.attention(*own, mask=mask, score=score, **words)
+    o.backward(fd.shard(do, None, words["order"]))
+    for name, got, want in (("o", o, exact), *zip(("dq", "dk", "dv"), (x.grad for x in own), (x.grad for x in wide))):
+        close(got.detach(), fd.shard(want.detach(), None, words["order"]), 3e-5, f"{name} of {words} on rank {rank} of {ranks}")
+
+
+class Watch:
+    """Counts merges, and keeps specs and limits of launches. `refuses`: no spec with accumulate is taken."""
+
+    def __init__(self, refuses=False, limits=False):
+        from flashjit import calls
+        from flashjit.capi import InvalidError
+        from flashjit.distributed import call, launches, parts
+        from flashjit.engine import Kernel
+        self.merges, self.launched, self.asked, self.refuses = 0, [], [], refuses
+        merge, prepare, bind, limited = parts.merge, calls.prepare, Kernel.bind, []
+        launches._kernels.clear()
+        launches._refused.clear()
+
+        def merging(*tensors):
+            self.merges += 1
+            merge(*tensors)
+
+        def preparing(device, spec, stream):
+            self.asked.append(spec)
+            if self.refuses and "accumulate" in spec.split():
+                raise InvalidError("accumulate: no")
+            return prepare(device, spec, stream)
+
+        def binding(kernel, values, *, sms=0, **more):
+            spec = kernel.facts["spec"]
+            self.launched.append((spec, sms))
+            if sms and limits == "refused":
+                limited.append(spec)
+                raise InvalidError(f"sms: {sms}, and this loop has a block for each tile")
+            return bind(kernel, values, **more)
+
+        parts.merge, calls.prepare, Kernel.bind, self.limited = merging, preparing, binding, limited
+        if limits:
+            call.sms_beside_exchanges = lambda sms, device: 100 if sms is None else sms
+
+    def take(self, operation):
+        """Whether launches go on, and their limits, since the last time."""
+        taken = [("accumulate" in spec.split(), sms) for spec, sms in self.launched if spec.startswith(operation)]
+        self.launched = [one for one in self.launched if not one[0].startswith(operation)]
+        return taken
+
+
+def going_on(rank, ranks):
+    torch = find("torch")
+    watch = Watch()
+    for order in ("zigzag", "contiguous", "striped"):
+        both(torch, 16 * ranks, rank, ranks, order=order, how="ring")
+        for operation in ("fwd", "bwd"):
+            calls = [goes_on for goes_on, _ in watch.take(operation)]
+            # Our own keys come first, and all of our queries see some; of contiguous shares others see the earlier ones alone.
+            assert calls == [False] + [True] * (len(calls) - 1) and len(calls) >= (rank + 1 if order == "contiguous" else ranks), (order, operation, calls)
+    assert watch.merges == 0
+    # Gradients of weights are written by each call, so that the backward adds up outside; the forward has none.
+    both(torch, 16 * ranks, rank, ranks, order="striped", how="ring", score="s * w[h]", w=torch.tensor([1.0, 0.5, 2.0, 1.0], requires_grad=True))
+    assert [goes_on for goes_on, _ in watch.take("fwd")] == [False] + [True] * (ranks - 1)
+    assert [goes_on for goes_on, _ in watch.take("bwd")] == [False] * ranks
+    # One query has kernels that do not go on.
+    both(torch, ranks, rank, ranks, order="striped", how="ring", mask=None, sees=None)
+    assert not any(goes_on for goes_on, _ in watch.take("fwd")) and watch.merges == ranks - 1
+    assert len(watch.asked) == len(set(watch.asked)), "each kernel is asked for once"
+
+
+def test_steps_go_on_from_each_other():
+    for ranks in (2, 3):
+        processes(ranks, going_on, ranks)
+
+
+def without(rank, ranks):
+    torch = find("torch")
+    watch = Watch(refuses=True)
+    for order in ("zigzag", "contiguous", "striped"):
+        for _ in range(2):
+            both(torch, 16 * ranks, rank, ranks, order=order, how="ring")
+    assert not any(goes_on for goes_on, _ in watch.take("fwd") + watch.take("bwd")) and watch.merges >= 2 * 2 * (ranks - 1)
+    assert len(watch.asked) == len(set(watch.asked)), "what is refused is remembered"
+
+
+def test_specs_that_do_not_go_on_are_merged():
+    processes(2, without, 2)
+
+
+def limits(rank, ranks, how, fwd, bwd):
+    torch = find("torch")
+    watch = Watch(limits=True)
+    for words, limit in (({}, 100), ({"sms": 0}, 0), ({"sms": 30}, 30)):
+        both(torch, 16 * ranks, rank, ranks, order="striped", how=how, **words)
+        for operation, beside in (("fwd", fwd), ("bwd", bwd)):
+            found = [sms for _, sms in watch.take(operation)]
+            assert found == [limit * is_beside for is_beside in beside], (how, words, operation, found)
+
+
+def test_launches_beside_an_exchange_leave_sms():
+    # Behind the last step's launch nothing comes in the forward; in the backward gradients of the step before are on their way home.
+    processes(3, limits, 3, "ring", [1, 1, 0], [1, 1, 1])
+    processes(2, limits, 2, "ring", [1, 0], [1, 0])
+    # There are two KV heads, and so two pieces.
+    processes(2, limits, 2, "gather", [1, 0], [1, 1])
+
+
+def unlimited(rank, ranks):
+    torch = find("torch")
+    watch = Watch(limits="refused")
+    for _ in range(2):
+        both(torch, 16 * ranks, rank, ranks, order="striped", how="ring")
+    assert watch.limited and len(watch.limited) == len(set(watch.limited)), "each kernel is tried once"
+
+
+def test_kernels_that_cannot_be_limited_take_all():
+    processes(3, unlimited, 3)
+
+
+if __name__ == "__main__":
+    harness.main(globals())
