@@ -23,7 +23,9 @@ struct PagedRows {
     return id < last ? id : last;
   }
   // For who reads a page's number some time before the row.
-  __device__ unsigned number_of(int key) const { return __ldg(table + static_cast<unsigned>(key) / kPage * table_stride); }
+  __device__ unsigned number_of(int key) const {
+    return __ldg(table + static_cast<unsigned>(key) / kPage * table_stride);
+  }
   __device__ bool has_number(unsigned) const { return true; }
   __device__ const T* numbered_row(unsigned number, int key) const {
     const unsigned last = pages - 1;

@@ -34,7 +34,8 @@ Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Posi
   error += doubt * std::fabs(scale);
   // A rotated query is rounded to its dtype again, each element by itself, and so may be latents with their scales.
   const bool rounds_latents = spec.v_in_k && has_scaled_keys(spec) && size_of(spec.dtype) == 2;
-  if (spec.rope != Rope::none || rounds_latents) error += unit_roundoff(spec.dtype) * std::sqrt(squares / 3) * std::fabs(scale);
+  if (spec.rope != Rope::none || rounds_latents)
+    error += unit_roundoff(spec.dtype) * std::sqrt(squares / 3) * std::fabs(scale);
   Dual s(dot * scale);
   if (semantics.score) {
     const Dual scored = semantics.score(at, s);
