@@ -66,7 +66,7 @@ class ProblemData {
   void poison();
   // The arguments, pointing into this object.
   Arguments host_arguments();
-  // The same for the reference, which also finds what results were before a call that goes on from them.
+  // The reference gets these: beside the arguments, they hold what results were before a call that goes on from them.
   Arguments reference_arguments();
   NamedTensor* find(std::string_view name);
   std::vector<NamedTensor>& tensors() { return tensors_; }

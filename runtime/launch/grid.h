@@ -10,7 +10,7 @@ namespace flashjit {
 // For so many items, on a device with this many SMs.
 int blocks_of(const GridRule& rule, int items, int sm_count);
 
-// As many of these clusters as there is room for on so many SMs.
+// Returns how many of these clusters fit on so many SMs.
 ResidentClusters limited(const GridRule& rule, const ResidentClusters& resident, int sm_count);
 
 // Heads whose items follow each other, so that what these share is in L2 while they are worked on.

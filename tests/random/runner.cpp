@@ -194,7 +194,7 @@ Arguments reference_arguments(const Case& c, const AttentionSpec& spec, std::opt
   return arguments;
 }
 
-// What tensors hold that a call reads and writes.
+// Returns the bytes of tensors that a call both reads and writes.
 std::map<const CaseTensor*, std::vector<std::uint8_t>> images_of_updated(Case& c) {
   std::map<const CaseTensor*, std::vector<std::uint8_t>> images;
   c.each([&](const std::string&, CaseTensor& tensor) {

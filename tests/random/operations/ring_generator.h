@@ -9,7 +9,7 @@ namespace flashjit::testing_random {
 Case draw_accumulate(Case c);
 // Rows of some cases stand at drawn places, where their tensors say nothing of these.
 Case draw_places(Case c);
-// The same of cases whose specs ask for it.
+// A case whose spec has the word already gets what goes with it: earlier results, or places.
 Case take_accumulate(Case c);
 Case take_places(Case c);
 

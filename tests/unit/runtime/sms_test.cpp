@@ -35,13 +35,17 @@ TEST_F(Sms, ALoopWithABlockForEachTileRefusesALimitOfSms) {
   EXPECT_TRUE(static_cast<Kernel&>(*kernel).run(arguments, nullptr));
 }
 
-TEST_F(Sms, BlocksThatWorkTogetherNeedSms) {
+// A kernel without launches, for a GPU of 21 SMs.
+Compiled on_21_sms() {
   Compiled compiled;
-  auto spec = parse_spec("fwd bf16 d=64 heads=4/2");
-  ASSERT_TRUE(spec);
-  compiled.plan.spec = *spec;
+  compiled.plan.spec = *parse_spec("fwd bf16 d=64 heads=4/2");
   compiled.plan.target.gpu = true;
   compiled.plan.target.sm_count = 21;
+  return compiled;
+}
+
+TEST_F(Sms, BlocksThatWorkTogetherNeedSms) {
+  Compiled compiled = on_21_sms();
   compiled.plan.launches = {{.entry = "flashjit_forward",
                              .threads = 128,
                              .grid = {.queries = 4, .heads = 2, .blocks_per_sm = 2, .together = 6, .cluster = 2}}};
@@ -61,12 +65,7 @@ TEST_F(Sms, BlocksThatWorkTogetherNeedSms) {
 
 // It would wait on the SMs that are left to others.
 TEST_F(Sms, NoLaunchBeginsWhileALimitedOneRuns) {
-  Compiled compiled;
-  auto spec = parse_spec("fwd bf16 d=64 heads=4/2");
-  ASSERT_TRUE(spec);
-  compiled.plan.spec = *spec;
-  compiled.plan.target.gpu = true;
-  compiled.plan.target.sm_count = 21;
+  Compiled compiled = on_21_sms();
   compiled.plan.launches = {
       {.entry = "flashjit_forward", .threads = 128, .grid = {.queries = 4, .heads = 2, .persistent = true}},
       {.entry = "product", .threads = 128, .grid = {.queries = 4, .heads = 2}, .overlaps = true}};

@@ -11,7 +11,7 @@ AttentionSpec spec_of(const std::string& mask) {
   return *spec;
 }
 
-// What the mask leaves, counted position by position.
+// Counts the scores that the mask leaves, position by position.
 double counted(std::int64_t length, int ranks, TokenOrder order, int queries, int keys, auto sees) {
   const std::int64_t run = length / (2 * ranks);
   const auto owner = [&](std::int64_t at) {
