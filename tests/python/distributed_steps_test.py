@@ -44,13 +44,19 @@ class Watch:
 
         def binding(kernel, values, *, sms=0, **more):
             spec = kernel.facts["spec"]
-            self.launched.append((spec, sms))
             if sms and limits == "refused":
                 limited.append(spec)
                 raise InvalidError(f"sms: {sms}, and this loop has a block for each tile")
-            return bind(kernel, values, **more)
+            made = bind(kernel, values, **more)
+            made.watched = spec, sms
+            return made
+
+        def launching(ready, *tensors):
+            self.launched.append(ready.launch.watched)
+            return run(ready, *tensors)
 
         parts.merge, calls.prepare, Kernel.bind, self.limited = merging, preparing, binding, limited
+        run, launches._Ready.__call__ = launches._Ready.__call__, launching
         if limits:
             call.sms_beside_exchanges = lambda sms, device: 100 if sms is None else sms
 

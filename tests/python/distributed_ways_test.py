@@ -2,7 +2,9 @@
 and what happens when a process does not come."""
 
 import contextlib
+import contextlib
 import datetime
+import math
 import os
 import time
 
@@ -156,6 +158,55 @@ def test_only_what_others_see_is_sent():
     processes(4, what_is_sent, 4, "window(3, 0)", "zigzag", {}, ring((0, {1: 3}), (1, {2: 3, 0: 3}), (2, {3: 3, 1: 3}), (3, {2: 3})))
     documents = {"documents": [0, 16, 40, 64]}
     processes(4, what_is_sent, 4, None, "contiguous", documents, ring((1, {2: 16}), (2, {1: 8, 3: 8}), (3, {2: 16})))
+
+
+class GatheredBoard:
+    """In place of the memory that GPUs of one host read from one another: what ranks show is gathered, and NaN lies where nobody copies to."""
+
+    def __init__(self, group):
+        self.group, self.shown = group, 0
+
+    def room(self, shapes, dtype):
+        torch = find("torch")
+        self.rooms = [[torch.full(shape, math.nan, dtype=dtype) for shape in shapes] for _ in range(self.group.size())]
+        return self.rooms
+
+    def show(self, what):
+        dist = find("torch").distributed
+        self.shown += 1
+        for at, part in enumerate(self.rooms[dist.get_rank(self.group)]):
+            dist.all_gather([of_rank[at] for of_rank in self.rooms], part.clone(), group=self.group)
+
+    copying = staticmethod(contextlib.nullcontext)
+    copied = staticmethod(lambda: None)
+
+
+def read_from_others(rank, ranks, order, mask, kv_heads, batch):
+    torch = find("torch")
+    import flashjit.distributed as fd
+    from flashjit.distributed import gather
+    board = GatheredBoard(torch.distributed.group.WORLD)
+    gather.board_of = lambda group, device: board
+    empty = torch.empty
+    torch.empty = lambda *shape, **words: empty(*shape, **words).fill_(math.nan) if words.get("dtype") == torch.float32 else empty(*shape, **words)
+    torch.manual_seed(6)
+    q, do_ = torch.randn(2, batch, 16 * ranks, 2 * kv_heads, 16)
+    k, v = torch.randn(2, batch, 16 * ranks, kv_heads, 16)
+    wide = [x.double().requires_grad_() for x in (q, k, v)]
+    sees = {"causal": lambda b, h, q, k: k <= q, "window(9, 0)": lambda b, h, q, k: (k <= q) & (q - k <= 9)}[mask]
+    exact = reference(*wide, sees)[0]
+    exact.backward(do_.double())
+    own = [fd.shard(x, order=order).requires_grad_() for x in (q, k, v)]
+    o = fd.attention(*own, mask=mask, order=order, how="gather")
+    o.backward(fd.shard(do_, order=order))
+    assert board.shown == 2, "the forward reads keys once, and the backward once more"
+    for name, got, want in (("o", o, exact), *zip(("dq", "dk", "dv"), (x.grad for x in own), (x.grad for x in wide))):
+        torch.testing.assert_close(got, fd.shard(want.detach(), order=order).float(), atol=2e-5, rtol=2e-4, msg=lambda text: f"{name} {order} {mask}: {text}")
+
+
+def test_keys_read_from_other_ranks():
+    for at, (order, mask) in enumerate((order, mask) for order in ("zigzag", "contiguous", "striped") for mask in ("causal", "window(9, 0)")):
+        processes((2, 3)[at % 2], read_from_others, (2, 3)[at % 2], order, mask, (1, 5, 8)[at % 3], 1 + at // 3)
 
 
 def missing(rank, ranks, way, ends, before):

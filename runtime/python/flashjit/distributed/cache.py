@@ -14,7 +14,7 @@ from flashjit import calls
 from flashjit.capi import InvalidError, UnsupportedError
 from flashjit.distributed.call import outside_of_graphs
 from flashjit.distributed.exchange import told
-from flashjit.distributed.launches import kernel_of, launch
+from flashjit.distributed.launches import Bound, kernel_of, launch
 from flashjit.distributed.places import Group, check_device, groups_of
 from flashjit.distributed.texts import PLACES, reads, tokens_of, written_out
 from flashjit.torch_calls import DTYPES
@@ -49,7 +49,8 @@ def merged(o_parts: Tensor, lse_parts: Tensor, layout: str, dtype: torch.dtype) 
     spec = f"merge fp32 out={_WORDS[dtype]} d={o_parts.shape[-1]} heads={heads} lse=ln" + (" layout=bhsd" if layout == "bhsd" else "")
     o = torch.empty(o_parts.shape[1:], dtype=dtype, device=o_parts.device)
     lse = torch.empty(lse_parts.shape[1:], dtype=torch.float32, device=o_parts.device)
-    launch(kernel_of(o, spec), o, {"o_parts": o_parts, "lse_parts": lse_parts, "o": o, "lse": lse})
+    given = {"o_parts": o_parts, "lse_parts": lse_parts, "o": o, "lse": lse}
+    launch(spec, given, o, 0, lambda: Bound(kernel_of(o, spec), given))
     return o, lse
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Literal, Mapping, Sequence, Union, overload
+from typing import Any, Callable, Literal, Mapping, NamedTuple, Sequence, Union, overload
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,7 @@ from torch import Tensor
 from flashjit import calls
 from flashjit.capi import InvalidError, UnsupportedError
 from flashjit.distributed import heads, parts
+from flashjit.distributed.board import board_of
 from flashjit.distributed.exchange import check_alike
 from flashjit.distributed.gather import Gather
 from flashjit.distributed.launches import sms_beside_exchanges
@@ -24,6 +25,7 @@ from flashjit.values import flag, shown
 
 WAYS = ("auto", "gather", "ring", "ulysses", "mesh")
 _HIDES = 4096  # query rows a KV head and rank, from which on a step of a ring takes longer than the keys of the next one are on their way
+_LITTLE = 16  # K and V of the sequence may take this part of a GPU's memory where nobody asks for a gather
 _NOT_HERE = {
     "blocks": "lists of blocks are those of one call; write a mask",
     "k_lens": "pad the sequence, and hide what is behind it with a mask, as in k < n", "offsets_q": "give documents=, the offsets of the whole sequence",
@@ -32,19 +34,24 @@ _NOT_HERE = {
 }
 
 
+class _Ways(NamedTuple):
+    forward: Union[Ring, Gather]
+    backward: Union[Ring, Gather]
+
+
 class _Shared(torch.autograd.Function):
     """A ring or a gather. `names`: of the parameters in `values`; the sink is one of them."""
 
     @staticmethod
-    def forward(ctx: Any, way: Union[Ring, Gather], names: Sequence[str], q: Tensor, k: Tensor, v: Tensor,
+    def forward(ctx: Any, ways: _Ways, names: Sequence[str], q: Tensor, k: Tensor, v: Tensor,
                 *values: Tensor) -> tuple[Tensor, Tensor]:
         params = dict(zip(names, values))
-        o, lse = way.forward(q, k, v, params)
+        o, lse = ways.forward.forward(q, k, v, params)
         if "sink" in params:
             parts.add_sink(o, lse, params["sink"])
         o = o.to(q.dtype)
         ctx.save_for_backward(q, k, v, o, lse, *values)
-        ctx.rest = way, names
+        ctx.rest = ways.backward, names
         ctx.set_materialize_grads(False)
         return o, lse
 
@@ -56,7 +63,7 @@ class _Shared(torch.autograd.Function):
         way, names = ctx.rest
         params = dict(zip(names, values))
         do_ = torch.zeros_like(o) if do_ is None else do_.contiguous()
-        named = {"q": q, "o": o, "do": do_, "lse": lse} | ({} if dlse is None else {"dlse": dlse})
+        named = {"q": q, "o": o, "do": do_, "lse": lse} | ({} if dlse is None else {"dlse": dlse.contiguous().view(-1).view(lse.shape)})
         wanted = [name for name, needed in zip(names, ctx.needs_input_grad[5:]) if needed and name != "sink"]
         made = way.backward(named, k, v, params, wanted)
         if "sink" in params and ctx.needs_input_grad[5 + names.index("sink")]:
@@ -104,20 +111,31 @@ def _check_spec(spec: str, travel: object) -> None:
 
 def _ids(documents: Any, tokens: int, batch: int, device: torch.device) -> tuple[Tensor, list[int] | None]:
     """The document of each token, [batch, tokens], and where documents begin, if the host knows it."""
-    if not isinstance(documents, Tensor) or documents.dim() == 1:
-        offsets = torch.as_tensor(documents, dtype=torch.int32)
-        if batch != 1:
-            raise InvalidError(f"documents: offsets are of one sequence, and there is a batch of {batch}; give the number of each token's document, "
-                               "[batch, tokens]")
-        begins = None if offsets.is_cuda else [int(begin) for begin in offsets.tolist()]
-        if begins is not None and (begins[:1] != [0] or begins[-1] > tokens or sorted(begins) != begins):
-            raise InvalidError(f"documents: offsets begin with 0, rise, and end at {tokens} tokens at most, and these are {shown(str(begins))}")
-        at = torch.arange(tokens, dtype=torch.int32, device=device)
-        ids = torch.searchsorted(offsets.to(device), at, right=True).to(torch.int32)
-        return ids.unsqueeze(0), begins and sorted(set(begins))
-    if documents.shape != (batch, tokens):
-        raise InvalidError(f"documents: is {tuple(documents.shape)}, and the whole sequence has {(batch, tokens)} tokens; every rank gives all of them")
-    return documents.to(device, torch.int32), None
+    if isinstance(documents, Tensor) and documents.dim() != 1:
+        if documents.shape != (batch, tokens):
+            raise InvalidError(f"documents: is {tuple(documents.shape)}, and the whole sequence has {(batch, tokens)} tokens; every rank gives all of them")
+        return documents.to(device, torch.int32), None
+    if batch != 1:
+        raise InvalidError(f"documents: offsets are of one sequence, and there is a batch of {batch}; give the number of each token's document, "
+                           "[batch, tokens]")
+    offsets = torch.as_tensor(documents, dtype=torch.int32)
+    if offsets.is_cuda:
+        return _numbered(offsets, tokens, device), None
+    begins = [int(begin) for begin in offsets.tolist()]
+    if begins[:1] != [0] or begins[-1] > tokens or sorted(begins) != begins:
+        raise InvalidError(f"documents: offsets begin with 0, rise, and end at {tokens} tokens at most, and these are {shown(str(begins))}")
+    return _known(tuple(begins), tokens, device), sorted(set(begins))
+
+
+def _numbered(offsets: Tensor, tokens: int, device: torch.device) -> Tensor:
+    at = torch.arange(tokens, dtype=torch.int32, device=device)
+    return torch.searchsorted(offsets.to(device), at, right=True).to(torch.int32).unsqueeze(0)
+
+
+@functools.lru_cache(16)
+def _known(begins: tuple[int, ...], tokens: int, device: torch.device) -> Tensor:
+    """The same for offsets that the host knows: layers of a model ask for them again."""
+    return _numbered(torch.tensor(begins, dtype=torch.int32), tokens, device)
 
 
 @functools.lru_cache(256)
@@ -139,9 +157,16 @@ def _chosen(how: str, q: Tensor, k: Tensor, groups: Groups, problem: Problem) ->
         return "mesh"
     if how != "auto":
         return how
-    if problem.sight.is_near() or q.shape[1] * (q.shape[2] // max(1, k.shape[2])) >= _HIDES:
+    if problem.sight.is_near():
         return "ring"
+    if q.shape[1] * (q.shape[2] // max(1, k.shape[2])) >= _HIDES:
+        return "both" if problem.travel is None and _has_room(k, ranks) else "ring"
     return "ulysses" if q.shape[2] % ranks == 0 and k.shape[2] % ranks == 0 and problem.travel is None else "gather"
+
+
+def _has_room(k: Tensor, ranks: int) -> bool:
+    """Whether K and V of the sequence take little of a GPU's memory."""
+    return k.is_cuda and 2 * ranks * k.numel() * k.element_size() <= torch.cuda.get_device_properties(k.device).total_memory // _LITTLE
 
 
 def _of_one_device(q: Tensor, k: Tensor, v: Tensor, problem: Problem, params: Mapping[str, Any], with_lse: bool) -> Any:
@@ -170,18 +195,21 @@ def _over_heads(q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Group
     if groups.inner is None:
         made = _of_one_device(q, k, v, problem.of_heads(*begin), own, with_lse)
     else:
-        made = _over_tokens(True, q, k, v, problem, groups.outer, own, with_lse, sms, begin)
+        made = _over_tokens("ring", q, k, v, problem, groups.outer, own, with_lse, sms, begin)
     if not with_lse:
         return heads.rejoined(group, order, made)[0]
     o, lse = heads.rejoined(group, order, made[0], made[1].transpose(1, 2).unsqueeze(3))
     return o, lse.squeeze(3).transpose(1, 2)
 
 
-def _over_tokens(is_ring: bool, q: Tensor, k: Tensor, v: Tensor, problem: Problem, group: Any, params: Mapping[str, Any],
+def _over_tokens(way: str, q: Tensor, k: Tensor, v: Tensor, problem: Problem, group: Any, params: Mapping[str, Any],
                  with_lse: bool, sms: int, heads_begin: tuple[int, int] | None = None) -> Any:
     problem = problem if heads_begin is None else problem.of_heads(*heads_begin)
-    way = Ring(problem, group, sms) if is_ring else Gather(problem, group, sms)
-    o, lse = _shared(way, tuple(params), q, k, v, *params.values())
+    if way == "both":  # the first call for a group is one of all ranks, which ask for the same by now
+        way = "ring" if board_of(group, q.device) is None else way
+    forward = Ring(problem, group, sms) if way == "ring" else Gather(problem, group, sms)
+    backward = Gather(problem, group, sms) if way == "gather" else Ring(problem, group, sms)
+    o, lse = _shared(_Ways(forward, backward), tuple(params), q, k, v, *params.values())
     return (o, lse) if with_lse else o
 
 
@@ -269,6 +297,8 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
     way = _chosen(how, q, k, groups, problem)
     beside = sms_beside_exchanges(sms, q.device)
     _check_alike(q, k, v, given, problem, groups, way, check)
+    if sms is None and way != "ulysses" and board_of(groups.outer, q.device) is not None:
+        beside = 0  # ranks of one host exchange for a small part of a step, which is longer on fewer SMs
     made = _of_way(way, q, k, v, problem, groups, given, lse, beside)
     if layout == "bhsd":
         return (made[0].transpose(1, 2), made[1]) if lse else made.transpose(1, 2)
@@ -282,7 +312,7 @@ def _of_way(way: str, q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups:
         raise UnsupportedError(f'travel: "{problem.travel}" is for how="ring" and how="gather"; ulysses sends q and o, too, which stay as they are')
     if way in ("ulysses", "mesh"):
         return _over_heads(q, k, v, problem, groups, params, with_lse, sms)
-    return _over_tokens(way == "ring", q, k, v, problem, groups.outer, params, with_lse, sms)
+    return _over_tokens(way, q, k, v, problem, groups.outer, params, with_lse, sms)
 
 
 def _check_alike(q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], problem: Problem, groups: Groups, way: str, check: str) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import weakref
-from typing import Any, Mapping
+from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
 import torch
 from torch import Tensor
 
 from flashjit import calls, tensors
 from flashjit.capi import InvalidError, UnsupportedError
-from flashjit.engine import Kernel
-from flashjit.torch_calls import MOST_KINDS, current_stream
+from flashjit.engine import Kernel, Launch
+from flashjit.torch_calls import MOST_KINDS, current_stream, run_call
 from flashjit.values import integer
 
 _LEFT = 8  # SMs for the exchange beside a launch
@@ -47,18 +49,114 @@ def _stream(like: Tensor) -> int | None:
     return current_stream(like.device.index) if like.is_cuda else None
 
 
-def launch(kernel: Kernel, like: Tensor, values: Mapping[str, Any], sms: int = 0) -> None:
-    """On the current stream. `sms`: on as many of the GPU's SMs, or on all where the kernel cannot be limited; 0: on all."""
+class _Ready:
+    """A launch that lacks the addresses of its tensors alone: each lies some bytes behind the beginning of one that is given."""
+
+    __slots__ = ("launch", "run", "handle", "arguments", "error", "needed", "addresses")
+
+    def __init__(self, launch: Launch, given: Mapping[str, Tensor]) -> None:
+        self.launch, self.run, self.handle, self.needed = launch, launch.run, launch.handle, launch.needed
+        self.arguments, self.error = launch.references
+        self.addresses = [(tensor, name, (tensor.data or 0) - given[name].data_ptr()) for name, tensor in launch.tensors.items()]
+
+    def __call__(self, given: Mapping[str, Tensor], like: Tensor) -> None:
+        for tensor, name, behind in self.addresses:
+            tensor.data = given[name].data_ptr() + behind
+        run_call(self, like, _stream(like))
+
+
+_ready: dict[Any, list[_Ready]] = {}  # launches that are not in use, by all that they hold
+_without: set[Any] = set()  # keys whose spec is refused
+
+
+class Bound(NamedTuple):
+    """A kernel with the tensors and scalars of a call."""
+
+    kernel: Kernel
+    values: Mapping[str, Any]
+
+
+def sizes_of(given: Mapping[str, Tensor]) -> tuple[Any, ...]:
+    """All that a call of these depends on, but where they lie."""
+    return tuple([(name, x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.is_neg()) for name, x in given.items()])
+
+
+def launch(key: Any, given: Mapping[str, Tensor], like: Tensor, sms: int, bound: Callable[[], Bound | None]) -> bool:
+    """A call on the current stream, on at most so many of the GPU's SMs, or on all where the kernel cannot be limited; 0: on all. It is made by
+    `bound` the first time that there is one of this key, and has other addresses later. False: `bound` says that there is no kernel."""
+    key = key, like.device, sms, sizes_of(given)
+    if key in _without:
+        return False
+    pool = _ready.get(key)
+    ready = pool.pop() if pool else None  # in one step, so there is no lock
+    if ready is not None:
+        ready(given, like)
+    else:
+        if len(_ready) + len(_without) >= MOST_KINDS:
+            _ready.clear()
+            _without.clear()
+        made = bound()
+        if made is None:
+            _without.add(key)
+            return False
+        ready = _first(made, given, like, sms)
+    if not any([x.is_neg() for x in given.values()]):  # of what has another sign in memory the call had a copy
+        _ready.setdefault(key, []).append(ready)
+    return True
+
+
+def _first(made: Bound, given: Mapping[str, Tensor], like: Tensor, sms: int) -> _Ready:
+    """Runs a launch that is new."""
+    kernel, values = made
+
+    def run(sms: int) -> _Ready:
+        ready = _Ready(kernel.bind(values, stream=_stream(like), like=like, sms=sms), given)
+        ready(given, like)
+        return ready
+
     with torch.no_grad():
         if sms > _refused.get(kernel, 0):
             try:
-                kernel.bind(values, stream=_stream(like), like=like, sms=sms)()
-                return
+                return run(sms)
             except InvalidError as error:
                 if not error.message.startswith("sms:"):
                     raise
                 _refused[kernel] = sms
-        kernel.bind(values, stream=_stream(like), like=like)()
+        return run(0)
+
+
+class Lanes:
+    """Two streams in turn: the first blocks of a launch run where the last ones of the launch before it leave SMs idle."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.main = torch.cuda.current_stream(device)
+        self.streams, self.count = _lanes(device.index), 0
+        for stream in self.streams:
+            stream.wait_stream(self.main)
+
+    @contextlib.contextmanager
+    def turn(self, ready: torch.cuda.Event) -> Iterator[None]:
+        """A block whose launches run behind an event."""
+        stream = self.streams[self.count % len(self.streams)]
+        self.count += 1
+        stream.wait_event(ready)
+        with torch.cuda.stream(stream):
+            yield
+
+    def join(self) -> None:
+        for stream in self.streams:
+            self.main.wait_stream(stream)
+
+
+@functools.lru_cache(None)
+def _lanes(device: int) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    return new_stream(device), new_stream(device)
+
+
+def new_stream(device: torch.device | int) -> torch.cuda.Stream:
+    """PyTorch's own constructor has no types."""
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
 
 
 def sms_beside_exchanges(sms: int | None, device: torch.device) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flashjit import calls, tensors
-from flashjit.distributed.launches import kernel_if_taken, kernel_of, launch
+from flashjit.distributed.launches import Bound, kernel_if_taken, kernel_of, launch
 from flashjit.distributed.steps import Pair, Problem
 from flashjit.distributed.texts import Placed, reads
 from flashjit.engine import Kernel
@@ -66,42 +66,47 @@ def merge(o: Tensor, lse: Tensor, o_more: Tensor, lse_more: Tensor) -> None:
 
 
 class _Forward:
-    """A call's queries over its keys. `q`, `k`, `v`: the shares that the pair's places are of."""
+    """A call's queries over its keys. `given`: q, k and v, of which the pair says a part; O and the LSE of that part; and the parameters."""
 
-    def __init__(self, problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any]) -> None:
-        self.problem, self.words = problem, problem.words(pair)
-        given = _read_by(self.words, {**params, **problem.scalars, **self.words.scalars})
-        self.tensors = {"q": tokens(q, pair.q.at, pair.q.size), "k": tokens(k, pair.k.at, pair.k.size), "v": tokens(v, pair.k.at, pair.k.size)}
-        self.tensors |= {name: value for name, value in given.items() if isinstance(value, Tensor)}
-        self.tensors = {name: x.detach().resolve_neg() for name, x in self.tensors.items()}
-        self.scalars = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
-        self.views = {name: tensors.view(x, name) for name, x in self.tensors.items()}
+    def __init__(self, problem: Problem, pair: Pair, given: Mapping[str, Tensor], more: str) -> None:
+        words = problem.words(pair)
+        read = _read_by(words, {**given, **problem.scalars, **words.scalars})
+        self.scalars = {name: value for name, value in read.items() if not isinstance(value, Tensor)}
+        tensors_read = {name: value for name, value in read.items() if isinstance(value, Tensor)}
+        tensors_read |= {"q": tokens(given["q"], pair.q.at, pair.q.size), **{name: tokens(given[name], pair.k.at, pair.k.size) for name in ("k", "v")}}
+        self.kept = {name: x.detach().resolve_neg() for name, x in tensors_read.items()} | {"o": given["o"], "lse": given["lse"]}
+        self.views = {name: tensors.view(x, name) for name, x in self.kept.items()}
+        self.spec = calls.spec_of("fwd", _words(problem, words, "out=fp32" if given["o"].dtype == torch.float32 else "") + more, self.views, self.scalars)
 
-    def spec(self, o: Tensor, lse: Tensor, more: str) -> str:
-        self.views |= {"o": tensors.view(o, "o"), "lse": tensors.view(lse, "lse")}
-        return calls.spec_of("fwd", _words(self.problem, self.words, "out=fp32" if o.dtype == torch.float32 else "") + more, self.views, self.scalars)
-
-    def run(self, kernel: Kernel, sms: int) -> None:
-        launch(kernel, self.tensors["q"], {**self.views, **self.scalars}, sms)
+    def bound(self, kernel: Kernel) -> Bound:
+        return Bound(kernel, {**self.views, **self.scalars})
 
 
 def forward(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], o: Tensor, lse: Tensor, sms: int) -> None:
     """Writes O, in fp32 or the dtype of q, and the LSE of the call's queries."""
-    call = _Forward(problem, pair, q, k, v, params)
-    call.run(kernel_of(q, call.spec(o, lse, "")), sms)
+    given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **params}
+
+    def bound() -> Bound:
+        call = _Forward(problem, pair, given, "")
+        return call.bound(kernel_of(q, call.spec))
+
+    launch((problem, pair), given, q, sms, bound)
 
 
 def go_on(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], o: Tensor, lse: Tensor, sms: int) -> None:
     """The same onto what earlier calls gave, in place. One query has kernels that split its keys: they do not go on, and are faster than those
     that do."""
-    call = _Forward(problem, pair, q, k, v, params)
-    kernel = kernel_if_taken(q, call.spec(o, lse, " accumulate")) if pair.q.size > 1 else None
-    if kernel is not None:
-        call.run(kernel, sms)
-        return
-    more = _room(q, pair.q.size, o.shape[-1])
-    call.run(kernel_of(q, call.spec(*more, "")), sms)
-    merge(o, lse, *more)
+    given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **params}
+
+    def bound() -> Bound | None:
+        call = _Forward(problem, pair, given, " accumulate")
+        kernel = kernel_if_taken(q, call.spec) if pair.q.size > 1 else None
+        return None if kernel is None else call.bound(kernel)
+
+    if not launch((problem, pair, "accumulate"), given, q, sms, bound):
+        more = _room(q, pair.q.size, o.shape[-1])
+        forward(problem, pair, q, k, v, params, *more, sms)
+        merge(o, lse, *more)
 
 
 class Total:
@@ -123,36 +128,57 @@ class Total:
         return self.sum
 
 
+class _Backward:
+    """Gradients of a call's queries and keys. `given`: q, o, do, lse and maybe dlse, k and v, of which the pair says a part; the gradients of that
+    part, which it writes; and the parameters. `grads`: those of them that have gradients."""
+
+    def __init__(self, problem: Problem, pair: Pair, given: Mapping[str, Tensor], grads: Sequence[str], more: str) -> None:
+        words = problem.words(pair)
+        read = _read_by(words, {**given, **problem.scalars, **words.scalars})
+        self.scalars = {name: value for name, value in read.items() if not isinstance(value, Tensor)}
+        parts = {name: value.detach() for name, value in read.items() if isinstance(value, Tensor)}
+        for name in ("q", "o", "do", "k", "v"):
+            run = pair.k if name in ("k", "v") else pair.q
+            parts[name] = tokens(given[name], run.at, run.size)
+        for name in ("lse", "dlse"):
+            if name in given:
+                parts[name] = given[name].narrow(2, pair.q.at, pair.q.size)
+        made = {name: given[name] for name in ("dq", "dk", "dv", *("d" + name for name in grads))}
+        self.kept = {name: x.resolve_neg() for name, x in parts.items()} | made
+        self.views = {name: tensors.view(x, name) for name, x in self.kept.items()}
+        self.spec = calls.spec_of("bwd", _words(problem, words, "out=fp32") + more, self.views, self.scalars, list(grads))
+
+    def bound(self, kernel: Kernel) -> Bound:
+        return Bound(kernel, {**self.views, **self.scalars})
+
+
 def backward(problem: Problem, pair: Pair, named: Mapping[str, Tensor], k: Tensor, v: Tensor, params: Mapping[str, Any], grads: Sequence[str],
              totals: Mapping[str, Total], sms: int) -> None:
     """Adds fp32 gradients of a call's queries and keys to `totals`, and those of the parameters in `grads` that it reads. `named`: q, o, do, lse
     and maybe dlse of all queries of this rank, over all keys."""
-    words = problem.words(pair)
-    given = _read_by(words, {**params, **problem.scalars, **words.scalars})
-    of_call = {name: x.narrow(2 if name in ("lse", "dlse") else 1, pair.q.at, pair.q.size) for name, x in named.items()}
-    of_call |= {"k": tokens(k, pair.k.at, pair.k.size), "v": tokens(v, pair.k.at, pair.k.size)}
-    of_call |= {name: value.detach() for name, value in given.items() if isinstance(value, Tensor)}
-    scalars = {name: value for name, value in given.items() if not isinstance(value, Tensor)}
-    grads = [name for name in grads if name in given and name in reads(words.score)]
-    if "dlse" in of_call:  # one set of strides serves both
-        of_call |= {name: of_call[name].contiguous().view(-1).view(of_call[name].shape) for name in ("lse", "dlse")}
-    of_call = {name: x.resolve_neg() for name, x in of_call.items()}
-    views = {name: tensors.view(x, name) for name, x in of_call.items()}
+    grads = [name for name in grads if name in reads(problem.score)]
+    given = {**named, "k": k, "v": v, **params}
     places = {"dq": pair.q, "dk": pair.k, "dv": pair.k}
-
-    def spec_for(made: Mapping[str, Tensor], more: str) -> str:
-        views.update((name, tensors.view(x, name)) for name, x in made.items())
-        return calls.spec_of("bwd", _words(problem, words, "out=fp32") + more, views, scalars, grads)
-
     is_first = all(totals[name].sum is None and totals[name].shape[1] == run.size for name, run in places.items())
     if not grads and not is_first:  # those of parameters are written, and never added to
-        spec = spec_for({name: tokens(totals[name].result(), run.at, run.size) for name, run in places.items()}, " accumulate")
-        kernel = kernel_if_taken(k, spec)
-        if kernel is not None:
-            launch(kernel, k, {**views, **scalars}, sms)
+        sums = {name: tokens(totals[name].result(), run.at, run.size) for name, run in places.items()}
+
+        def going_on() -> Bound | None:
+            call = _Backward(problem, pair, {**given, **sums}, (), " accumulate")
+            kernel = kernel_if_taken(k, call.spec)
+            return None if kernel is None else call.bound(kernel)
+
+        if launch((problem, pair, "accumulate"), {**given, **sums}, k, sms, going_on):
             return
-    made = {"d" + name: torch.empty(of_call[name].shape, dtype=torch.float32, device=k.device) for name in ("q", "k", "v", *grads)}
-    launch(kernel_of(k, spec_for(made, "")), k, {**views, **scalars}, sms)
+    shapes = {name: (*totals[name].shape[:1], run.size, *totals[name].shape[2:]) for name, run in places.items()}
+    shapes |= {"d" + name: totals["d" + name].shape for name in grads}
+    made = {name: torch.empty(shape, dtype=torch.float32, device=k.device) for name, shape in shapes.items()}
+
+    def bound() -> Bound:
+        call = _Backward(problem, pair, {**given, **made}, grads, "")
+        return call.bound(kernel_of(k, call.spec))
+
+    launch((problem, pair, tuple(grads)), {**given, **made}, k, sms, bound)
     for name, gradient in made.items():
         totals[name].add(places[name].at if name in places else 0, gradient)
 

@@ -57,6 +57,7 @@ class Problem:
         keys = (Run(0, 1, self.lengths[1], 0),) if source is None else runs_of(self.order, ranks, source, self.lengths[1])
         return pairs_of(self.sight, self.score_has_places, runs_of(self.order, ranks, rank, self.lengths[0]), keys, own)
 
+    @functools.lru_cache(65536)
     def needed(self, ranks: int, rank: int, source: int) -> slice:
         """The keys in the share of `source` that `rank` reads; an empty slice where there are none."""
         pairs = self.pairs(ranks, rank, source)
@@ -64,6 +65,7 @@ class Problem:
             return slice(0, 0)
         return slice(min(pair.k.at for pair in pairs), max(pair.k.at + pair.k.size for pair in pairs))
 
+    @functools.lru_cache(65536)
     def words(self, pair: Pair) -> Placed:
         """The texts of a call, which reads its queries and keys from 0 on."""
         h, hk = self.heads_begin if self.heads_begin and self.reads_heads else (None, None)
