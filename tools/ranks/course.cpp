@@ -55,20 +55,22 @@ Course ring_course(const std::vector<double>& compute_us, const std::vector<Exch
   return course;
 }
 
-Course gather_course(const std::vector<double>& compute_us, const Exchange& keys, const Exchange& gradients) {
+Course gather_course(const std::vector<double>& compute_us, const std::vector<Exchange>& keys,
+                     const std::vector<Exchange>& gradients) {
   const std::size_t count = compute_us.size();
-  Course course{
-      .before_us = keys.us, .behind_us = gradients.us, .before_bytes = keys.bytes, .behind_bytes = gradients.bytes};
+  Course course{.before_us = keys.front().us, .before_bytes = keys.front().bytes};
+  if (!gradients.empty()) {
+    course.behind_us = gradients.back().us;
+    course.behind_bytes = gradients.back().bytes;
+  }
   for (std::size_t t = 0; t < count; ++t) {
     CourseStep& step = course.steps.emplace_back(CourseStep{.compute_us = compute_us[t]});
-    if (t + 1 < count) {
-      step.exchange_us += keys.us;
-      step.bytes += keys.bytes;
-    }
-    if (t >= 1) {
-      step.exchange_us += gradients.us;
-      step.bytes += gradients.bytes;
-    }
+    const auto add = [&](const Exchange& exchange) {
+      step.exchange_us += exchange.us;
+      step.bytes += exchange.bytes;
+    };
+    if (t + 1 < count) add(keys[t + 1]);
+    if (t >= 1 && !gradients.empty()) add(gradients[t - 1]);
   }
   return course;
 }

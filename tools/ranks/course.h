@@ -34,8 +34,9 @@ struct Exchange {
 // is empty in the forward pass.
 Course ring_course(const std::vector<double>& compute_us, const std::vector<Exchange>& keys,
                    const std::vector<Exchange>& gradients);
-// An all-gather goes in as many pieces as there are times: the first comes with nothing beside it, and in the backward pass the sums
-// of the last one go with nothing beside them.
-Course gather_course(const std::vector<double>& compute_us, const Exchange& keys, const Exchange& gradients);
+// An all-gather goes in pieces: the first one comes with nothing beside it, and in the backward pass the sums of the last one go with
+// nothing beside them. `gradients` is empty in the forward pass.
+Course gather_course(const std::vector<double>& compute_us, const std::vector<Exchange>& keys,
+                     const std::vector<Exchange>& gradients);
 
 }  // namespace flashjit

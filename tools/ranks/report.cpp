@@ -50,10 +50,12 @@ std::vector<std::string> assumptions_of(const RankProblem& problem, const Target
       fmt::format(
           "a message takes {} us{} and its bytes over the bandwidth", kLatencyWithinUs,
           problem.network.has_hosts() ? fmt::format(" within a host, {} us between hosts,", kLatencyBetweenUs) : "")};
-  if (target.gpu)
+  if (target.gpu && problem.network.has_hosts())
     all.push_back(
         fmt::format("beside exchanges kernels have {} of {} SMs", target.sm_count - kSmsForExchanges, target.sm_count));
-  all.emplace_back("K and V travel as they are, gradients of K and V in fp32; parts of O are added up in place");
+  all.emplace_back(
+      "K and V travel as they are, gradients of K and V in fp32; O and dQ of a ring are fp32 sums in place");
+  all.emplace_back("what a ring sums, and heads for tokens put in order, is counted as reads and writes of memory");
   all.emplace_back("rings wait for the slowest rank in every step; ranks of a host are numbered one after the other");
   const auto read = problem.spec.mask ? params_of(problem.spec.mask) : std::vector<Param>();
   if (!read.empty())
@@ -67,7 +69,10 @@ Result<Counted> counted(const std::string& ranks, const Request& request, const 
                         const Shape& shape) {
   FLASHJIT_TRY(check_ranks(request));
   FLASHJIT_ASSIGN(network, parse_network(ranks));
-  Counted all{.problem = {request.spec, shape, network}, .ways = {}, .why_no_gradients = {}, .assumptions = {}};
+  Counted all{.problem = {request.spec, shape, network, device.memory_tbs},
+              .ways = {},
+              .why_no_gradients = {},
+              .assumptions = {}};
   Predictor predictor(request, device);
   const StepTimes times = [&](const StepQuestion& question) { return predictor(question); };
   FLASHJIT_ASSIGN(forward, times({Pass::Forward, 1, shape, true, false}));

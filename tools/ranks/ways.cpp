@@ -8,6 +8,24 @@ namespace flashjit {
 namespace {
 
 constexpr int kGatherPieces = 4;  // of the KV heads, at most, as flashjit.distributed takes them
+constexpr double kBytesPerTbAndUs = 1e6;
+
+// The sizes, in KV heads, of pieces that flashjit.distributed reads from GPUs of its host: each is twice the one before.
+std::vector<int> growing_pieces(int heads) {
+  std::vector<int> sizes;
+  for (int rest = heads, size = 1; rest > 0; size *= 2) {
+    sizes.push_back(rest < 2 * size ? rest : size);
+    rest -= sizes.back();
+  }
+  return sizes;
+}
+
+std::vector<int> equal_pieces(int heads) {
+  int count = 1;
+  for (int pieces = 1; pieces <= kGatherPieces; ++pieces)
+    if (heads % pieces == 0) count = pieces;
+  return std::vector<int>(static_cast<std::size_t>(count), heads / count);
+}
 
 double tokens(std::int64_t batch, std::int64_t length) {
   return static_cast<double>(batch) * static_cast<double>(length);
@@ -44,7 +62,7 @@ class CourseCounter {
   Result<Course> ring(Pass pass, const Group& group, const Sights& sights) const {
     const Shape own{p_.whole.b, p_.whole.q_len / group.ring_of, p_.whole.k_len / group.ring_of};
     const bool alone = group.ring_of == 1;  // then the kernel has the mask, and the whole
-    FLASHJIT_ASSIGN(time, times_({pass, group.heads_over, own, alone, !alone}));
+    FLASHJIT_ASSIGN(time, times_({pass, group.heads_over, own, alone, !alone && is_beside()}));
     FLASHJIT_ASSIGN(edges, cost_of_edges(pass, group.heads_over, sights));
     const TokenBytes bytes(p_.spec, group.heads_over);
     const double own_keys = tokens(own.b, own.k_len);
@@ -57,7 +75,7 @@ class CourseCounter {
         slowest = std::max(slowest, alone ? time.fixed_us + time.work_us : time.at(sights.seen(rank, owner) * edges));
         needed = std::max(needed, sights.needed(rank, owner));
       }
-      compute.push_back(slowest);
+      compute.push_back(slowest + (alone || slowest == 0 ? 0 : sums_us(pass, group, t)));
       const bool sends = t > 0 && needed > 0;
       keys.push_back(sends ? along_ring(p_.network, bytes.kv * own_keys * needed) : Exchange());
       if (pass == Pass::Backward)
@@ -69,23 +87,43 @@ class CourseCounter {
   }
 
   Result<Course> gather(Pass pass, const Sights& sights) const {
-    const int ranks = p_.network.ranks();
+    const int ranks = p_.network.ranks(), heads = p_.spec.heads_kv;
     const Shape own{p_.whole.b, p_.whole.q_len / ranks, p_.whole.k_len};
-    FLASHJIT_ASSIGN(time, times_({pass, 1, own, false, ranks > 1}));
+    FLASHJIT_ASSIGN(time, times_({pass, 1, own, false, is_beside()}));
     FLASHJIT_ASSIGN(edges, cost_of_edges(pass, 1, sights));
-    int pieces = 1;
-    for (int count = 1; count <= kGatherPieces; ++count)
-      if (p_.spec.heads_kv % count == 0) pieces = count;
-    const double piece = time.fixed_us + sights.most_seen() * edges * time.work_us / pieces;
-    const std::vector<double> compute(static_cast<std::size_t>(pieces), piece);
     const TokenBytes bytes(p_.spec);
-    const double own_keys = tokens(p_.whole.b, p_.whole.k_len / ranks) / pieces;
-    const Exchange keys = of_gather(p_.network, bytes.kv * own_keys);
-    const Exchange sums = pass == Pass::Backward ? of_gather(p_.network, bytes.dkv * own_keys) : Exchange();
+    const double own_keys = tokens(p_.whole.b, p_.whole.k_len / ranks);
+    std::vector<double> compute;
+    std::vector<Exchange> keys, sums;
+    for (const int piece : p_.network.has_hosts() ? equal_pieces(heads) : growing_pieces(heads)) {
+      const double part = static_cast<double>(piece) / heads;
+      compute.push_back(time.fixed_us + sights.most_seen() * edges * time.work_us * part);
+      keys.push_back(of_gather(p_.network, bytes.kv * own_keys * part));
+      if (pass == Pass::Backward) sums.push_back(of_gather(p_.network, bytes.dkv * own_keys * part));
+    }
     return gather_course(compute, keys, sums);
   }
 
  private:
+  // Between hosts an exchange takes a good part of a step, and kernels leave SMs to it; within a host copies or short kernels do.
+  bool is_beside() const { return p_.network.has_hosts(); }
+
+  double memory_us(double bytes) const { return p_.memory_tbs > 0 ? bytes / (p_.memory_tbs * kBytesPerTbAndUs) : 0; }
+
+  // A step of a ring reads and writes more than its share of one kernel's work: O, and dQ, are sums in fp32, which are rounded behind
+  // the last step.
+  double sums_us(Pass pass, const Group& group, int step) const {
+    const AttentionSpec& spec = p_.spec;
+    const bool is_forward = pass == Pass::Forward;
+    const double rows = tokens(p_.whole.b, p_.whole.q_len) / group.ring_of * spec.heads_q / group.heads_over;
+    const double elements = rows * (is_forward ? spec.d_v : spec.d_qk);
+    const double wide = size_of(Dtype::F32), last = size_of(is_forward ? spec.out_dtype : spec.dtype);
+    double bytes = step > 0 ? 2 * wide : wide - last;
+    if (!is_forward && step > 0) bytes += wide;  // dQ is first a sum of its own
+    if (step + 1 == group.ring_of && last < wide) bytes += wide + last;
+    return memory_us(bytes * elements);
+  }
+
   // A kernel with a mask does more than what is seen: tiles that an edge cuts are whole, and evaluate it. Returns how many
   // times as much; all steps together have the edges of the whole.
   Result<double> cost_of_edges(Pass pass, int heads_over, const Sights& sights) const {
@@ -108,6 +146,10 @@ class CourseCounter {
     const Exchange given = turned(bytes.q * q_tokens + all_kv), made = turned(bytes.o * q_tokens);
     const Exchange& before = pass == Pass::Forward ? given : made;  // Q, K and V were kept; dO comes
     const Exchange& behind = pass == Pass::Forward ? made : given;  // dQ, dK and dV go back as Q, K and V came
+    // Rows that are sent are put in order by receiver before, and in order of tokens behind: they are read and written twice.
+    const double passes = memory_us(4 * (bytes.q * q_tokens + all_kv)), passes_of_o = memory_us(4 * bytes.o * q_tokens);
+    course.before_us += pass == Pass::Forward ? passes : passes_of_o;
+    course.behind_us += pass == Pass::Forward ? passes_of_o : passes;
     course.before_us += before.us;
     course.before_bytes += before.bytes;
     course.behind_us += behind.us;

@@ -37,6 +37,7 @@ struct RankProblem {
   AttentionSpec spec;
   Shape whole;  // of all ranks together
   Network network;
+  double memory_tbs = 0;  // of a rank's own memory; 0: passes over it are not counted
 };
 
 // The bytes of a token that travel: of Q and O all heads, of K and V those that a rank of one of `parts` of the heads takes.

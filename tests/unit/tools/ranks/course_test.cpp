@@ -46,10 +46,18 @@ TEST(Course, OneRankSendsNothing) {
 
 // 7 before, 10 beside 7, 10 alone; with sums: 10 beside 7, 10 beside 12, 12 behind.
 TEST(Course, AGatherWaitsForItsFirstPieceAndItsLastSum) {
-  EXPECT_DOUBLE_EQ(gather_course({10, 10}, {7, 50}, {}).total_us(), 27);
-  const Course backward = gather_course({10, 10}, {7, 50}, {12, 80});
+  const Exchange keys{7, 50}, sums{12, 80};
+  EXPECT_DOUBLE_EQ(gather_course({10, 10}, {keys, keys}, {}).total_us(), 27);
+  const Course backward = gather_course({10, 10}, {keys, keys}, {sums, sums});
   EXPECT_DOUBLE_EQ(backward.total_us(), 7 + 10 + 12 + 12);
   EXPECT_DOUBLE_EQ(backward.bytes(), 2 * 50 + 2 * 80);
+}
+
+// 1 before, 5 alone as the next one takes 4 of it, 20 alone.
+TEST(Course, PiecesOfAGatherMayGrow) {
+  const Course course = gather_course({5, 20}, {{1, 10}, {4, 40}}, {});
+  EXPECT_DOUBLE_EQ(course.total_us(), 1 + 5 + 20);
+  EXPECT_DOUBLE_EQ(course.bytes(), 50);
 }
 
 }  // namespace
