@@ -15,6 +15,7 @@
   compare.py --table cache             caches of 8 bits, new tokens written and turned by the call, pieces of prompts on pages
   compare.py --table sparse --flex     blocks of keys that lists name, documents in a tensor and packed; sparse_backward: gradients
   compare.py --table mixed             prompts and single tokens in one launch, drafts in a tree
+  compare.py --table parallel --ranks 2    flashjit.distributed on so many GPUs of this host: right, fast, as the model says; --ranks 1: its launches
   compare.py --table drawn             problems that nobody chose, drawn from --seed; drawn_backward: gradients; drawn_cache: caches
   compare.py --only d=128,mask=causal --schedule tile_q=128,tile_kv=64
   compare.py --only d=64,s=4096 --sweep schedules.txt    one schedule per line, fastest first
@@ -48,7 +49,8 @@ from flashjit.capi import Library
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, latents, prefix, mixed, cache, sparse and drawn ones")
+    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "parallel", "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, latents, prefix, mixed, cache, sparse and drawn ones")
+    parser.add_argument("--ranks", type=int, help="GPUs of --table parallel, a process each (default: all of this host); 1: what several need of one")
     parser.add_argument("--cpu", action="store_true", help="the host backend against PyTorch on the CPU")
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")
     parser.add_argument("--only", default="", help="rows to run: d=128,mask=causal,s=4096 (also heads=, score=, dtype=, ...)")
@@ -94,12 +96,37 @@ def parse():
         if path and not pathlib.Path(path).resolve().parent.is_dir():
             parser.error(f"{name}: there is no folder for {path}")
     options.rounds = options.rounds or (2 if options.quick else 5)
+    if options.ranks is not None and (options.table != "parallel" or options.ranks < 1):
+        parser.error(f"--ranks: {options.ranks}; it is for --table parallel, and at least 1")
+    if options.table == "parallel":
+        return of_ranks(parser, options)
     options.budget = 200 if options.cpu else 20 if options.quick else 40
     options.tables = ("cpu" if options.table == "forward" else "cpu_backward",) if options.cpu else rows.ALL_TABLES if options.table == "all" else (options.table,)
     try:
         options.groups = rows.filtered([group for table in options.tables for group in rows.groups_of(table, options.seed, options.count)], options.only)
     except rows.BadFilter as error:
         parser.error(str(error))
+    return options
+
+
+def of_ranks(parser, options):
+    """The table of several processes: its rows have names, and some options mean nothing to them."""
+    for name in ("cpu", "cold", "schedule", "hint", "sweep", "flex", "before", "markdown"):
+        if getattr(options, name):
+            parser.error(f"--{name}: --table parallel has rows of its own; leave it out")
+    try:
+        import torch
+        from compare import parallel
+    except ImportError as error:
+        raise FlashJitError(f"PyTorch cannot be imported ({error}); install it for {sys.executable}") from None
+    count = torch.cuda.device_count()
+    options.ranks = options.ranks or count
+    if not 1 <= options.ranks <= count:
+        raise FlashJitError(f"--ranks: {options.ranks}, and this host has {count} GPUs")
+    unknown = set(filter(None, options.only.split(","))) - set(parallel.PARTS)
+    if unknown:
+        parser.error(f"--only: {', '.join(sorted(unknown))} is none of {', '.join(parallel.PARTS)}")
+    options.budget, options.command = 20 if options.quick else 40, command_line()
     return options
 
 
@@ -172,6 +199,9 @@ def cold(options, library):
 
 def main():
     options = parse()
+    if options.table == "parallel":
+        from compare import parallel
+        return 0 if parallel.compare(options) else 1
     library = Library(options.lib)
     return 0 if (cold if options.cold else compare)(options, library) else 1
 
