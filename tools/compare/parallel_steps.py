@@ -94,18 +94,29 @@ def steps_of_ranks(kernels):
 
 
 def shares_of_a_cache(kernels, batch, keys, shares):
-    """One call over a cache, and calls over its parts with a merge behind them, as graphs."""
+    """One call over a cache, and calls over its parts, on two streams in turn, with a merge behind them; as graphs."""
     fields = f"bf16 d={D} heads={HEADS}/{KV_HEADS}"
     q, k, v, o = draw(batch, 1, HEADS, D), draw(batch, keys, KV_HEADS, D), draw(batch, keys, KV_HEADS, D), draw(batch, 1, HEADS, D)
-    stream = torch.cuda.Stream()
+    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
         whole = kernels.bound(f"fwd {fields} q_len=1", dict(q=q, k=k, v=v, o=o))
         sums, rows, made = torch.empty(shares, batch, 1, HEADS, D, device="cuda"), torch.empty(shares, batch, HEADS, 1, device="cuda"), torch.empty_like(o)
         part = keys // shares
-        parts = [kernels.bound(f"fwd {fields} q_len=1 out=fp32 lse=ln", dict(q=q, k=k[:, at * part:(at + 1) * part], v=v[:, at * part:(at + 1) * part], o=sums[at], lse=rows[at]))
-                 for at in range(shares)]
+        parts = []
+        for at in range(shares):
+            own = slice(at * part, (at + 1) * part)
+            with torch.cuda.stream((stream, other)[at % 2]):
+                parts.append(kernels.bound(f"fwd {fields} q_len=1 out=fp32 lse=ln", dict(q=q, k=k[:, own], v=v[:, own], o=sums[at], lse=rows[at])))
         merge = kernels.bound(f"merge fp32 out=bf16 d={D} heads={HEADS}", dict(o_parts=sums, lse_parts=rows, o=made))
-        launches = {"plain": graphed(whole, stream), "shares": graphed(lambda: [launch() for launch in (*parts, merge)], stream)}
+
+        def in_turn():
+            other.wait_stream(stream)
+            for launch in parts:
+                launch()
+            stream.wait_stream(other)
+            merge()
+
+        launches = {"plain": graphed(whole, stream), "shares": graphed(in_turn, stream)}
     for launch in launches.values():
         launch()
     torch.cuda.synchronize()
