@@ -13,7 +13,7 @@ constexpr float kKeptShare = 1.0f - config.dropped / 256.0f;  // one over it
 
 // Where kernels keep the key of a launch: 16 bytes of shared memory.
 __device__ inline void store_dropout_key(u32 address, const KernelParams& params) {
-  const FourWords key = dropout_key(params);
+  const FourWords key = dropout_key<config.places>(params);
 #pragma unroll
   for (int i = 0; i < 4; ++i) store_shared(address + i * 4, key.word[i]);
 }

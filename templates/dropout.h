@@ -64,13 +64,24 @@ inline FourWords dropout_key(unsigned long long seed, unsigned long long offset)
   return philox<10>({{static_cast<unsigned>(offset), static_cast<unsigned>(offset >> 32), 0, 0}},
                     {static_cast<unsigned>(seed), static_cast<unsigned>(seed >> 32)});
 }
-inline FourWords dropout_key(const KernelParams& params) {
-  return dropout_key(static_cast<unsigned long long>(params.seed_at ? *params.seed_at : params.seed),
-                     static_cast<unsigned long long>(params.offset_at ? *params.offset_at : params.offset));
-}
-
 // Each word of the counter is made unlike its neighbours, and then each gets products of others, twice.
 constexpr unsigned kCounterFactor = 1664525;
+
+// Rows whose calls begin in the middle of a sequence begin at a block of so many: a call has numbers of 32 keys and 16 queries.
+constexpr int kDropoutBlock = 32;
+// The key of a call. `placed`: its rows may stand from other positions on than 0. What that adds to the counter is added here, times
+// the factor that the counter is multiplied with, so that kernels count from 0.
+template <bool placed>
+inline FourWords dropout_key(const KernelParams& params) {
+  FourWords key = dropout_key(static_cast<unsigned long long>(params.seed_at ? *params.seed_at : params.seed),
+                              static_cast<unsigned long long>(params.offset_at ? *params.offset_at : params.offset));
+  if (placed) {
+    key.word[1] += static_cast<unsigned>(params.k_places.begin) / 32 * 4 * kCounterFactor;
+    key.word[3] += static_cast<unsigned>(params.q_places.begin) / 16 * 8 * kCounterFactor;
+  }
+  return key;
+}
+
 inline void add_products(FourWords& x) {
   x.word[0] += x.word[1] * x.word[3];
   x.word[1] += x.word[2] * x.word[0];

@@ -25,7 +25,7 @@ Dropout::Dropout(double p, std::uint64_t seed, std::uint64_t offset)
 
 bool Dropout::drops(const Position& at) const {
   if (dropped_ == 0) return false;
-  const auto q = static_cast<std::uint32_t>(at.q), k = static_cast<std::uint32_t>(at.k);
+  const auto q = static_cast<std::uint32_t>(q_begin_ + at.q), k = static_cast<std::uint32_t>(k_begin_ + at.k);
   const std::uint32_t counter[] = {static_cast<std::uint32_t>(at.h), k / 32 * 4 + k / 2 % 4,
                                    static_cast<std::uint32_t>(at.b), q / 16 * 8 + q % 8};
   std::uint32_t words[4];
@@ -44,7 +44,13 @@ bool Dropout::drops(const Position& at) const {
 
 Dropout dropout_of(const AttentionSpec& spec, const Arguments& arguments) {
   if (spec.dropout == 0) return {};
-  return {spec.dropout, number(arguments, "seed"), number(arguments, "offset")};
+  Dropout dropout(spec.dropout, number(arguments, "seed"), number(arguments, "offset"));
+  const auto begin = [&](const char* name) {
+    const auto found = arguments.scalars.find(name);
+    return spec.places && found != arguments.scalars.end() ? static_cast<std::int64_t>(found->second) : 0;
+  };
+  dropout.begin_at(begin("q_begin"), begin("k_begin"));
+  return dropout;
 }
 
 }  // namespace flashjit::reference

@@ -13,6 +13,8 @@ class Dropout {
  public:
   Dropout() = default;  // drops nothing
   Dropout(double p, std::uint64_t seed, std::uint64_t offset);
+  // Where the first query and the first key of a call stand in the whole sequence.
+  void begin_at(std::int64_t query, std::int64_t key) { q_begin_ = query, k_begin_ = key; }
 
   bool drops(const Position& at) const;
   // Returns the factor that weights that are kept are multiplied with.
@@ -20,6 +22,7 @@ class Dropout {
 
  private:
   int dropped_ = 0;  // of 256
+  std::int64_t q_begin_ = 0, k_begin_ = 0;
   std::uint32_t key_[4] = {};
 };
 

@@ -400,7 +400,7 @@ void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t 
           .k_lo = k_lo,
           .keys = keys,
           .tiles = maps_ ? maps_->row(s, h, 0, memory + pair.maps_at) + k_lo / c_.tile_kv : nullptr,
-          .key = dropout_key(round.params),
+          .key = dropout_key<true>(round.params),
       };
       call_.tile(&call);
     }

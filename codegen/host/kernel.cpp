@@ -347,7 +347,7 @@ void BlockedKernel::compute_rows(const Problem& problem, const KernelParams& par
   call.scale_v = has_key_scales(spec_) ? 1 : problem.scale_v(pair.b, pair.hk, 0);
   call.scales_k = reinterpret_cast<const float*>(packed + pair.scales_at);
   call.scales_v = call.scales_k + scales_bytes(s.k_len) / std::int64_t{sizeof(float)};
-  call.key = dropout_key(params);
+  call.key = dropout_key<true>(params);
   tile_(&call);
 }
 
@@ -413,7 +413,7 @@ class NaiveKernel final : public HostKernel {
                              problem.sink(h),
                              problem.scale_q(b, h, q_row) * problem.scale_k(b, hk, 0),
                              problem.scale_v(b, hk, 0),
-                             dropout_key(params)};
+                             dropout_key<true>(params)};
         step(&call);
       });
     }

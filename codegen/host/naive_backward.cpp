@@ -137,7 +137,7 @@ void NaiveGradientsKernel::compute_query(const Problem& problem, const KernelPar
       .q_len = s.q_len,
       .k_len = s.k_len,
       .q_row = query,
-      .key = dropout_key(params),
+      .key = dropout_key<true>(params),
   };
   queries_(&call);
 }

@@ -100,7 +100,7 @@ class ArgumentChecker {
   Result<void> check_packed_reach(const CallSizes& sizes) const;
   Result<void> fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const;
   Result<void> fill_gradients(const Given& given, KernelParams& params, Overlaps& overlaps) const;
-  static Result<void> fill_places(const Given& given, const CallSizes& sizes, KernelParams& params);
+  Result<void> fill_places(const Given& given, const CallSizes& sizes, KernelParams& params) const;
   Result<void> check_indices(const Given& given, const CallSizes& sizes, const KernelParams& params) const;
   Result<void> fill_grid(const CallSizes& sizes, KernelParams& params) const;
 

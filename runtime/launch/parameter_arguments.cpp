@@ -122,7 +122,7 @@ Result<void> ArgumentChecker::fill_gradients(const Given& given, KernelParams& p
   return {};
 }
 
-Result<void> ArgumentChecker::fill_places(const Given& given, const CallSizes& sizes, KernelParams& params) {
+Result<void> ArgumentChecker::fill_places(const Given& given, const CallSizes& sizes, KernelParams& params) const {
   params.q_places = params.k_places = kUsualPlaces;
   for (std::size_t i = 0; i < kPlaceNumbers.size(); ++i) {
     const ParamView* const found = given.places[i];
@@ -138,7 +138,10 @@ Result<void> ArgumentChecker::fill_places(const Given& given, const CallSizes& s
     params.*number.of.*number.number = static_cast<int>(value);
   }
   FLASHJIT_TRY(complete_places("q", sizes.q_len, params.q_places));
-  return complete_places("k", sizes.k_len, params.k_places);
+  FLASHJIT_TRY(complete_places("k", sizes.k_len, params.k_places));
+  if (!drops(spec_)) return {};
+  FLASHJIT_TRY(check_drawn_places("q", params.q_places));
+  return check_drawn_places("k", params.k_places);
 }
 
 Result<void> ArgumentChecker::check_indices(const Given& given, const CallSizes& sizes,

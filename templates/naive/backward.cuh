@@ -61,7 +61,7 @@ __device__ inline void naive_score_gradients(const KernelParams& params, u16* pr
   const int q_lo = item.tile / tiles_k * kNaiveTile, k_lo = item.tile % tiles_k * kNaiveTile;
   if (q_lo >= seq.q_len || k_lo >= seq.k_len) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const FourWords drawn = dropout_key(params);
+  const FourWords drawn = dropout_key<config.places>(params);
   for (int i = warp; i < min(kNaiveTile, seq.q_len - q_lo); i += kNaiveThreads / 32) {
     const NaiveRow of_row = naive_row_facts(params, seq, q_lo + i);
     if (lane == 0) facts[i] = of_row;

@@ -87,7 +87,7 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
   if (config.sink) sum += exp2_approx((params.sink[seq.h] - reference) * kLog2e);
 
   const float inverse = sum == 0.0f ? 0.0f : dropout_factor(config.dropped) / sum;
-  const FourWords key = dropout_key(params);
+  const FourWords key = dropout_key<config.places>(params);
   for (int k = threadIdx.x; k < round_up(seq.k_len, kNaiveTile); k += kNaiveThreads) {
     float weight = k < seq.k_len ? exp2_approx((s[k] - reference) * kLog2e) * inverse : 0.0f;
     if (config.dropped > 0 && naive_drops(key, seq, q, k)) weight = 0.0f;

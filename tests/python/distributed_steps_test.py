@@ -1,7 +1,7 @@
 """How steps of flashjit.distributed are launched: what goes on from earlier steps, and which launches leave SMs to an exchange."""
 
 from distributed_support import close, processes, reference
-from support import find, harness
+from support import find, harness, refused
 
 
 def both(torch, tokens, rank, ranks, mask="causal", sees=lambda b, h, q, k: k <= q, score=None, **words):
@@ -134,6 +134,37 @@ def unlimited(rank, ranks):
 
 def test_kernels_that_cannot_be_limited_take_all():
     processes(3, unlimited, 3)
+
+
+def dropping(rank, ranks):
+    """Against one process that has all: which weights are dropped is a matter of the seed and of where they stand."""
+    torch = find("torch")
+    import flashjit
+    import flashjit.distributed as fd
+    torch.manual_seed(3)
+    tokens, numbers = 64 * ranks, {"spec": "dropout=0.25", "seed": 11, "offset": 2**40 + 5}
+    inputs = torch.randn(2, tokens, 4, 16), *torch.randn(2, 2, tokens, 2, 16)
+    do = torch.randn(inputs[0].shape)
+    for mask in (None, "causal", "window(70, 0)"):
+        wide = [x.clone().requires_grad_() for x in inputs]
+        exact = flashjit.attention(*wide, mask=mask, **numbers)
+        exact.backward(do)
+        plain = flashjit.attention(*inputs, mask=mask)
+        assert (plain - exact).abs().max() > 0.1, "something is dropped"
+        for how, order in (("ring", "zigzag"), ("ring", "contiguous"), ("gather", "zigzag"), ("auto", "contiguous")):
+            own = [fd.shard(x, None, order).requires_grad_() for x in inputs]
+            words = numbers if how == "ring" else numbers | {"seed": torch.tensor([11])}
+            o = fd.attention(*own, mask=mask, how=how, order=order, **words)
+            o.backward(fd.shard(do, None, order))
+            for name, got, want in (("o", o, exact), *zip(("dq", "dk", "dv"), (x.grad for x in own), (x.grad for x in wide))):
+                close(got.detach(), fd.shard(want.detach(), None, order).double(), 3e-5, f"{name} of {mask}, {how}, {order} on rank {rank} of {ranks}")
+    refused(flashjit.UnsupportedError, "divides heads", fd.attention, *own, how="ulysses", order="zigzag", **numbers)
+    refused(flashjit.UnsupportedError, "32 neighbours", fd.attention, *own, how="ring", order="striped", **numbers)
+
+
+def test_dropout_is_that_of_the_whole_sequence():
+    for ranks in (2, 3):
+        processes(ranks, dropping, ranks)
 
 
 if __name__ == "__main__":

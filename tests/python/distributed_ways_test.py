@@ -260,7 +260,8 @@ def unlike(rank, ranks):
                                  ("how", {"how": ("ring", "gather")[rank % 2]}, shares(4))):
         refused(fd.call.InvalidError, [says, "on rank"], fd.attention, *tensors, **words)
     q, k, v = shares(8)
-    for says, words in (("none of", {"how": "rings"}), ("two dimensions", {"how": "mesh"}), ("spec: dropout", {"spec": "dropout=0.5"}),
+    for says, words in (("none of", {"how": "rings"}), ("two dimensions", {"how": "mesh"}), ("seed: missing", {"spec": "dropout=0.5"}), ("no dropout in spec", {"seed": 1}),
+                        ("multiple of 32", {"spec": "dropout=0.5", "seed": 1, "offset": 2}), ("spec: append", {"spec": "append"}),
                         ("order", {"order": "spiral"}), ("packed", {"layout": "packed"}), ("k_lens", {"k_lens": torch.ones(1)}), ("sink", {"sink": torch.ones(3)}), ("align", {"align": "middle"}), ("spec: 3", {"spec": 3}),
                         ("lse", {"lse": "log2"}),
                         ("sms: 4, and q lies on a processor", {"sms": 4}), ("sms", {"sms": "all"}), ("sms", {"sms": -1}),

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "templates/dropout.h"
+
 namespace flashjit {
 
 const PlaceNumber* find_place_number(std::string_view name) {
@@ -33,6 +35,18 @@ Result<void> complete_places(std::string_view rows, std::int64_t length, Places&
                             rows, last, rows, places.begin, rows, places.step));
 }
 
+Result<void> check_drawn_places(std::string_view rows, const Places& places) {
+  if (places.step != 1)
+    return invalid(fmt::format("scalars.{}_step: {}, and dropout draws for blocks of {} neighbouring rows; give 1",
+                               rows, places.step, kDropoutBlock));
+  if (places.begin % kDropoutBlock != 0) {
+    return invalid(
+        fmt::format("scalars.{}_begin: {} is no multiple of {}, the rows that dropout draws for together; begin at {}",
+                    rows, places.begin, kDropoutBlock, places.begin / kDropoutBlock * kDropoutBlock));
+  }
+  return {};
+}
+
 Result<void> check_places(const AttentionSpec& spec) {
   if (!spec.places) return {};
   const struct {
@@ -48,7 +62,6 @@ Result<void> check_places(const AttentionSpec& spec) {
       {spec.append, "append", "whose new rows are the last of their sequence; leave one of the two out"},
       {spec.shared_prefix, "shared_prefix", "whose keys are the first of their sequence; leave one of the two out"},
       {narrows(spec), "compute", "whose parts know no places; quantize Q, K and V, and use fwd e4m3"},
-      {drops(spec), "dropout", "which draws by rows of a call; leave one of the two out"},
       {!spec.grads.empty(), "grads", "whose elements are found by rows of a call; leave one of the two out"},
   };
   for (const auto& [asked, field, why] : without) {

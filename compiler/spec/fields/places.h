@@ -39,6 +39,9 @@ inline constexpr Places kUsualPlaces = {.begin = 0, .step = 1, .total = -1};
 // `rows`: "q" or "k".
 Result<void> complete_places(std::string_view rows, std::int64_t length, Places& places);
 
+// Refuses rows of which dropout does not draw as for the whole sequence.
+Result<void> check_drawn_places(std::string_view rows, const Places& places);
+
 // Does the rest of the spec go with it? Its expressions are resolved.
 Result<void> check_places(const AttentionSpec& spec);
 

@@ -90,7 +90,9 @@ Case with_places(Case c) {
   const AttentionSpec spec = *parse_spec(c.spec);
   const std::size_t tokens = spec.layout == Layout::Bhsd ? 2 : 1;
   for (const auto& [rows, length] : {std::pair("q", c.q.shape[tokens]), {"k", c.k.shape[tokens]}}) {
-    const std::int64_t step = random.pick<std::int64_t>({1, 1, 2, 3, 8}), begin = random.integer(0, 90);
+    // Dropout draws for blocks of 32 neighbours.
+    const std::int64_t step = drops(spec) ? 1 : random.pick<std::int64_t>({1, 1, 2, 3, 8});
+    const std::int64_t begin = drops(spec) ? 32 * random.integer(0, 9) : random.integer(0, 90);
     const std::int64_t last = begin + std::max<std::int64_t>(length - 1, 0) * step;
     const std::string name = rows;
     c.scalars[name + "_begin"] = static_cast<double>(begin), c.scalars[name + "_step"] = static_cast<double>(step);

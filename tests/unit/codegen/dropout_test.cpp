@@ -100,13 +100,28 @@ TEST(Dropout, KeyOfALaunch) {
   const Int64 seed = -7, offset = Int64{1} << 40;
   KernelParams params = {};
   params.seed = seed, params.offset = offset;
-  const FourWords by_value = dropout_key(params);
+  const FourWords by_value = dropout_key<false>(params);
   params.seed = params.offset = 0;
   params.seed_at = &seed, params.offset_at = &offset;
-  const FourWords in_memory = dropout_key(params);
+  const FourWords in_memory = dropout_key<false>(params);
   const FourWords expected = dropout_key(static_cast<unsigned long long>(seed), 1ull << 40);
   for (const FourWords& key : {by_value, in_memory}) {
     EXPECT_EQ(std::to_array(key.word), std::to_array(expected.word));
+  }
+}
+
+// A call whose rows begin elsewhere draws as the whole sequence does there.
+TEST(Dropout, PlacesAreInTheKey) {
+  KernelParams params = {};
+  params.seed = 5, params.offset = 6;
+  const FourWords whole = dropout_key<false>(params);
+  params.q_places.begin = 96, params.k_places.begin = 64;
+  const FourWords part = dropout_key<true>(params);
+  for (const unsigned q : {0u, 7u, 40u}) {
+    for (const unsigned k : {0u, 9u, 33u, 70u}) {
+      const FourWords of_whole = dropout_words(whole, 2, 3, q + 96, k + 64), of_part = dropout_words(part, 2, 3, q, k);
+      for (int i = 0; i < 4; ++i) EXPECT_EQ(of_part.word[i], of_whole.word[i]) << q << " " << k;
+    }
   }
 }
 

@@ -19,9 +19,9 @@ from flashjit.distributed.launches import sms_beside_exchanges
 from flashjit.distributed.places import Group, Groups, Run, check_device, check_order, check_share, groups_of
 from flashjit.distributed.ring import Ring
 from flashjit.distributed.sights import sight_of
-from flashjit.distributed.steps import Problem
+from flashjit.distributed.steps import DRAWN_TOGETHER, Problem
 from flashjit.distributed.texts import SCALARS, Placed, placed, reads
-from flashjit.values import flag, shown
+from flashjit.values import flag, integer, shown
 
 WAYS = ("auto", "gather", "ring", "ulysses", "mesh")
 _HIDES = 4096  # query rows a KV head and rank, from which on a step of a ring takes longer than the keys of the next one are on their way
@@ -30,7 +30,6 @@ _NOT_HERE = {
     "blocks": "lists of blocks are those of one call; write a mask",
     "k_lens": "pad the sequence, and hide what is behind it with a mask, as in k < n", "offsets_q": "give documents=, the offsets of the whole sequence",
     "offsets_k": "give documents=, the offsets of the whole sequence", "block_table": "use flashjit.distributed.decode",
-    "seed": "there is no dropout over ranks", "offset": "there is no dropout over ranks",
 }
 
 
@@ -102,11 +101,32 @@ def _check_params(params: Mapping[str, Any], heads_of_q: int) -> None:
 
 def _check_spec(spec: str, travel: object) -> None:
     for field in spec.split():
-        if field.partition("=")[0] != "numerics":
-            why = "weights are dropped by places in a call, which are other ones on other ranks" if field.startswith("dropout") else "it is for one GPU"
-            raise UnsupportedError(f"spec: {field} is no field for calls over ranks: {why}; leave it out")
+        if field.partition("=")[0] not in ("numerics", "dropout"):
+            raise UnsupportedError(f"spec: {field} is no field for calls over ranks: it is for one GPU; leave it out")
     if travel not in (None, "e4m3"):
         raise InvalidError(f'travel: {shown(travel)} is neither None, as the tensors are, nor "e4m3"')
+
+
+def _drawn(spec: str, given: dict[str, Tensor], scalars: dict[str, float], order: str, lengths: tuple[int, int], groups: Groups,
+           device: torch.device) -> dict[str, Tensor]:
+    """Seed and offset of dropout, taken out of the parameters: tensors, so that other numbers are the same call."""
+    drops = any(field.startswith("dropout=") for field in spec.split())
+    found: dict[str, Tensor] = {}
+    for name in ("seed", "offset"):
+        number = given.pop(name, None)
+        if number is None and name in scalars:
+            number = torch.full((1,), integer(name, scalars.pop(name)), dtype=torch.int64, device=device)
+        if drops and number is None:
+            raise InvalidError(f"{name}: missing, and spec has dropout; give the same number, or tensor int64 [1], on every rank")
+        if number is not None and not drops:
+            raise InvalidError(f"{name}: there is no dropout in spec; leave it out")
+        if number is not None:
+            found[name] = number
+    chunks = groups.outer.size() * (2 if order == "zigzag" and groups.outer.size() > 1 else 1)
+    if drops and groups.size > 1 and (order == "striped" or any(length // chunks % DRAWN_TOGETHER for length in lengths)):
+        raise UnsupportedError(f"order: dropout draws for {DRAWN_TOGETHER} neighbours together, and order=\"{order}\" has chunks of {lengths[0] // chunks} queries and "
+                               f"{lengths[1] // chunks} keys; use zigzag or contiguous, and pad chunks to a multiple of {DRAWN_TOGETHER} tokens")
+    return found
 
 
 def _ids(documents: Any, tokens: int, batch: int, device: torch.device) -> tuple[Tensor, list[int] | None]:
@@ -161,7 +181,7 @@ def _chosen(how: str, q: Tensor, k: Tensor, groups: Groups, problem: Problem) ->
         return "ring"
     if q.shape[1] * (q.shape[2] // max(1, k.shape[2])) >= _HIDES:
         return "both" if problem.travel is None and _has_room(k, ranks) else "ring"
-    return "ulysses" if q.shape[2] % ranks == 0 and k.shape[2] % ranks == 0 and problem.travel is None else "gather"
+    return "ulysses" if not problem.drops and q.shape[2] % ranks == 0 and k.shape[2] % ranks == 0 and problem.travel is None else "gather"
 
 
 def _has_room(k: Tensor, ranks: int) -> bool:
@@ -246,11 +266,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: s
     >>> q, k, v = (fd.shard(torch.randn(1, 64, 4, 32)) for _ in range(3))
     >>> fd.attention(q, k, v, mask="causal & window(16, 0)").shape
     torch.Size([1, 64, 4, 32])
-    >>> fd.attention(q, k, v, spec="dropout=0.1")
+    >>> fd.attention(q, k, v, spec="append")
     Traceback (most recent call last):
     ...
-    flashjit.capi.UnsupportedError: spec: dropout=0.1 is no field for calls over ranks: weights are dropped by places in a call, which are \
-other ones on other ranks; leave it out
+    flashjit.capi.UnsupportedError: spec: append is no field for calls over ranks: it is for one GPU; leave it out
     """
     return outside_of_graphs(_attention)(q, k, v, mask, score, lse, group, how, order, travel, layout, scale, align, documents, spec, check, sms,
                                          params)
@@ -290,10 +309,12 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
             raise InvalidError("documents: mask and score read a tensor of this name; give it another one")
         given["documents"], begins = _ids(documents, lengths[1], q.shape[0], q.device)
         mask = "document(documents)" if mask is None else f"({mask}) & document(documents)"
+    drawn = _drawn(spec, given, scalars, order, lengths, groups, q.device)
     problem = _problem_of(mask, score, scale, align == "top_left", spec, lengths, order, None if begins is None else tuple(begins),
                           tuple((name, f"{calls.scalar_word(value)} {value!r}", value) for name, value in scalars.items()), travel)
     for name in {*given, *scalars} - {"sink"} - reads(mask) - reads(score):
         raise InvalidError(f"{name}: neither mask nor score reads it; leave it out")
+    given |= drawn
     way = _chosen(how, q, k, groups, problem)
     beside = sms_beside_exchanges(sms, q.device)
     _check_alike(q, k, v, given, problem, groups, way, check)
@@ -308,6 +329,8 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
 def _of_way(way: str, q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Groups, params: Mapping[str, Any], with_lse: bool, sms: int) -> Any:
     if groups.size == 1:
         return _of_one_device(q, k, v, problem, params, with_lse)
+    if way in ("ulysses", "mesh") and problem.drops:
+        raise UnsupportedError(f'how: "{way}" divides heads, by which dropout draws; use how="ring" or how="gather"')
     if way == "ulysses" and problem.travel is not None:
         raise UnsupportedError(f'travel: "{problem.travel}" is for how="ring" and how="gather"; ulysses sends q and o, too, which stay as they are')
     if way in ("ulysses", "mesh"):

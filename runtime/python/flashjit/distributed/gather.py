@@ -42,6 +42,10 @@ def _pieces(sizes: Sequence[int], heads_of_one: int) -> list[_Heads]:
     return [_Heads(slice(begin * heads_of_one, (begin + size) * heads_of_one), slice(begin, begin + size)) for begin, size in zip(begins, sizes)]
 
 
+def _whole(kv_heads: int) -> list[int]:
+    return [kv_heads]
+
+
 def _equal(kv_heads: int) -> list[int]:
     count = max(count for count in range(1, _PIECES + 1) if kv_heads % count == 0)
     return [kv_heads // count] * count
@@ -67,9 +71,9 @@ class Gather:
     def _keys(self, heads: int, k: Tensor, v: Tensor) -> Iterator[_Piece]:
         board = board_of(self.group, k.device) if self.problem.travel is None else None
         heads_of_one = heads // k.shape[2]
-        if board is None:
-            return self._sent(_pieces(_equal(k.shape[2]), heads_of_one), k, v)
-        return self._read(board, _pieces(_growing(k.shape[2]), heads_of_one), k, v)
+        divide = _whole if self.problem.drops else _equal if board is None else _growing
+        pieces = _pieces(divide(k.shape[2]), heads_of_one)
+        return self._sent(pieces, k, v) if board is None else self._read(board, pieces, k, v)
 
     def _sent(self, pieces: Sequence[_Heads], k: Tensor, v: Tensor) -> Iterator[_Piece]:
         """By the group's all-gather."""

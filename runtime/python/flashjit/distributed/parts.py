@@ -18,8 +18,10 @@ def tokens(x: Tensor, low: int, count: int) -> Tensor:
     return x if low == 0 and count == x.shape[1] else x.narrow(1, low, count)
 
 
-def _read_by(words: Placed, values: Mapping[str, Any]) -> dict[str, Any]:
+def _read_by(problem: Problem, words: Placed, values: Mapping[str, Any]) -> dict[str, Any]:
     used = reads(words.mask) | reads(words.score)
+    if problem.drops:
+        used |= {"seed", "offset", *calls.PLACES}
     return {name: value for name, value in values.items() if name in used}
 
 
@@ -70,7 +72,7 @@ class _Forward:
 
     def __init__(self, problem: Problem, pair: Pair, given: Mapping[str, Tensor], more: str) -> None:
         words = problem.words(pair)
-        read = _read_by(words, {**given, **problem.scalars, **words.scalars})
+        read = _read_by(problem, words, {**given, **problem.scalars, **words.scalars})
         self.scalars = {name: value for name, value in read.items() if not isinstance(value, Tensor)}
         tensors_read = {name: value for name, value in read.items() if isinstance(value, Tensor)}
         tensors_read |= {"q": tokens(given["q"], pair.q.at, pair.q.size), **{name: tokens(given[name], pair.k.at, pair.k.size) for name in ("k", "v")}}
@@ -134,7 +136,7 @@ class _Backward:
 
     def __init__(self, problem: Problem, pair: Pair, given: Mapping[str, Tensor], grads: Sequence[str], more: str) -> None:
         words = problem.words(pair)
-        read = _read_by(words, {**given, **problem.scalars, **words.scalars})
+        read = _read_by(problem, words, {**given, **problem.scalars, **words.scalars})
         self.scalars = {name: value for name, value in read.items() if not isinstance(value, Tensor)}
         parts = {name: value.detach() for name, value in read.items() if isinstance(value, Tensor)}
         for name in ("q", "o", "do", "k", "v"):

@@ -35,6 +35,11 @@ class Run(NamedTuple):
         end = min(self.size, (high - self.begin) // self.step + 1)
         return Run(self.begin + self.step * first, self.step, max(0, end - first), self.at + first)
 
+    def back_to(self, block: int) -> Run:
+        """The same with tokens before it, from a multiple of `block` on. An empty run stays empty."""
+        before = self.begin % block if self.size else 0
+        return self._replace(begin=self.begin - before, size=self.size + before, at=self.at - before)
+
 
 def check_order(order: object) -> str:
     if not isinstance(order, str) or order not in ORDERS:

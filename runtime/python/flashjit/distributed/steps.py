@@ -11,6 +11,9 @@ from flashjit.distributed.sights import Sight
 from flashjit.distributed.texts import HEADS, PLACES, Placed, banded, placed, reads
 
 
+DRAWN_TOGETHER = 32  # neighbouring tokens, by dropout
+
+
 class Pair(NamedTuple):
     """Queries and keys of one call. `fused`: they are several runs; all is seen then, or all that is not behind the query."""
 
@@ -41,6 +44,11 @@ class Problem:
         return bool(reads(self.score) & PLACES)
 
     @functools.cached_property
+    def drops(self) -> bool:
+        """Weights are dropped by where they stand in the sequence, and by their head: kernels are told of places, and calls have all heads."""
+        return any(field.partition("=")[0] == "dropout" for field in self.spec.split())
+
+    @functools.cached_property
     def reads_heads(self) -> bool:
         return bool((reads(self.mask) | reads(self.score)) & HEADS)
 
@@ -55,7 +63,8 @@ class Problem:
         """The calls for queries of `rank` over keys of `source`, or of all in the order of the sequence."""
         own = rank == source and self.lengths[0] == self.lengths[1]
         keys = (Run(0, 1, self.lengths[1], 0),) if source is None else runs_of(self.order, ranks, source, self.lengths[1])
-        return pairs_of(self.sight, self.score_has_places, runs_of(self.order, ranks, rank, self.lengths[0]), keys, own)
+        return pairs_of(self.sight, self.score_has_places or self.drops, runs_of(self.order, ranks, rank, self.lengths[0]), keys, own,
+                        DRAWN_TOGETHER if self.drops else 1)
 
     @functools.lru_cache(65536)
     def needed(self, ranks: int, rank: int, source: int) -> slice:
@@ -68,6 +77,8 @@ class Problem:
     @functools.lru_cache(65536)
     def words(self, pair: Pair) -> Placed:
         """The texts of a call, which reads its queries and keys from 0 on."""
+        if self.drops:
+            return _told(self, pair)
         h, hk = self.heads_begin if self.heads_begin and self.reads_heads else (None, None)
         in_own_places = pair.is_full or self.sight.whole and (pair.fused or pair.q.step == pair.k.step)
         if self.score_has_places or not in_own_places:
@@ -75,6 +86,14 @@ class Problem:
         of_score = placed(None, self.score, pair.q, pair.k, self.lengths, self.top_left, h, hk) if h is not None else Placed(None, self.score, {})
         of_mask = Placed(None if pair.is_full else "causal_top_left", None, {}) if pair.is_full or pair.fused else _in_own_places(self.sight, pair)
         return Placed(of_mask.mask, of_score.score, {**of_mask.scalars, **of_score.scalars})
+
+
+def _told(problem: Problem, pair: Pair) -> Placed:
+    """Texts of the whole sequence, for a kernel that takes places."""
+    numbers = {f"{rows}_{name}": number for rows, run, length in (("q", pair.q, problem.lengths[0]), ("k", pair.k, problem.lengths[1]))
+               for name, number in (("begin", run.begin), ("step", run.step), ("total", length))}
+    words = "places align=top_left" if problem.top_left else "places"
+    return Placed(None if pair.is_full else problem.mask, problem.score, numbers, words)
 
 
 def _in_own_places(sight: Sight, pair: Pair) -> Placed:
@@ -91,19 +110,21 @@ def _in_own_places(sight: Sight, pair: Pair) -> Placed:
     return banded(low if bounded_below else None, high if bounded_above else None)
 
 
-def pairs_of(sight: Sight, score_has_places: bool, q_runs: tuple[Run, ...], k_runs: tuple[Run, ...], own: bool) -> list[Pair]:
-    """`own`: both are the same tokens."""
+def pairs_of(sight: Sight, have_places: bool, q_runs: tuple[Run, ...], k_runs: tuple[Run, ...], own: bool,
+             block: int = 1) -> list[Pair]:
+    """`own`: both are the same tokens. `have_places`: each run is told by itself where it stands. Parts of runs begin at multiples of `block`, as the
+    runs do."""
     band = sight.band()
-    if own and sight.whole and not score_has_places and len(q_runs) > 1 and band.high == 0 and band.low <= q_runs[0].begin - q_runs[-1].last:
+    if own and sight.whole and not have_places and len(q_runs) > 1 and band.high == 0 and band.low <= q_runs[0].begin - q_runs[-1].last:
         whole = q_runs[0]._replace(size=sum(run.size for run in q_runs))  # a share has its tokens in the order of the sequence
         return [Pair(whole, whole, False, True)]
     found = []
     for q in q_runs:
         for k in k_runs:
-            seeing, seen = sight.cut(q, k)
+            seeing, seen = (part if block == 1 else part.back_to(block) for part in sight.cut(q, k))
             if seeing.size and seen.size:
                 found.append(Pair(seeing, seen, sight.sees_all(seeing, seen)))
-    return found if score_has_places else _fused(_fused(found, "q", "k"), "k", "q")
+    return found if have_places else _fused(_fused(found, "q", "k"), "k", "q")
 
 
 def _fused(pairs: list[Pair], same: str, other: str) -> list[Pair]:

@@ -57,6 +57,23 @@ TEST(Places, RowsOutsideOfTheSequenceAreRefused) {
   expect_refused(kSpec, call({{"k_begin", 0.5}}), "scalars.k_begin: 0.5 is no value of i32");
 }
 
+TEST(Places, DropoutDrawsForBlocksOfRows) {
+  const std::string spec = kSpec + " dropout=0.1";
+  const std::map<std::string, double, std::less<>> numbers = {{"seed", 1},     {"offset", 2},   {"q_begin", 64},
+                                                              {"q_total", 99}, {"k_begin", 32}, {"k_total", 99}};
+  const auto params = fill(spec, call(numbers));
+  ASSERT_TRUE(params) << params.error().message;
+  expect_places(params->q_places, 64, 1, 99);
+  const auto refuse = [&](const char* name, double number, const char* says) {
+    auto others = numbers;
+    others[name] = number;
+    expect_refused(spec, call(others), says);
+  };
+  refuse("k_begin", 40,
+         "scalars.k_begin: 40 is no multiple of 32, the rows that dropout draws for together; begin at 32");
+  refuse("q_step", 2, "scalars.q_step: 2, and dropout draws for blocks of 32 neighbouring rows; give 1");
+}
+
 TEST(Places, TheyAreNumbersOfSpecsThatAskForThem) {
   expect_refused("fwd bf16 d=64 heads=4/2 mask=\"causal\"", call({{"q_begin", 0}}),
                  "scalars.q_begin: given, and the spec does not ask for it");
