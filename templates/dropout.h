@@ -69,7 +69,7 @@ constexpr unsigned kCounterFactor = 1664525;
 
 // Rows whose calls begin in the middle of a sequence begin at a block of so many: a call has numbers of 32 keys and 16 queries.
 constexpr int kDropoutBlock = 32;
-// The key of a call. `placed`: its rows may stand from other positions on than 0. What that adds to the counter is added here, times
+// The key of a call. `placed`: its rows may stand from other positions on than 0. Their begins add to the counter, and are added here, times
 // the factor that the counter is multiplied with, so that kernels count from 0.
 template <bool placed>
 inline FourWords dropout_key(const KernelParams& params) {

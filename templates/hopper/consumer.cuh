@@ -179,7 +179,6 @@ __device__ inline void take_items(Consumer& c) {
         if constexpr (kKeepsQueries) c.queries.find(work, recompute(threadIdx.x));
         if constexpr (kCapped)
           c.rows.polynomial = c.rows.polynomial || suggests_small_arguments(c.rows, work.seq.k_len);
-        if constexpr (config.accumulate) prefetch_earlier(c.params, work);
         c.main_steps(work, tile);
         tile = c.next_tile(work, tile + 1);
       }

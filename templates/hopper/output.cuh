@@ -59,48 +59,23 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
   }
 }
 
-// The row of an item that a thread has two of, and where its LSE is.
-struct ResultRow {
-  Row row;
-  Int64 lse;
-};
-__device__ inline ResultRow result_row_of(const KernelParams& params, const WorkState& work, int h) {
-  const Row row = row_of(work, static_cast<int>(recompute(tile_row(recompute(threadIdx.x), h))));
-  Sequence seq = work.seq;
-  seq.h = row.h;
-  return {row, result_row(params, seq, row.q)};
-}
-
-// With accumulate, while products run: memory is slower than the L2 cache, and nothing hides what store_continued() reads.
-__device__ inline void prefetch_earlier(const KernelParams& params, const WorkState& work) {
-  constexpr int kLine = 128, kLines = (config.head_dim_v * static_cast<int>(sizeof(float)) + kLine - 1) / kLine;
-  const int lane = static_cast<int>(recompute(threadIdx.x)) % 4;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const ResultRow at = result_row_of(params, work, h);
-    if (at.row.q >= work.seq.q_len) continue;
-    if (lane == 0) prefetch_line(params.lse + at.lse);
-    const float* o = static_cast<const float*>(params.o) + query_row(params.o_stride, work.seq, at.row.h, at.row.q);
-#pragma unroll
-    for (int i = 0; i < kLines; i += 4)
-      if (i + lane < kLines) prefetch_line(reinterpret_cast<const char*>(o) + (i + lane) * kLine);
-  }
-}
-
 // With accumulate: O and LSE go on from those of earlier calls. A lane has two neighbouring columns of each eight.
 __device__ inline void store_continued(const KernelParams& params, const WorkState& work, const RowStates& rows,
                                        const Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // The row is found out again where it is used: kept, what it is made of spills with three warpgroups.
+    // The row is found out twice: kept while its LSE is on its way, what it is made of spills with three warpgroups.
     const int of_tile = static_cast<int>(recompute(tile_row(recompute(threadIdx.x), h)));
-    const ResultRow at = result_row_of(params, work, h);
-    if (at.row.q >= work.seq.q_len) continue;
-    const Continued c = continue_row(params.lse[at.lse], rows.reference[h], rows.sum[h]);
+    const Row row = row_of(work, of_tile);
+    if (row.q >= work.seq.q_len) continue;
+    Sequence seq = work.seq;
+    seq.h = row.h;
+    const Int64 result = result_row(params, seq, row.q);
+    const Continued c = continue_row(params, result, rows.reference[h], rows.sum[h]);
     const u32 lane = recompute(threadIdx.x) % 32;
     __syncwarp(0xfu << (lane & ~3u));
     if (c.keeps) continue;
-    if (lane % 4 == 0) params.lse[at.lse] = c.lse;
+    if (lane % 4 == 0) params.lse[result] = c.lse;
     const Row again = row_of(work, static_cast<int>(recompute(of_tile)));
     float* out = static_cast<float*>(params.o) + query_row(params.o_stride, work.seq, again.h, again.q) +
                  recompute(threadIdx.x) % 4 * 2;

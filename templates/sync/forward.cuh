@@ -241,7 +241,7 @@ struct EarlierShares {
 // O is final, but for what earlier calls left of the row; so is LSE.
 __device__ inline float continue_with(const KernelParams& params, Int64 row, float reference, float sum,
                                       float (&o)[kOTiles][4], int h) {
-  const Continued c = continue_row(params.lse[row], reference, sum);
+  const Continued c = continue_row(params, row, reference, sum);
   __syncwarp(0xfu << (lane_id() & ~3));
   if (c.keeps) return -1.0f;
   if (lane_id() % 4 == 0) params.lse[row] = c.lse;
