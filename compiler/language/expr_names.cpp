@@ -7,6 +7,21 @@
 
 namespace flashjit {
 
+namespace {
+
+// The result names everything that is written with arguments: "where, min, ..., window(l, r), ...".
+std::string called_names(bool score) {
+  std::string names;
+  for (const Function& function : functions()) names.append(names.empty() ? "" : ", ").append(function.name);
+  for (const NamedRow& row : named_rows()) {
+    if (row.score == score && row.arguments[0].kind != RowArgument::Kind::None)
+      names.append(", ").append(signature(row));
+  }
+  return names;
+}
+
+}  // namespace
+
 Expr ExprParser::query_position() const {
   const Expr q = Expr::variable(Variable::Q);
   return session_.bottom_right ? q + Expr::variable(Variable::KLen) - Expr::variable(Variable::QLen) : q;
@@ -56,6 +71,12 @@ Result<Expr> ExprParser::unknown_name(std::string_view name, std::size_t start) 
   }
   const std::string shown(name.substr(0, 40));
   if (!nearest.empty()) return error(fmt::format("unknown name `{}`; did you mean `{}`?", shown, nearest), start);
+  // A parameter could not be called, so declaring one would not help.
+  if (lexer_.is("(")) {
+    return error(
+        fmt::format("there is no function `{}`; those that may stand here are {}", shown, called_names(session_.score)),
+        start);
+  }
   const std::string_view order =
       lexer_.is("[") ? "; a tensor that a name like document(...) declares is known behind it" : "";
   return error(
