@@ -140,7 +140,7 @@ Result<void> IndexChecker::check(const AttentionSpec& spec, const CallSizes& siz
                               (index.tensors.empty() ? "" : fmt::format(", other values in {}", index.tensors));
     return invalid(fmt::format(
         "params.{}: index {} (`{}`) {} at these sizes (b={}, q_len={}, k_len={}{}), the tensor has {} there; pass a "
-        "larger tensor{} or clamp the index with min and max",
+        "larger tensor{} or clamp the index with min and max (keys that the mask hides count, too)",
         spec.params[static_cast<std::size_t>(index.param)].name, index.dimension, index.text,
         range.lo == range.hi ? fmt::format("is {}", range.lo) : fmt::format("runs from {} to {}", range.lo, range.hi),
         sizes.batch, sizes.q_len, sizes.k_len, with, size, other));
