@@ -176,8 +176,10 @@ Result<void> ArgumentChecker::find_operand_of(const ParamView& param, Given& giv
   if (operand == kOperands.size()) {
     std::string known;
     for (const Param& p : given_params(spec_)) known += (known.empty() ? "" : ", ") + p.name;
-    return invalid(fmt::format("params.{}: the spec has no parameter of this name; it has {}", param.name,
-                               known.empty() ? "none" : known));
+    return invalid(
+        fmt::format("params.{}: the spec has no parameter of this name; it has {}; leave it out, or declare it "
+                    "in params= of the spec",
+                    param.name, known.empty() ? "none" : known));
   }
   if (param.is_scalar && !kOperands[operand].value)
     return invalid(fmt::format("scalars.{}: it is a tensor; give it in params", param.name));

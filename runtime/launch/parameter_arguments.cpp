@@ -49,8 +49,11 @@ Result<void> ArgumentChecker::fill_params(const Given& given, KernelParams& para
     const std::string_view kind = param.rank == 0 ? "scalars" : "params";
     if (!found) return invalid(fmt::format("{}.{}: missing; mask or score of the spec reads it", kind, param.name));
     if (found->is_scalar != (param.rank == 0)) {
-      return invalid(fmt::format("{}.{}: the spec declares a {}", found->is_scalar ? "scalars" : "params", param.name,
-                                 param.rank == 0 ? "scalar" : "tensor"));
+      if (found->is_scalar)
+        return invalid(fmt::format("scalars.{}: the spec declares a tensor; give it in params", param.name));
+      return invalid(fmt::format(
+          "params.{0}: the spec declares a scalar; give its number in scalars, or declare `{0}: {1}[1]` and read {0}[0]",
+          param.name, name(param.dtype)));
     }
     if (param.rank == 0) {
       FLASHJIT_ASSIGN(bits, scalar_bits(param, found->scalar));

@@ -209,7 +209,7 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
         if name in others:
             continue
         if not view.shape:
-            raise tensors.one_number(name)
+            raise tensors.one_number(name, view.dtype)
         own.append(f"{name}: {view.dtype}[{len(view.shape)}]")
     own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items() if name not in others]
     if own:

@@ -117,7 +117,11 @@ def _in_words_of_python(message: str) -> str:
         return f"{message}; {name}= is a tensor of the call, so give the parameter another name in the spec"
     if kind == "params" and "missing" in what:
         return f"{message}; pass {name}=tensor, or a number"
-    if kind == "scalars" and "it is a tensor" in what:
+    if kind == "scalars" and "missing" in what:
+        return f"{message}; pass {name}=number"
+    if kind == "params" and "declares a scalar" in what:
+        return f"{name}: the spec declares a scalar, and a tensor was given; pass {name}.item(), or declare a tensor of one element and read {name}[0]"
+    if kind == "scalars" and ("it is a tensor" in what or "declares a tensor" in what):
         return f"{name}: it is a tensor, and a number was given; pass {name}=tensor"
     return message
 

@@ -94,8 +94,10 @@ def view(value: Any, name: str, stream: int | None = None) -> View:
     raise InvalidError(f"{name}: {type(value).__name__} is no tensor; give one of PyTorch or NumPy, or anything with __dlpack__")
 
 
-def one_number(name: str) -> InvalidError:
-    return InvalidError(f"{name}: is one number, and neither int nor float; give {name}.item(), or {name}.view(1), which is read as {name}[0] and "
+def one_number(name: str, dtype: str = "") -> InvalidError:
+    """`dtype`: of a tensor, as the library calls it. Python's ints are i32, so a u8 has to be said."""
+    item = f"numpy.uint8({name}.item())" if dtype == "u8" else f"{name}.item()"
+    return InvalidError(f"{name}: is one number, and neither int nor float; give {item}, or {name}.view(1), which is read as {name}[0] and "
                         "may have a gradient")
 
 

@@ -294,12 +294,10 @@ TEST(Arguments, RefusedParameters) {
           {"unknown", spec, [](Arguments& a) { a.scalars["gap"] = 1; },
            "params.gap: the spec has no parameter of this name; it has pos, cap"},
           {"twice", spec, [](Arguments& a) { a.params["cap"] = a.params["pos"]; }, "params.cap: "},
-          {"kind", spec,
-           [](Arguments& a) {
-             a.scalars["pos"] = 1;
-             a.params.clear();
-           },
-           "scalars.pos: the spec declares a tensor"},
+          {"number", spec, [](Arguments& a) { a.scalars["pos"] = 1, a.params.clear(); },
+           "scalars.pos: the spec declares a tensor; give it in params"},
+          {"tensor", spec, [](Arguments& a) { a.params["cap"] = a.params["pos"], a.scalars.clear(); },
+           "params.cap: the spec declares a scalar; give its number in scalars, or declare `cap: fp32[1]`"},
           {"dtype", spec, [](Arguments& a) { a.params["pos"].dtype = "bf16"; },
            "params.pos.dtype: 'bf16', must be fp32"},
           {"rank", spec, [](Arguments& a) { a.params["pos"].shape = {4, kQ}; },
