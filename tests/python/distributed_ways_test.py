@@ -266,7 +266,7 @@ def unlike(rank, ranks):
                         ("lse", {"lse": "log2"}),
                         ("sms: 4, and q lies on a processor", {"sms": 4}), ("sms", {"sms": "all"}), ("sms", {"sms": -1}),
                         ("w: ndarray is no tensor", {"score": "s * w[h]", "w": torch.ones(2).numpy()}),
-                        ("cannot be divided among 3", {"how": "ulysses"}), ("nobody", {"nobody": 3}), ("documents", {"documents": [0, 99]}),
+                        ("cannot be divided among 3", {"how": "ulysses"}), ("nobody: is no word", {"nobody": 3}), ('did you mean mask="causal"?', {"is_causal": 1}), ("did you mean order=?", {"ordr": 1}), ("documents", {"documents": [0, 99]}),
                         ("lists of blocks", {"blocks": 64}), ("q_begin", {"q_begin": 3}), ("check", {"check": "sometimes"}), ("unknown name `casual`", {"mask": "casual"})):
         refused(Exception, says, fd.attention, q, k, v, **words)
     refused(fd.call.UnsupportedError, "float64", fd.attention, *(x.double() for x in (q, k, v)))

@@ -27,6 +27,9 @@ def test_words_that_are_none():
             ({"spec": "dropuot=0.1"}, ["dropuot", "did you mean `dropout`"]),
             ({"maks": "causal"}, ["maks", "did you mean mask="]),
             ({"is_causal": True}, ["is_causal", 'did you mean mask="causal"']),
+            ({"causal": True}, ["causal: is no word", 'did you mean mask="causal"']),
+            ({"window": 3}, ["window: is no word", 'did you mean mask="window(left, right)"']),
+            ({"mask": "sliding(3)"}, ["no function `sliding`", "window(l, r)"]),
             ({"dropout_p": 0.1}, ["dropout_p", "did you mean spec="]),
             ({"klens": q}, ["klens", "did you mean k_lens="]),
             ({"sinks": q}, ["sinks", "did you mean sink="]),
@@ -143,6 +146,13 @@ def test_what_the_library_says_is_said_in_words_of_python():
     engine = flashjit.Engine("host")
     kernel = engine.prepare('fwd fp32 d=8 heads=2 params="o: fp32[4]" score="s * o[b, q, h, 0]"')
     refused(flashjit.InvalidError, ["params.o: missing", "another name in the spec"], kernel.run, q=q, k=q, v=q, o=numpy.empty_like(q))
+    kernel = engine.prepare('fwd fp32 d=8 heads=2 params="left: u8, t: fp32[1]" mask="k >= qpos - left" score="s * t[h]"')
+    for values, says in (({"left": numpy.array(3, "uint8"), "t": numpy.ones(2, "float32")}, ["left: the spec declares a scalar", "pass left.item()"]),
+                         ({"t": numpy.ones(2, "float32")}, ["left: missing", "pass left=number"]),
+                         ({"left": 3, "t": 2.0}, ["t: it is a tensor", "pass t=tensor"])):
+        refused(flashjit.InvalidError, says, kernel.run, q=q, k=q, v=q, o=numpy.empty_like(q), **values)
+    for dtype, says in (("uint8", "numpy.uint8(left.item())"), ("int32", "give left.item()")):
+        refused(flashjit.InvalidError, [says, "left.view(1)"], flashjit.attention, q, q, q, mask="k >= qpos - left", left=numpy.array(3, dtype))
     error = flashjit.UnsupportedError("no", "unsupported", "a caret")
     assert (error.message, error.kind, error.detail, str(error)) == ("no", "unsupported", "a caret", "no\na caret")
     kinds = flashjit.InvalidError, flashjit.UnsupportedError, flashjit.MissingError

@@ -96,6 +96,7 @@ _ELSEWHERE = {
     "alibi_slopes": 'score="alibi" with slope=', "cu_seqlens_q": "offsets_q=", "cu_seqlens_k": "offsets_k=",
     "seed": 'spec="dropout=0.1", which reads it', "offset": 'spec="dropout=0.1", which reads it',
     "sms": "that of Kernel.bind, of a kernel of flashjit.Engine.prepare",
+    "window": 'mask="window(left, right)"', "document": 'mask="document(doc)" with doc=', "alibi": 'score="alibi" with slope=',
     "return_lse": "lse=True", "enable_gqa": "nothing: k and v may have fewer heads",
 }
 
@@ -121,6 +122,9 @@ def in_words_of_calls(error: InvalidError, known: Sequence[str], spec: str = "")
         near = None if name in _ELSEWHERE else next(iter(difflib.get_close_matches(name, _names_without_values(spec), 1, 0.5)), None)
         why = "is no word of attention(), and neither mask nor score reads it"
         return InvalidError(f"{name}: {why}; they read `{near}`: give both the same name", error.kind) if near else unread(name, known, why)
+    reserved = re.match(r"params: (\w+) is a word of the language", error.message)
+    if reserved and reserved.group(1) in _ELSEWHERE:
+        return unread(reserved.group(1), known, "is no word of attention(), but one of masks and scores")
     other = re.match(r"(?:mask|score): `(\w+)` reads `(\w+)` as (\w+)\[(\d)\], but it is declared as (\w+)(?:\[(\d)\])?", error.message)
     if other:
         reader, name, dtype, rank, given, given_rank = other.groups()

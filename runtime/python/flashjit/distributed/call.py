@@ -21,11 +21,12 @@ from flashjit.distributed.ring import Ring
 from flashjit.distributed.sights import sight_of
 from flashjit.distributed.steps import DRAWN_TOGETHER, Problem
 from flashjit.distributed.texts import SCALARS, Placed, placed, reads
-from flashjit.values import flag, integer, shown
+from flashjit.values import flag, integer, shown, unread
 
 WAYS = ("auto", "gather", "ring", "ulysses", "mesh")
 _HIDES = 4096  # query rows a KV head and rank, from which on a step of a ring takes longer than the keys of the next one are on their way
 _LITTLE = 16  # K and V of the sequence may take this part of a GPU's memory where nobody asks for a gather
+_WORDS = ("mask", "score", "lse", "group", "how", "order", "travel", "layout", "scale", "align", "documents", "spec", "check", "sms", "sink", "seed", "offset")
 _NOT_HERE = {
     "blocks": "lists of blocks are those of one call; write a mask",
     "k_lens": "pad the sequence, and hide what is behind it with a mask, as in k < n", "offsets_q": "give documents=, the offsets of the whole sequence",
@@ -313,7 +314,7 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
     problem = _problem_of(mask, score, scale, align == "top_left", spec, lengths, order, None if begins is None else tuple(begins),
                           tuple((name, f"{calls.scalar_word(value)} {value!r}", value) for name, value in scalars.items()), travel)
     for name in {*given, *scalars} - {"sink"} - reads(mask) - reads(score):
-        raise InvalidError(f"{name}: neither mask nor score reads it; leave it out")
+        raise unread(name, _WORDS, "is no word of attention() over ranks, and neither mask nor score reads it")
     given |= drawn
     way = _chosen(how, q, k, groups, problem)
     beside = sms_beside_exchanges(sms, q.device)
