@@ -50,7 +50,7 @@ TEST(SpecDoc, LimitsAreThoseOfTheCompiler) {
   const std::string lines[] = {
       fmt::format("| text of a spec; of a mask or score | {} bytes; {} bytes |", kMaxSpecText, kMaxExprText),
       fmt::format("| nesting | {} levels |", kMaxExprDepth),
-      fmt::format("| operations of a mask or score, named rows written out | {};", kMaxExprNodes),
+      fmt::format("| operations, numbers and names of a mask or score, named rows written out | {};", kMaxExprNodes),
       fmt::format("| of those `exp`, `log`, `tanh` and `sigmoid` | {}:", kMaxFunctions),
       fmt::format("| run-time parameters; dimensions of one | {}; {} |", kMaxParams, kMaxParamRank),
       fmt::format("| length of a sequence, batch | {} |", SizeBound::kLargest),
