@@ -1,5 +1,4 @@
 #include <cmath>
-#include <functional>
 
 #include <gtest/gtest.h>
 
@@ -24,39 +23,42 @@ Environment environment_at(const At& at) {
   return environment;
 }
 
-// Each mask against what its documentation says, written again in C++.
+constexpr std::int32_t kDocuments[2][8] = {{0, 0, 0, 1, 1, 2, 2, 2}, {5, 4, 4, 4, 4, 4, 1, 1}};
+constexpr std::int64_t kTree[2][4][1] = {{{1}, {3}, {5}, {9}}, {{1}, {2}, {7}, {15}}};
+
+std::int64_t block_of(std::int64_t position, std::int64_t n) {
+  return static_cast<std::int64_t>(std::floor(1.0 * position / n));
+}
+
+// What the documentation of each mask says, written again in C++. `pos`: of the query among the keys.
+struct NamedMask {
+  const char* text;
+  bool (*expected)(const At&, std::int64_t pos);
+};
+constexpr NamedMask kNamedMasks[] = {
+    {"causal", [](const At& a, std::int64_t pos) { return !(a.k > pos); }},
+    {"causal_top_left", [](const At& a, std::int64_t) { return !(a.k > a.q); }},
+    {"causal_bottom_right", [](const At& a, std::int64_t) { return a.k_len - a.k >= a.q_len - a.q; }},
+    {"window(2, 1)", [](const At& a, std::int64_t pos) { return a.k + 2 >= pos && a.k - 1 <= pos; }},
+    {"window(-1, 1)", [](const At& a, std::int64_t pos) { return a.k - 1 <= pos; }},
+    {"window(2, -1)", [](const At& a, std::int64_t pos) { return a.k + 2 >= pos; }},
+    {"window(-1, -1)", [](const At&, std::int64_t) { return true; }},
+    {"chunk(3)", [](const At& a, std::int64_t pos) { return block_of(pos, 3) == block_of(a.k, 3); }},
+    {"prefix(2)", [](const At& a, std::int64_t pos) { return a.k < 2 || a.k <= pos; }},
+    {"document(ids)",
+     [](const At& a, std::int64_t pos) {
+       return kDocuments[a.b][std::max<std::int64_t>(pos, 0)] == kDocuments[a.b][a.k];
+     }},
+    {"tree(words)",
+     [](const At& a, std::int64_t) {
+       const std::int64_t context = a.k_len - a.q_len;
+       return a.k < context || (kTree[a.b][a.q][0] >> (a.k - context)) % 2 == 1;
+     }},
+    {"!causal | window(0, 0)", [](const At& a, std::int64_t pos) { return a.k >= pos; }},
+};
+
 TEST(ExprEval, NamedMasks) {
-  constexpr std::int32_t kDocuments[2][8] = {{0, 0, 0, 1, 1, 2, 2, 2}, {5, 4, 4, 4, 4, 4, 1, 1}};
-  constexpr std::int64_t kTree[2][4][1] = {{{1}, {3}, {5}, {9}}, {{1}, {2}, {7}, {15}}};
-  struct Row {
-    const char* text;
-    std::function<bool(const At&, std::int64_t pos)> expected;
-  };
-  const auto block = [](std::int64_t position, std::int64_t n) {
-    return static_cast<std::int64_t>(std::floor(1.0 * position / n));
-  };
-  const Row rows[] = {
-      {"causal", [](const At& a, std::int64_t pos) { return !(a.k > pos); }},
-      {"causal_top_left", [](const At& a, std::int64_t) { return !(a.k > a.q); }},
-      {"causal_bottom_right", [](const At& a, std::int64_t) { return a.k_len - a.k >= a.q_len - a.q; }},
-      {"window(2, 1)", [](const At& a, std::int64_t pos) { return a.k + 2 >= pos && a.k - 1 <= pos; }},
-      {"window(-1, 1)", [](const At& a, std::int64_t pos) { return a.k - 1 <= pos; }},
-      {"window(2, -1)", [](const At& a, std::int64_t pos) { return a.k + 2 >= pos; }},
-      {"window(-1, -1)", [](const At&, std::int64_t) { return true; }},
-      {"chunk(3)", [&](const At& a, std::int64_t pos) { return block(pos, 3) == block(a.k, 3); }},
-      {"prefix(2)", [](const At& a, std::int64_t pos) { return a.k < 2 || a.k <= pos; }},
-      {"document(ids)",
-       [&](const At& a, std::int64_t pos) {
-         return kDocuments[a.b][std::max<std::int64_t>(pos, 0)] == kDocuments[a.b][a.k];
-       }},
-      {"tree(words)",
-       [&](const At& a, std::int64_t) {
-         const std::int64_t context = a.k_len - a.q_len;
-         return a.k < context || (kTree[a.b][a.q][0] >> (a.k - context)) % 2 == 1;
-       }},
-      {"!causal | window(0, 0)", [](const At& a, std::int64_t pos) { return a.k >= pos; }},
-  };
-  for (const Row& row : rows) {
+  for (const NamedMask& row : kNamedMasks) {
     for (const bool bottom_right : {true, false}) {
       std::vector<Param> params;
       const Result<Expr> mask = parse_expr(row.text, {&params, bottom_right, false});
