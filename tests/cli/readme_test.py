@@ -1,5 +1,6 @@
 """Every command that the pages for users show is run as it stands there."""
 
+import glob
 import os
 import re
 import subprocess
@@ -9,16 +10,24 @@ import harness
 from harness import need, source
 
 
-PAGES = ("README.md", "compiler/SPEC.md", "runtime/OBSERVE.md")
-OTHERS = ("compiler/ARCHITECTURE.md", "compiler/GLOSSARY.md", "runtime/COOKBOOK.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md",
-          "templates/NOTES.md", "tests/device/FINDINGS.md")
+PAGES = ("README.md", "compiler/SPEC.md", "compiler/PROGRAM.md", "runtime/OBSERVE.md", "tools/RANKS.md")
+FOLDERS = (".github", "autotune", "codegen", "compiler", "runtime", "templates", "tests", "tools")  # of pages, beside the root
+
+
+def pages():
+    """All pages of the tree, and none of what was built in it."""
+    found = {os.path.relpath(os.path.join(folder, name), source(".")) for top in FOLDERS
+             for folder, _, names in os.walk(source(top)) for name in names if name.endswith(".md")}
+    return sorted(found | {name for name in os.listdir(source(".")) if name.endswith(".md")})
 
 
 def commands(page):
+    """Those in blocks of a shell, and those that stand in indented lines."""
     with open(source(page), encoding="utf-8") as file:
-        blocks = re.findall(r"```sh\n(.*?)```", file.read(), re.S)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.startswith("build/bin/flashjit ")]
+        text = file.read().replace("\\\n", " ")
+    lines = "".join(re.findall(r"```sh\n(.*?)```", text, re.S)).splitlines()
+    lines += [line.strip() for line in re.sub(r"```.*?```", "", text, flags=re.S).splitlines() if line.startswith("    ")]
+    return [re.sub("^flashjit ", "build/bin/flashjit ", line) for line in lines if re.match("(build/bin/)?flashjit ", line)]
 
 
 def test_commands():
@@ -38,15 +47,20 @@ def test_commands():
                 assert done.returncode == 0, f"$ {command}\n{done.stdout}{done.stderr}"
 
 
+def exists(path, page):
+    """From the root, the page's folder or one that pages speak of; a table may name a header and its source by their stem."""
+    folders = (".", os.path.dirname(page), "codegen/host", "compiler", "compiler/families", "runtime", "runtime/python/flashjit", "templates", "tests")
+    return any(glob.glob(glob.escape(source(folder, path.rstrip("/"))) + end) for folder in folders for end in ("", ".*"))
+
+
 def test_paths_exist():
-    for page in PAGES + OTHERS:
+    for page in pages():
         with open(source(page), encoding="utf-8") as file:
             text = file.read()
-        paths = {path for path in re.findall(r"`([a-z_]+(?:/[a-z_0-9.]+)+/?)`", text) if not path.startswith(("build/", "libexec/"))}
         prose = re.sub(r"```.*?```", "", text, flags=re.S)  # lambdas look like links
-        links = {os.path.join(os.path.dirname(page), link) for link in re.findall(r"\]\((?!https?:)([^)#]+)", prose)}
-        missing = [path for path in sorted(paths | links) if not os.path.exists(source(path)) and not any(
-            os.path.exists(source(folder, path)) for folder in ("compiler", "runtime", "templates", "tests"))]
+        paths = {path for path in re.findall(r"`([a-z_]+(?:/[a-z_0-9.]+)+/?)`", prose) if not path.startswith(("bin/", "build/", "libexec/"))}
+        paths |= {path for path in re.findall(r"\]\((?!https?:)([^)#]+)", prose)}
+        missing = [path for path in sorted(paths) if not exists(path, page)]
         assert not missing, f"{page} names {missing}, which do not exist"
 
 
@@ -58,7 +72,7 @@ def anchors_of(page):
 
 
 def test_links_lead_to_headings():
-    for page in PAGES + OTHERS:
+    for page in pages():
         with open(source(page), encoding="utf-8") as file:
             links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", file.read())
         lost = [f"{other}#{anchor}" for other, anchor in links
