@@ -20,6 +20,10 @@ template <class T, int page_size>
 struct KeyRowsOf<T, Rows::chosen, page_size> {
   using type = ChosenRows<T, page_size>;
 };
+template <class T, int page_size>
+struct KeyRowsOf<T, Rows::chosen_pages, page_size> {
+  using type = ChosenPages<T, page_size>;
+};
 template <class T, int page_size = config.page_size>
 using KeyRows = typename KeyRowsOf<T, kKeyRows, page_size>::type;
 
@@ -28,9 +32,11 @@ template <int page_size = config.page_size, class T>
 __device__ inline KeyRows<T, page_size> key_rows(const KernelParams& p, const Strides& s, const T* first,
                                                  const Sequence& seq) {
   if constexpr (kKeyRows == Rows::paged) {
-    return {first, s.token, s.batch, p.block_table + seq.b * p.table_stride_batch, p.table_stride_page, p.pages};
+    return {first, s.token, s.batch, table_line(p, seq), p.table_stride_page, p.pages};
   } else if constexpr (kKeyRows == Rows::chosen) {
     return {first, s.token, s.batch, chosen_list(p, seq), static_cast<u32>(p.key_rows)};
+  } else if constexpr (kKeyRows == Rows::chosen_pages) {
+    return {{first, s.token, s.batch, chosen_list(p, seq), 1, p.pages}};
   } else {
     return {first, s.token};
   }

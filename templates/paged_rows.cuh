@@ -75,6 +75,26 @@ struct PagedRows {
   };
 };
 
+// The pages of a list: a query has the keys in its line. No row is read for a number that is none of the pool's.
+template <class T, int page_size>
+struct ChosenPages : PagedRows<T, page_size> {
+  using Pages = PagedRows<T, page_size>;
+  static constexpr bool kHasAll = false;
+  __device__ bool has_number(unsigned number) const { return number < static_cast<unsigned>(this->pages); }
+
+  template <int step, int tile_rows>
+  struct Walk : Pages::template Walk<step, tile_rows> {
+    using WalkOfPages = typename Pages::template Walk<step, tile_rows>;
+    __device__ Walk(const ChosenPages& rows, int tile, unsigned row, unsigned column, int count)
+        : WalkOfPages(rows, tile, row, column, count) {}
+    __device__ bool has_row(int i) const {
+      const unsigned key = this->tile + this->of_tile + i;
+      const bool in_one = Pages::kPage % tile_rows == 0;  // then all threads look up a page once
+      return this->is_there(key) && this->rows.has_row(static_cast<int>(in_one ? this->tile : key));
+    }
+  };
+};
+
 // Places of the list are the keys of the query. No row is read for a number that is none of K's.
 template <class T, int page_size>
 struct ChosenRows {

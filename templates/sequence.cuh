@@ -16,13 +16,17 @@ struct Sequence {
 
 // ---- how rows are found ----
 
-// Each batch index has its own; all one after the other; in pages; by the numbers of a list, in pages or not.
-enum class Rows { strided, packed, paged, chosen };
+// Each batch index has its own; all one after the other; in pages; by the numbers of a list, in pages or not; in pages whose
+// numbers a list has.
+enum class Rows { strided, packed, paged, chosen, chosen_pages };
 constexpr bool kChosen = config.selected > 0;
 constexpr Rows kRows = config.sequences == Sequences::packed ? Rows::packed : Rows::strided;  // of Q and O
-constexpr Rows kKeyRows = kChosen                ? Rows::chosen                               // of K and V
+constexpr Rows kKeyRows = config.whole_pages     ? Rows::chosen_pages                         // of K and V
+                          : kChosen              ? Rows::chosen
                           : config.page_size > 0 ? Rows::paged
                                                  : kRows;
+// Are they looked up page by page?
+constexpr bool kKeysInPages = kKeyRows == Rows::paged || kKeyRows == Rows::chosen_pages;
 constexpr bool kKeysHaveBatch = kKeyRows == Rows::strided || (kChosen && config.page_size == 0);
 
 // Queries that choose their keys are numbered, and so become pairs of batch index and query.
@@ -57,6 +61,12 @@ __device__ inline Int64 value_column(const Strides& s, const Sequence& seq, int 
   return (kKeyRows == Rows::strided ? seq.b * s.batch : 0) + seq.hk * s.head + seq.k_token + key;
 }
 
+// The line of the block table that has the pages of the sequence, or those of its KV head.
+__device__ inline const int* table_line(const KernelParams& p, const Sequence& seq) {
+  const int* line = p.block_table + seq.b * p.table_stride_batch;
+  return config.head_tables ? line + seq.hk * p.table_stride_head : line;
+}
+
 // ---- keys that a query has chosen ----
 
 // Where the list of a query lies, or its count.
@@ -66,9 +76,27 @@ __device__ inline Int64 list_begin(const Strides& s, const Sequence& seq) {
 __device__ inline const int* chosen_list(const KernelParams& p, const Sequence& seq) {
   return p.key_index + list_begin(p.key_index_stride, seq);
 }
-// Is there a row for the number at this place of the list, which it has?
+// Is there a row for this place of the list, which it has?
 __device__ inline bool is_chosen(const KernelParams& p, const Sequence& seq, int place) {
-  return static_cast<u32>(__ldg(chosen_list(p, seq) + place)) < static_cast<u32>(p.key_rows);
+  if constexpr (config.whole_pages) {
+    constexpr u32 kPlaces = config.page_size > 0 ? config.page_size : 1;  // of a page
+    return static_cast<u32>(__ldg(chosen_list(p, seq) + static_cast<u32>(place) / kPlaces)) < static_cast<u32>(p.pages);
+  } else {
+    return static_cast<u32>(__ldg(chosen_list(p, seq) + place)) < static_cast<u32>(p.key_rows);
+  }
+}
+// Tiles that no page ends in lie in one, and are seen as a whole or not at all, but for the end of the list.
+constexpr bool kTilesChosenWhole = config.whole_pages && config.page_size % config.tile_kv == 0;
+// Is there a row for some of these places? Behind the end of the list there is none.
+__device__ inline bool are_some_chosen(const KernelParams& p, const Sequence& seq, int first, int last) {
+  if constexpr (kTilesChosenWhole) return first < seq.k_len && is_chosen(p, seq, first);
+  constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
+  const int end = min(last + 1, seq.k_len);
+#pragma unroll 1
+  for (int place = first; place < end; place += kPage - place % kPage) {
+    if (is_chosen(p, seq, place)) return true;
+  }
+  return false;
 }
 
 __device__ inline int list_length(const KernelParams& p, const Sequence& seq) {
@@ -87,10 +115,11 @@ __device__ inline void find_lengths(Sequence& seq, const KernelParams& p) {
   if constexpr (config.k_lens) seq.k_len = min(max(p.k_lens[seq.b], 0), seq.k_len);
   if (kChosen && p.key_count) seq.k_len = list_length(p, seq);
 }
-// KV heads may have lists of different lengths.
+// KV heads may have lists of different lengths. So many of these are on their way at a time.
 __device__ inline int longest_list(const KernelParams& p, Sequence seq) {
+  constexpr int kAtOnce = config.whole_pages ? 8 : 1;
   int longest = 0;
-#pragma unroll 1
+#pragma unroll kAtOnce
   for (seq.hk = 0; seq.hk < config.heads_kv; ++seq.hk) longest = max(longest, list_length(p, seq));
   return longest;
 }

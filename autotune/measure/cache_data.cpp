@@ -97,14 +97,16 @@ void set_table(NamedTensor& block_table, const AttentionSpec& spec, const Proble
   std::vector<std::int32_t> pages(static_cast<std::size_t>(drawn_pages(spec, shape)));
   std::iota(pages.begin(), pages.end(), 0);
   std::mt19937_64 random(seed);
-  for (std::size_t i = pages.size(); i > 1; --i) std::swap(pages[i - 1], pages[random() % i]);
-  const std::int64_t line = block_table.shape[1];
-  std::vector<std::int32_t> table(static_cast<std::size_t>(block_table.shape[0] * line), -1);
-  auto next = pages.begin();
-  for (std::size_t b = 0; b < shape.k.size(); ++b) {
-    const std::int64_t used = pages_of(spec, shape.k[b]);
-    std::copy(next, next + used, table.begin() + static_cast<std::int64_t>(b) * line);
-    next += used;
+  const std::int64_t line = block_table.shape.back(), heads = has_head_tables(spec) ? spec.heads_kv : 1;
+  std::vector<std::int32_t> table(static_cast<std::size_t>(block_table.shape[0] * heads * line), -1);
+  for (std::int64_t head = 0; head < heads; ++head) {
+    for (std::size_t i = pages.size(); i > 1; --i) std::swap(pages[i - 1], pages[random() % i]);
+    auto next = pages.begin();
+    for (std::size_t b = 0; b < shape.k.size(); ++b) {
+      const std::int64_t used = pages_of(spec, shape.k[b]);
+      std::copy(next, next + used, table.begin() + (static_cast<std::int64_t>(b) * heads + head) * line);
+      next += used;
+    }
   }
   const std::int64_t shared = spec.shared_prefix ? drawn_prefix(spec, shape) / spec.page_size : 0;
   for (std::size_t b = 1; b < shape.k.size(); ++b)
@@ -129,17 +131,20 @@ RowRange rows_of_sequence(const AttentionSpec& spec, const ProblemShape& shape, 
 
 }  // namespace
 
-void set_chosen(NamedTensor& key_index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
+// The entries of a list are the numbers of rows, or of pages.
+void set_chosen(NamedTensor& index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::int64_t end) {
     return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
   };
   std::vector<std::int32_t> values;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
-    const auto [first, count] = rows_of_sequence(spec, shape, b);
+    const RowRange rows = rows_of_sequence(spec, shape, b);
+    const std::int64_t of_entry = selects_pages(spec) ? spec.page_size : 1, first = rows.first / of_entry;
+    const std::int64_t count = (rows.count + of_entry - 1) / of_entry;
     const std::int64_t lists = shape.q[static_cast<std::size_t>(b)] * spec.heads_kv;
     for (std::int64_t list = 0; list < lists; ++list) {
-      // Steps of a length that has no factor in common with the number of rows meet each row once.
+      // Steps of a length that has no factor in common with the number of entries meet each once.
       std::int64_t step = count > 0 ? 1 + below(count) : 1;
       while (std::gcd(step, count) != 1) ++step;
       std::int64_t at = count > 0 ? below(count) : 0;
@@ -147,12 +152,15 @@ void set_chosen(NamedTensor& key_index, const AttentionSpec& spec, const Problem
         values.push_back(i < count ? static_cast<std::int32_t>(first + at) : -1);
     }
   }
-  set_ints(key_index, values);
+  set_ints(index, values);
 }
 
 KeyPlaces::KeyPlaces(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens,
                      const NamedTensor* block_table)
-    : k_lens_(k_lens), table_(block_table), page_size_(spec.page_size) {
+    : k_lens_(k_lens),
+      table_(block_table),
+      page_size_(spec.page_size),
+      table_heads_(has_head_tables(spec) ? spec.heads_kv : 1) {
   if (k.shape.size() != 4) return;  // packed: sequences lie where their offsets say
   const std::int64_t d = k.shape[3];
   const bool heads_first = spec.layout == Layout::Bhsd;
@@ -160,7 +168,7 @@ KeyPlaces::KeyPlaces(const AttentionSpec& spec, const NamedTensor& k, const Name
   batch_ = tokens * heads * d;
   head_ = heads_first ? tokens * d : d;
   token_ = heads_first ? d : heads * d;
-  room_ = block_table ? block_table->shape[1] * page_size_ : tokens;
+  room_ = block_table ? block_table->shape.back() * page_size_ : tokens;
 }
 
 std::int64_t KeyPlaces::length(std::int64_t b) const {
@@ -168,7 +176,8 @@ std::int64_t KeyPlaces::length(std::int64_t b) const {
 }
 
 std::int64_t KeyPlaces::row(std::int64_t b, std::int64_t hk, std::int64_t key) const {
-  const std::int64_t block = table_ ? int_at(*table_, b * table_->shape[1] + key / page_size_) : b;
+  const std::int64_t line = b * table_heads_ + hk % table_heads_;
+  const std::int64_t block = table_ ? int_at(*table_, line * table_->shape.back() + key / page_size_) : b;
   return block * batch_ + hk * head_ + (table_ ? key % page_size_ : key) * token_;
 }
 
@@ -188,24 +197,26 @@ void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTe
   poison_others(tensor, spec, used);
 }
 
-void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& key_index,
+void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& index,
                      const NamedTensor* key_count) {
   // K as [outer][rows][heads] or, heads first, [outer][heads][rows]; lists as [query][head][place].
   const bool heads_first = spec.layout == Layout::Bhsd, has_batch = !is_paged(spec) && tensor.shape.size() == 4;
-  const std::int64_t heads = spec.heads_kv, room = spec.selected, d = tensor.shape.back();
+  const std::int64_t heads = spec.heads_kv, room = listed_keys(spec), of_entry = room / spec.selected;
+  const std::int64_t d = tensor.shape.back();
   const auto row_bytes = static_cast<std::size_t>(d * size_of(tensor.dtype));
   const std::int64_t all = static_cast<std::int64_t>(tensor.bytes.size() / row_bytes) / heads;  // rows of a head
   const std::int64_t batch = has_batch ? tensor.shape[0] : 1, rows = all / std::max<std::int64_t>(batch, 1);
   std::vector<bool> used(static_cast<std::size_t>(all * heads), false);
-  const std::int64_t lists = static_cast<std::int64_t>(key_index.bytes.size()) / 4 / room;
+  const std::int64_t lists = static_cast<std::int64_t>(index.bytes.size()) / 4 / spec.selected;
   for (std::int64_t list = 0; list < lists; ++list) {
     const std::int64_t hk = list % heads, b = list / (lists / batch);
     const std::int64_t count = key_count ? std::min<std::int64_t>(int_at(*key_count, list), room) : room;
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t number = int_at(key_index, list * room + i);
-      if (number < 0 || number >= rows) continue;
-      used[static_cast<std::size_t>(heads_first ? (b * heads + hk) * rows + number
-                                                : (b * rows + number) * heads + hk)] = true;
+      const std::int64_t number = int_at(index, list * spec.selected + i / of_entry);
+      const std::int64_t row = number * of_entry + i % of_entry;
+      if (number < 0 || row >= rows) continue;
+      used[static_cast<std::size_t>(heads_first ? (b * heads + hk) * rows + row : (b * rows + row) * heads + hk)] =
+          true;
     }
   }
   poison_others(tensor, spec, used);

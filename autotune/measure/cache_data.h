@@ -20,12 +20,12 @@ void set_angles(NamedTensor& table);
 // Keys that sequences of such a problem share: half of the shortest, in whole pages, and none that is appended.
 std::int32_t drawn_prefix(const AttentionSpec& spec, const ProblemShape& shape);
 // Every sequence has pages of its own, but for those of a shared prefix, in no order; behind its length the numbers are
-// none.
+// none. With head_tables each head has its pages anywhere in the pool.
 void set_table(NamedTensor& block_table, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
 
-// Lists of keys: each query has as many as there is room for, no number twice, in no order, of those that lie where its
-// sequence would have its own. Where these are fewer, -1 follows.
-void set_chosen(NamedTensor& key_index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
+// Lists of keys or of pages: each query has as many as there is room for, no number twice, in no order, of those that lie where
+// its sequence would have its own. Where these are fewer, -1 follows.
+void set_chosen(NamedTensor& index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
 
 // Lists of blocks: of each row about an eighth of the blocks, and another eighth that is full, in no order.
 void set_blocks(NamedTensor& tensor, const ProblemShape& shape, const AttentionSpec& spec, std::uint64_t seed);
@@ -44,7 +44,8 @@ class KeyPlaces {
 
  private:
   const NamedTensor *k_lens_, *table_;
-  std::int64_t page_size_, room_ = 0, batch_ = 0, head_ = 0, token_ = 0;  // strides; of pages, batch_ is that of one
+  std::int64_t page_size_, table_heads_, room_ = 0, batch_ = 0, head_ = 0,
+                                         token_ = 0;  // strides; of pages, batch_ is that of one
 };
 
 // NaN into all rows of K or V that are no row of a sequence, or will be one only when it is appended.
@@ -52,7 +53,7 @@ void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTe
                    const NamedTensor* block_table, const ProblemShape& shape);
 
 // Poisons rows that no query has in its list.
-void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& key_index,
+void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& index,
                      const NamedTensor* key_count);
 
 }  // namespace flashjit

@@ -73,7 +73,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (operand.name == "k_lens") tensor.role = Role::Lengths;
   if (operand.name == "block_table") tensor.role = Role::Table;
   if (operand.name == "shared_prefix") tensor.role = Role::Prefix;
-  if (operand.name == "key_index") tensor.role = Role::Chosen;
+  if (operand.name == "key_index" || operand.name == "page_index") tensor.role = Role::Chosen;
   if (operand.repeats) tensor.role = Role::Scales;
   if (operand.lists) tensor.role = Role::Blocks;
   if (operand.name == "cos" || operand.name == "sin") tensor.role = Role::Angles;
@@ -258,10 +258,11 @@ Result<void> check_names(const AttentionSpec& spec, const InputFiles& inputs) {
 }
 
 void poison_caches(ProblemData& data, const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs) {
+  const char* index = selects_pages(spec) ? "page_index" : "key_index";
   for (const char* name : {"k", "v"}) {
     NamedTensor* tensor = data.find(name);
     if (!tensor || inputs.files.contains(name)) continue;
-    if (selects(spec)) poison_unchosen(*tensor, spec, *data.find("key_index"), data.find("key_count"));
+    if (selects(spec)) poison_unchosen(*tensor, spec, *data.find(index), data.find("key_count"));
     else poison_unused(*tensor, spec, data.find("k_lens"), data.find("block_table"), shape);
   }
 }
@@ -350,7 +351,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   const auto table = std::ranges::find(builder.tensors, Role::Table, &NamedTensor::role);
   const std::int64_t room = table == builder.tensors.end()
                                 ? shape.longest_k()
-                                : std::min(table->shape[1] * spec.page_size, SizeBound::kLargest);
+                                : std::min(table->shape.back() * spec.page_size, SizeBound::kLargest);
   FLASHJIT_ASSIGN(shapes, param_shapes(spec, shape, room, inputs, data.scalars_));
   for (const Param& param : given_params(spec)) {
     if (param.rank == 0) continue;

@@ -130,7 +130,8 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   }
   for (const auto& [name, needed] : {std::pair("k_lens", spec.k_lens),
                                      {"block_table", paged(spec) && !selects(spec)},
-                                     {"key_index", selects(spec)},
+                                     {"key_index", selects_keys(spec)},
+                                     {"page_index", selects_pages(spec)},
                                      {"k_new", spec.append},
                                      {"v_new", spec.append && !spec.v_in_k},
                                      {"do", spec.operation == Operation::Backward},
@@ -172,7 +173,7 @@ std::int64_t Problem::k_len(std::int64_t b) const {
   if (paged(*spec_) && selects(*spec_)) {
     room = arguments_->k.shape[0] * spec_->page_size;
   } else if (paged(*spec_)) {
-    room = arguments_->params.at("block_table").shape[1] * spec_->page_size;
+    room = arguments_->params.at("block_table").shape.back() * spec_->page_size;
     if (room > spec_->k_len.max) room = spec_->k_len.max;
     if (arguments_->k.shape[0] == 0) room = 0;
   } else if (packed(*spec_)) {
@@ -207,17 +208,18 @@ std::int64_t Problem::key_offset(const Tensor& tensor, std::int64_t b, std::int6
     return offset(tensor, start, {b, hk, k});
   }
   const std::vector<std::int64_t> pool = strides_of(tensor);
-  const auto [page, in_page] = place_in_pages(b, k);
+  const auto [page, in_page] = place_in_pages(b, hk, k);
   return page * pool[0] + in_page * pool[1] + hk * pool[2];
 }
 
 // The page of a key, and its place there.
-std::pair<std::int64_t, std::int64_t> Problem::place_in_pages(std::int64_t b, std::int64_t k) const {
+std::pair<std::int64_t, std::int64_t> Problem::place_in_pages(std::int64_t b, std::int64_t hk, std::int64_t k) const {
   const std::int64_t number = k / spec_->page_size;
   if (selects(*spec_)) return {number, k % spec_->page_size};
   const Tensor& table = arguments_->params.at("block_table");
   const std::vector<std::int64_t> line = strides_of(table);
-  return {static_cast<const std::int32_t*>(table.data)[b * line[0] + number * line[1]], k - number * spec_->page_size};
+  const std::int64_t at = b * line[0] + number * line.back() + (has_head_tables(*spec_) ? hk * line[1] : 0);
+  return {static_cast<const std::int32_t*>(table.data)[at], k - number * spec_->page_size};
 }
 
 Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const {
@@ -269,7 +271,7 @@ float Problem::element_scale(const std::string& name, std::int64_t b, std::int64
   std::vector<std::int64_t> place = {b, head};
   const bool of_keys = name != "scale_q", by_token = of_keys && spec_->token_scales;
   if (of_keys && paged(*spec_) && has_key_scales(*spec_)) {
-    const auto [page, token] = place_in_pages(b, row);
+    const auto [page, token] = place_in_pages(b, head, row);
     place = {page, by_token ? token : token / spec_->scale_block, head};
   } else if (by_token && packed(*spec_)) {
     place = {static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] + row, head};

@@ -125,7 +125,7 @@ class Problem {
  private:
   std::int64_t offset(const Tensor& tensor, std::int64_t start, const RowId& at) const;
   std::int64_t key_offset(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const;
-  std::pair<std::int64_t, std::int64_t> place_in_pages(std::int64_t b, std::int64_t k) const;
+  std::pair<std::int64_t, std::int64_t> place_in_pages(std::int64_t b, std::int64_t hk, std::int64_t k) const;
   std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;
   std::vector<double> query(const RowId& row) const;  // rotated, if the spec says so, and not rounded
   std::vector<double> elements(const Tensor& tensor, std::int64_t offset, int count) const;

@@ -1,4 +1,4 @@
-// Lists of keys (select= in a spec) by their definition.
+// Lists of keys and of pages (select= in a spec) by their definition.
 #include <numeric>
 
 #include "autotune/reference/reference.h"
@@ -24,17 +24,18 @@ std::vector<std::int64_t> Problem::keys_of(const RowId& row) const {
     std::iota(all.begin(), all.end(), 0);
     return all;
   }
-  const Tensor& index = arguments_->params.at("key_index");
+  const Tensor& index = arguments_->params.at(selects_pages(*spec_) ? "page_index" : "key_index");
   const std::int64_t hk = kv_head(row.h), begin = place_in(index, spec_->layout, row, hk);
-  std::int64_t count = spec_->selected;
+  const std::int64_t of_entry = selects_pages(*spec_) ? spec_->page_size : 1;
+  std::int64_t count = spec_->selected * of_entry;
   if (const auto given = arguments_->params.find("key_count"); given != arguments_->params.end()) {
     const std::int64_t asked = ints(given->second)[place_in(given->second, spec_->layout, row, hk)];
     count = asked < count ? asked : count;
   }
   std::vector<std::int64_t> keys;
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t number = ints(index)[begin + i * strides_of(index).back()];
-    if (number >= 0 && number < rows) keys.push_back(number);
+    const std::int64_t number = ints(index)[begin + i / of_entry * strides_of(index).back()];
+    if (number >= 0 && number < rows / of_entry) keys.push_back(number * of_entry + i % of_entry);
   }
   return keys;
 }

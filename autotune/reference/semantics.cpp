@@ -181,10 +181,11 @@ class Evaluator {
 };
 
 // The reference computes these by their definition, and can say nothing about others.
-constexpr std::array<std::string_view, 24> kHonoured = {
-    "accumulate", "places",    "max_logit",   "sink",   "k_lens",        "v_in_k",  "v_transposed", "token_scales",
-    "linear_exp", "dlse",      "append",      "rotate", "shared_prefix", "lse",     "packed",       "paged",
-    "narrow_q",   "narrow_kv", "latent_rows", "scales", "rope",          "dropout", "grads",        "select",
+constexpr std::array<std::string_view, 25> kHonoured = {
+    "accumulate",   "places",     "max_logit", "sink",        "k_lens",      "v_in_k",        "v_transposed",
+    "token_scales", "linear_exp", "dlse",      "append",      "rotate",      "shared_prefix", "lse",
+    "packed",       "paged",      "narrow_q",  "narrow_kv",   "latent_rows", "scales",        "rope",
+    "dropout",      "grads",      "select",    "head_tables",
 };
 
 }  // namespace

@@ -92,14 +92,28 @@ std::string parted_mask(const Plan& plan, const ReadsAndRange& parts, const Cuda
          function("Where the range ends of " + of + ".", "int range_end" + limit, body_of(parts.range.end, context));
 }
 
-// Where queries have lists of keys, a number in a list may be that of no row: no place is looked over.
+// Where queries have lists, a number in a list may be that of no row or page. Every key of a list of keys is asked for; tiles of
+// a page that is none are passed over, and the others seen.
 std::string functions_of_lists(const Plan& plan) {
   const std::string_view number = plan.wide_ints ? "Int64" : "int";
-  return function("Does key k, a place of the list, have a row?\ntemplate <class Key>",
-                  fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {}, Key k)", number),
-                  "return is_chosen(params, seq, static_cast<int>(k));\n") +
-         function("Any key may have none.",
-                  fmt::format("int full_end(const KernelParams&, const Sequence&, {0}, {0})", number), "return 0;\n");
+  const std::string visible =
+      function("Does key k, a place of the list, have a row?\ntemplate <class Key>",
+               fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {}, Key k)", number),
+               "return is_chosen(params, seq, static_cast<int>(k));\n");
+  if (!plan.config.whole_pages) {
+    return visible + function("Any key may have none.",
+                              fmt::format("int full_end(const KernelParams&, const Sequence&, {0}, {0})", number),
+                              "return 0;\n");
+  }
+  return visible +
+         function("Tiles in a page that is there are seen up to the end; in others any key may have none.",
+                  fmt::format("int full_end(const KernelParams&, const Sequence& seq, {0}, {0})", number),
+                  "return kTilesChosenWhole ? seq.k_len : 0;\n") +
+         function("Is there a page for some of these keys?",
+                  fmt::format("bool may_see(const KernelParams& params, const Sequence& seq, {0}, {0}, {0} k_lo, {0} "
+                              "k_hi)",
+                              number),
+                  "return are_some_chosen(params, seq, k_lo, k_hi);\n");
 }
 
 // The mask for loops that ask for many queries and keys at a time: what is read at each is read once.

@@ -28,6 +28,7 @@ class Problem {
         packed_(is_packed(spec)),
         packed_keys_(has_packed_keys(spec)),
         chooses_(selects(spec)),
+        keys_of_entry_(selects_pages(spec) ? spec.page_size : 1),
         has_key_scales_(flashjit::has_key_scales(spec)),
         v_transposed_(spec.v_transposed),
         scale_block_(spec.scale_block),
@@ -49,7 +50,9 @@ class Problem {
   // Keys are here the entries of a list that have a row: others are passed over.
   Sequence sequence(std::int64_t b, std::int64_t hk) const {
     Sequence s = sequence(b);
-    if (chooses_) s.k_len = std::ranges::count_if(list(b, hk), [&](int number) { return has_row(number); });
+    if (!chooses_) return s;
+    s.k_len = 0;
+    visit_listed(b, hk, [&](std::int64_t, std::int64_t) { return ++s.k_len, true; });
     return s;
   }
   const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
@@ -59,8 +62,9 @@ class Problem {
   void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
     find_rows(params_.k, params_.k_stride, b, hk, first, count, key_element_, rows);
   }
+  // There is one KV head.
   KeyPlace place(std::int64_t b, std::int64_t key) const {
-    if (page_size_ > 0) return {page_of(b, key), key % page_size_};
+    if (page_size_ > 0) return {page_of(b, 0, key), key % page_size_};
     return {packed_keys_ ? 0 : b, sequence(b).k_first + key};
   }
   // The columns of V lie v_step() elements apart.
@@ -124,31 +128,37 @@ class Problem {
   std::int64_t own_batch_of(std::int64_t b) const { return chooses_ ? b / params_.queries_of_sequence : b; }
   // The batch index that strides step by in a tensor which has the rows of Q.
   std::int64_t batch_of(std::int64_t b) const { return packed_ ? 0 : own_batch_of(b); }
-  std::span<const int> list(std::int64_t b, std::int64_t hk) const {
+  // visit(batch index or page, row there) for the keys of a list that have a row, until it returns false.
+  template <class Visit>
+  void visit_listed(std::int64_t b, std::int64_t hk, const Visit& visit) const {
     const auto begin = [&](const Strides& s) {
       return own_batch_of(b) * s.batch + hk * s.head + b % params_.queries_of_sequence * s.token;
     };
     const int count = params_.key_count ? params_.key_count[begin(params_.key_count_stride)] : params_.k_len;
-    return {params_.key_index + begin(params_.key_index_stride),
-            static_cast<std::size_t>(std::clamp(count, 0, params_.k_len))};
+    const int* list = params_.key_index + begin(params_.key_index_stride);
+    const std::int64_t rows = page_size_ > 0 ? std::int64_t{params_.pages} * page_size_ : params_.key_rows;
+    for (int key = 0; key < std::clamp(count, 0, params_.k_len); ++key) {
+      const std::int64_t number = list[key / keys_of_entry_], row = number * keys_of_entry_ + key % keys_of_entry_;
+      if (number < 0 || row >= rows) continue;
+      const bool goes_on = page_size_ > 0 ? visit(row / page_size_, row % page_size_) : visit(own_batch_of(b), row);
+      if (!goes_on) return;
+    }
   }
-  bool has_row(int number) const { return number >= 0 && number < params_.key_rows; }
   // visit(i, batch index or page, row there) for the keys first + i.
   template <class Visit>
   void visit_keys(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const Visit& visit) const {
     if (chooses_) {
       std::int64_t key = 0;
-      for (const int number : list(b, hk)) {
-        if (key == first + count) return;
-        if (!has_row(number) || key++ < first) continue;
-        if (page_size_ > 0) visit(key - 1 - first, number / page_size_, number % page_size_);
-        else visit(key - 1 - first, own_batch_of(b), number);
-      }
+      visit_listed(b, hk, [&](std::int64_t outer, std::int64_t row) {
+        if (key == first + count) return false;
+        if (key++ >= first) visit(key - 1 - first, outer, row);
+        return true;
+      });
       return;
     }
     const std::int64_t token = sequence(b).k_first + first;
     for (std::int64_t i = 0; i < count; ++i) {
-      if (page_size_ > 0) visit(i, page_of(b, first + i), (first + i) % page_size_);
+      if (page_size_ > 0) visit(i, page_of(b, hk, first + i), (first + i) % page_size_);
       else visit(i, packed_keys_ ? 0 : b, token + i);
     }
   }
@@ -158,8 +168,8 @@ class Problem {
       rows[i] = at(base, stride, outer, hk, row, element);
     });
   }
-  int page_of(std::int64_t b, std::int64_t key) const {
-    const int* line = params_.block_table + b * params_.table_stride_batch;
+  int page_of(std::int64_t b, std::int64_t hk, std::int64_t key) const {
+    const int* line = params_.block_table + b * params_.table_stride_batch + hk * params_.table_stride_head;
     return std::clamp(line[key / page_size_ * params_.table_stride_page], 0, params_.pages - 1);
   }
   void find_scales(const float* scales, const Strides& stride, std::int64_t b, std::int64_t hk, std::int64_t first,
@@ -183,7 +193,9 @@ class Problem {
     return static_cast<const char*>(base) + (b * stride.batch + h * stride.head + token * stride.token) * element;
   }
   const KernelParams& params_;
-  bool packed_, packed_keys_, chooses_, has_key_scales_, v_transposed_;
+  bool packed_, packed_keys_, chooses_;
+  int keys_of_entry_;  // of a list
+  bool has_key_scales_, v_transposed_;
   int scale_block_;
   int page_size_;
   int element_, key_element_, out_element_;

@@ -144,7 +144,7 @@ double makespan(double blocks, double slots, double mean, double longest, bool l
 std::string print(const Shape& shape) { return fmt::format("b={},q={},k={}", shape.b, shape.q_len, shape.k_len); }
 
 Shape seen_by_kernels(const AttentionSpec& spec, const Shape& shape) {
-  return selects(spec) ? Shape{shape.b * shape.q_len, 1, spec.selected} : shape;
+  return selects(spec) ? Shape{shape.b * shape.q_len, 1, listed_keys(spec)} : shape;
 }
 
 Shape reference_shape(const AttentionSpec& spec) {

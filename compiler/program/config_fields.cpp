@@ -110,6 +110,7 @@ constexpr std::array kOfProblem = with_flags(std::array{
     field<&C::sequences>("sequences", [](C& c, const S& s) { c.sequences = is_packed(s) ? Sequences::packed : Sequences::dense; }),
     field<&C::page_size>("page_size", [](C& c, const S& s) { c.page_size = s.page_size; }),
     field<&C::selected>("selected", [](C& c, const S& s) { c.selected = s.selected; }),
+    field<&C::whole_pages>("whole_pages", [](C& c, const S& s) { c.whole_pages = s.whole_pages; }),
     field<&C::lse>("lse", [](C& c, const S& s) { c.lse = s.lse; }),
     field<&C::scale_block>("scale_block", [](C& c, const S& s) { c.scale_block = s.scale_block; }),
     field<&C::sink_gradient>("sink_gradient", [](C& c, const S& s) { c.sink_gradient = has_sink_gradient(s); }),

@@ -30,6 +30,7 @@ inline constexpr std::array kSpecFlags = {
     SpecFlag{"shared_prefix", &AttentionSpec::shared_prefix, &KernelConfig::shared_prefix},
     SpecFlag{"accumulate", &AttentionSpec::accumulate, &KernelConfig::accumulate},
     SpecFlag{"places", &AttentionSpec::places, &KernelConfig::places},
+    SpecFlag{"head_tables", &AttentionSpec::head_tables, &KernelConfig::head_tables},
 };
 
 }  // namespace flashjit

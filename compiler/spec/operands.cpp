@@ -13,6 +13,7 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
   if (quantizes(spec) && dim == Dim::QueryBlocks) return "blocks of tokens of x";
   if (merges(spec) && dim == Dim::Batch) return "batch of o";
   if (merges(spec) && dim == Dim::Queries) return "tokens of o";
+  if (selects_pages(spec) && dim == Dim::Selected) return "pages of a list in the spec";
   constexpr std::string_view kMeanings[kDims] = {"",
                                                  "batch of q",
                                                  "tokens of q",
@@ -61,6 +62,7 @@ int extent_of(Dim dim, const AttentionSpec& spec) {
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
   const auto dim_of = [&](Dim dim) {
     if (dim == Dim::DQk && operand.is_in_bytes_of(spec)) return Dim::RowBytes;
+    if (dim == Dim::HeadsKv && operand.has_heads && !operand.has_heads(spec)) return Dim::None;
     return operand.rows && (dim == Dim::Queries || dim == Dim::Keys) ? operand.rows(spec) : dim;
   };
   const auto has = [&](Dim dim) { return std::ranges::count(operand.dims, dim, dim_of) > 0; };

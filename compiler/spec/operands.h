@@ -70,7 +70,7 @@ enum class OperandStrides {
   Token,  // at `strides`, and the layout of the spec orders its dimensions; of one that is transposed `token` is that of
           // columns
   Row,    // row_stride_batch and row_stride_head, which all of these share
-  Table,  // table_stride_batch and table_stride_page
+  Table,  // table_stride_batch, table_stride_head and table_stride_page
   Parts,  // at `part_strides`, in whatever order the layout has them
   Lists   // those of a count or, with a dimension more, of an index, in `lists`
 };
@@ -91,10 +91,11 @@ struct Operand {
   bool has_field = true;                               // of Arguments; else a call gives it by its name
   bool optional = false;                               // a call may leave it out
   bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
-  Dim (*rows)(const AttentionSpec& spec) = nullptr;       // instead of the dimension of queries or keys in `dims`
-  bool aligned = false;                                   // as the spec says; else to its elements, or
-  int (*alignment)(const AttentionSpec& spec) = nullptr;  // on a GPU, if that is not null, to so many bytes
-  std::size_t pointer = 0;                                // where KernelParams has its address
+  Dim (*rows)(const AttentionSpec& spec) = nullptr;        // instead of the dimension of queries or keys in `dims`
+  bool (*has_heads)(const AttentionSpec& spec) = nullptr;  // null: in every spec. Else it has no dimension of KV heads
+  bool aligned = false;                                    // as the spec says; else to its elements, or
+  int (*alignment)(const AttentionSpec& spec) = nullptr;   // on a GPU, if that is not null, to so many bytes
+  std::size_t pointer = 0;                                 // where KernelParams has its address
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
@@ -133,7 +134,11 @@ inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it ou
 inline constexpr std::string_view kOfBlocks =
     "the spec does not ask for it; add blocks=128 to the spec or leave it out";
 inline constexpr std::string_view kOfSelect =
-    "the spec does not ask for it; add select=keys(N) to the spec or leave it out";
+    "the spec does not ask for it; add select=keys(N) or select=pages(N) to the spec or leave it out";
+inline constexpr std::string_view kOfSelectedKeys =
+    "the spec does not ask for it; add select=keys(N) to the spec or leave it out; with select=pages(N) give page_index";
+inline constexpr std::string_view kOfSelectedPages =
+    "the spec does not ask for it; add select=pages(N) to the spec or leave it out; with select=keys(N) give key_index";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
 
 // A launch that appends reads angles one by one, whatever the spec says.
@@ -193,9 +198,9 @@ inline constexpr std::array kOperands = {
             .absent = "the spec does not ask for it; add k_lens to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, k_lens)},
     Operand{.name = "block_table", .what = "Numbers of the pages of each sequence", .always_dtype = Dtype::I32,
-            .dims = {Dim::Batch, Dim::TablePages}, .is_in = has_block_table,
-            .absent = "the spec's layout is not paged; leave it out or use layout=paged(N); with select= key_index says where rows lie",
-            .has_field = false,
+            .dims = {Dim::Batch, Dim::HeadsKv, Dim::TablePages}, .is_in = has_block_table,
+            .absent = "the spec's layout is not paged; leave it out or use layout=paged(N); with select= key_index or page_index says where rows lie",
+            .has_field = false, .has_heads = has_head_tables,
             .pointer = offsetof(KernelParams, block_table), .strides_kind = OperandStrides::Table},
     Operand{.name = "scale_q", .what = "What the elements of Q are multiplied with",
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ}, .is_in = has_scaled_queries,
@@ -321,10 +326,14 @@ inline constexpr std::array kOperands = {
             .pointer = offsetof(KernelParams, full_blocks.index),
             .strides_kind = OperandStrides::Lists, .lists = &KernelParams::full_blocks},
     Operand{.name = "key_index", .what = "The numbers of the rows of K that each query sees", .always_dtype = Dtype::I32,
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::Selected}, .is_in = selects,
-            .absent = kOfSelect, .has_field = false, .pointer = offsetof(KernelParams, key_index),
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::Selected}, .is_in = selects_keys,
+            .absent = kOfSelectedKeys, .has_field = false, .pointer = offsetof(KernelParams, key_index),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_index_stride},
-    Operand{.name = "key_count", .what = "How many of these numbers count", .always_dtype = Dtype::I32,
+    Operand{.name = "page_index", .what = "The numbers of the pages of K that each query sees", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::Selected}, .is_in = selects_pages,
+            .absent = kOfSelectedPages, .has_field = false, .pointer = offsetof(KernelParams, key_index),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_index_stride},
+    Operand{.name = "key_count", .what = "How many keys of its list each query sees", .always_dtype = Dtype::I32,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv}, .is_in = selects,
             .absent = kOfSelect, .has_field = false, .optional = true, .pointer = offsetof(KernelParams, key_count),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_count_stride},

@@ -16,6 +16,7 @@
 #include "compiler/spec/fields/dropout.h"
 #include "compiler/spec/flags.h"
 #include "compiler/spec/fields/gradients.h"
+#include "compiler/spec/fields/head_tables.h"
 #include "compiler/spec/fields/latents.h"
 #include "compiler/spec/fields/narrow.h"
 #include "compiler/spec/operands.h"
@@ -422,7 +423,7 @@ std::string print(const AttentionSpec& spec) {
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
-  if (selects(spec)) out += fmt::format(" select=keys({})", spec.selected);
+  if (selects(spec)) out += fmt::format(" select={}({})", selects_pages(spec) ? "pages" : "keys", spec.selected);
   if (has_blocks(spec)) out += " blocks=" + print_blocks(spec);
   if (!spec.mask_text.empty()) out += fmt::format(" mask=\"{}\"", spec.mask_text);
   if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
@@ -473,6 +474,7 @@ Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(check_gradients(spec));
   FLASHJIT_TRY(check_expressions_of_selected(spec));
   FLASHJIT_TRY(check_places(spec));
+  FLASHJIT_TRY(check_head_tables(spec));
   return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();
 }
 

@@ -56,6 +56,7 @@ struct AttentionSpec {
   Layout layout = Layout::Bshd;       // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
   int page_size = 0;                  // not 0: K and V lie in pages, and `layout` is that of Q and O alone
   int selected = 0;                   // select=keys(2048): each query has a list of so many keys (fields/select.h)
+  bool whole_pages = false;           // select=pages(16): or of so many pages
   BlockSizes blocks;                  // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
   Expr mask;                          // mask="..."   empty: everything visible; with blocks: in_blocks() of it
   Expr score;                         // score="..."  empty: s
@@ -82,6 +83,7 @@ struct AttentionSpec {
   bool shared_prefix = false;  // shared_prefix: the first keys of all sequences are the same, in the same pages
   bool accumulate = false;     // accumulate: O and LSE, or of bwd the gradients, are gone on from (fields/accumulate.h)
   bool places = false;         // places: rows are a part of a longer sequence (fields/places.h)
+  bool head_tables = false;    // head_tables: each KV head has a block table of its own
   Rope rope = Rope::none;      // rope=half(64) | interleaved(64): of Q and k_new; of Q and K
                                // with compute; of x of quantize
   int rope_dims = 0;           //   that many columns
@@ -119,6 +121,10 @@ inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 inline bool has_blocks(const AttentionSpec& spec) { return spec.blocks.q > 0; }
 inline bool selects(const AttentionSpec& spec) { return spec.selected > 0; }
+inline bool selects_pages(const AttentionSpec& spec) { return selects(spec) && spec.whole_pages; }
+inline bool selects_keys(const AttentionSpec& spec) { return selects(spec) && !spec.whole_pages; }
+// The keys that a list has room for.
+inline int listed_keys(const AttentionSpec& spec) { return spec.selected * (selects_pages(spec) ? spec.page_size : 1); }
 // Does a call go on from O and LSE of other keys, or add to the gradients of others?
 inline bool goes_on_from_results(const AttentionSpec& spec) { return is_forward(spec) && spec.accumulate; }
 inline bool adds_to_gradients(const AttentionSpec& spec) { return is_backward(spec) && spec.accumulate; }
@@ -144,6 +150,7 @@ inline bool narrows(const AttentionSpec& spec) { return spec.compute.has_value()
 inline bool has_key_scales(const AttentionSpec& spec) { return spec.token_scales || spec.scale_block > 0; }
 // Are the pages of a sequence found in a table?
 inline bool has_block_table(const AttentionSpec& spec) { return is_paged(spec) && !selects(spec); }
+inline bool has_head_tables(const AttentionSpec& spec) { return spec.head_tables; }
 // Pages are whole, and sequences are not; and a merge asks whether a sequence has the prefix that others share.
 inline bool implies_k_lens(const AttentionSpec& spec) {
   return has_block_table(spec) || (merges(spec) && spec.shared_prefix);

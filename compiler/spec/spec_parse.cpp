@@ -157,10 +157,14 @@ Result<void> parse_scales(const Word& word, AttentionSpec& spec) {
 }
 
 Result<void> parse_select(const Word& word, AttentionSpec& spec) {
-  FLASHJIT_ASSIGN(keys,
-                  parse_argument(word, "keys", "keys(N), the keys that a list has room for, as in select=keys(2048)"));
-  spec.selected = keys;
-  return keys != 0 ? Result<void>() : invalid("select: a list with room for 0 keys holds nothing; use keys(2048)");
+  spec.whole_pages = word.value.starts_with("pages");
+  FLASHJIT_ASSIGN(entries, parse_argument(word, spec.whole_pages ? "pages" : "keys",
+                                          "keys(N) or pages(N), as many as a list has room for, as in "
+                                          "select=keys(2048) or select=pages(16)"));
+  spec.selected = entries;
+  if (entries != 0) return {};
+  return invalid(spec.whole_pages ? "select: a list with room for 0 pages holds nothing; use pages(16)"
+                                  : "select: a list with room for 0 keys holds nothing; use keys(2048)");
 }
 
 // "128", "64/128", "64/128/8".

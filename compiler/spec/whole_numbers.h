@@ -21,7 +21,7 @@ inline constexpr WholeNumberField kWholeNumberFields[] = {
     {"layout", "layout=paged(16) or layout=packed/paged(16)", kMaxPageSize},
     {"blocks", "blocks=128, blocks=64/128 or blocks=64/128/8", kMaxListBlock},
     {"scales", "scales=block(128)", kMaxScaleBlock},
-    {"select", "select=keys(2048)", kMostSelected},
+    {"select", "select=keys(2048) or select=pages(16)", kMostSelected},
     {"rope", "rope=half(64) or rope=interleaved(64)", kMaxLatentDimQk},
     {"bytes", "bytes=16, bytes=8, bytes=4 or bytes=2", 16}};
 

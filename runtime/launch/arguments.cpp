@@ -275,7 +275,8 @@ Result<void> ArgumentChecker::fill_operands(const CallArguments& call, Given& gi
     if (operand.strides_kind == OperandStrides::Lists) fill_lists(d, params.*operand.lists);
     if (operand.strides_kind == OperandStrides::Table) {
       params.table_stride_batch = stride(0);
-      params.table_stride_page = stride(1);
+      params.table_stride_head = stride(1);
+      params.table_stride_page = stride(2);
     }
     if (operand.strides_kind == OperandStrides::Parts) {
       const auto along = [&](Dim dim) {
@@ -376,7 +377,7 @@ void ArgumentChecker::take_lists_for_sequences(const Extents& extents, CallSizes
   params.queries_of_sequence = static_cast<int>(sizes.q_len);
   sizes.batch = sizes.q_tokens;
   sizes.q_len = 1;
-  sizes.k_len = spec_.selected;
+  sizes.k_len = listed_keys(spec_);
 }
 
 // Returns the room for the keys of a sequence: all its pages, up to the bound of the spec, which the last page may pass.

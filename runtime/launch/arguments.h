@@ -97,6 +97,7 @@ class ArgumentChecker {
   Result<void> check_given_positions(const KernelParams& params, const CallSizes& sizes) const;
   Result<void> check_offsets(const CallArguments& call) const;
   Result<void> check_table(const KernelParams& params, const CallSizes& sizes) const;
+  Result<void> check_line(const KernelParams& params, std::int64_t b, int head, std::int64_t keys) const;
   Result<void> check_packed_reach(const CallSizes& sizes) const;
   Result<void> fill_params(const Given& given, KernelParams& params, Overlaps& overlaps) const;
   Result<void> fill_gradients(const Given& given, KernelParams& params, Overlaps& overlaps) const;

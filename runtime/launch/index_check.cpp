@@ -191,14 +191,23 @@ Result<void> ArgumentChecker::check_table(const KernelParams& params, const Call
       return invalid(fmt::format("k_lens[{}]: {} keys, and k and v have no pages; give them some, or a length of 0", b,
                                  params.k_lens[b]));
     const std::int64_t keys = std::clamp<std::int64_t>(params.k_lens[b], 0, sizes.k_len);
-    for (std::int64_t i = 0; i * spec_.page_size < keys; ++i) {
-      const int page = params.block_table[b * params.table_stride_batch + i * params.table_stride_page];
-      if (page >= 0 && page < params.pages) continue;
-      return invalid(
-          fmt::format("block_table[{}, {}]: {}, k and v have pages 0 to {}; the sequence has {} keys in {} "
-                      "pages of {}, see k_lens",
-                      b, i, page, params.pages - 1, keys, (keys - 1) / spec_.page_size + 1, spec_.page_size));
-    }
+    for (int head = 0; head < (has_head_tables(spec_) ? spec_.heads_kv : 1); ++head)
+      FLASHJIT_TRY(check_line(params, b, head, keys));
+  }
+  return {};
+}
+
+Result<void> ArgumentChecker::check_line(const KernelParams& params, std::int64_t b, int head,
+                                         std::int64_t keys) const {
+  const int* line = params.block_table + b * params.table_stride_batch + head * params.table_stride_head;
+  for (std::int64_t i = 0; i * spec_.page_size < keys; ++i) {
+    const int page = line[i * params.table_stride_page];
+    if (page >= 0 && page < params.pages) continue;
+    return invalid(
+        fmt::format("block_table[{}, {}{}]: {}, k and v have pages 0 to {}; the sequence has {} keys in {} "
+                    "pages of {}, see k_lens",
+                    b, has_head_tables(spec_) ? fmt::format("{}, ", head) : "", i, page, params.pages - 1, keys,
+                    (keys - 1) / spec_.page_size + 1, spec_.page_size));
   }
   return {};
 }

@@ -93,8 +93,8 @@ __device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 *
 
 // Does each row of the tile have to be found by itself? It is cut by the end, or may lie in several pages.
 __device__ inline bool is_cut(const Segment& s, int tile) { return (tile + 1) * kTileKv > s.end; }
-constexpr bool kTileInPieces = kChosen || (kKeyRows == Rows::paged && config.page_size % kTileKv != 0);
-constexpr bool kTileInPage = kKeyRows == Rows::paged && !kTileInPieces;
+constexpr bool kTileInPieces = kKeyRows == Rows::chosen || (kKeysInPages && config.page_size % kTileKv != 0);
+constexpr bool kTileInPage = kKeysInPages && !kTileInPieces;
 
 // The tiles of a segment that are a warp's: one of as many as there are warps, without those in holes of the mask.
 // Behind the last: none is left.
@@ -160,9 +160,9 @@ struct TileRowsIn {
     const int key = first_key(s, tile), inside = min(row, s.end - 1 - key);
     return kTileInPieces ? keys_of(tensor, strides, s).row(key + inside) : begin + inside * strides.token;
   }
-  // Is there one? Numbers in lists may be those of no row, for which zeros stand.
+  // Is there one? Numbers in lists may be those of no row, for which zeros stand; tiles in a page that is none are not visited.
   __device__ bool has_row(const Segment& s, int tile, int row) const {
-    return !kChosen || is_chosen(params, s.seq, min(first_key(s, tile) + row, s.end - 1));
+    return !kChosen || kTileInPage || is_chosen(params, s.seq, min(first_key(s, tile) + row, s.end - 1));
   }
 };
 using TileRows = TileRowsIn<KeyRows<Cached>>;

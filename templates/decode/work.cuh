@@ -281,16 +281,27 @@ __device__ inline bool find_item(const KernelParams& p, int& item, Segment& s) {
   return false;
 }
 
-// Calls the block table to L2 while lengths are on their way: the numbers of pages are asked for when those are known, and
-// rows when these are. Each thread of the call has a line of memory.
+// Calls the block table, or lists of pages, to L2 while lengths are on their way: the numbers of pages are asked for when those
+// are known, and rows when these are. Each thread of the call has a line of memory.
 template <int threads>
 __device__ inline void prefetch_table(const KernelParams& p) {
-  if constexpr (kKeyRows == Rows::paged) {
+  if constexpr (kKeysInPages) {
     constexpr int kKeysOfLine = 32 * (config.page_size > 0 ? config.page_size : 1);  // there are pages
-    if (p.table_stride_page != 1) return;
+    constexpr int kHeads = kKeyRows == Rows::chosen_pages || config.head_tables ? config.heads_kv : 1;
+    if (kKeyRows == Rows::paged && p.table_stride_page != 1) return;
     const int lines = (p.k_len + kKeysOfLine - 1) / kKeysOfLine;
-    const int line = static_cast<int>(blockIdx.x) * threads + static_cast<int>(threadIdx.x), b = line / max(lines, 1);
-    if (b < p.batch) prefetch_line(p.block_table + b * p.table_stride_batch + line % max(lines, 1) * 32);
+    const int line = static_cast<int>(blockIdx.x) * threads + static_cast<int>(threadIdx.x);
+    const int number = line / max(lines, 1), b = number / kHeads;
+    if (b >= p.batch) return;
+    Sequence seq = {b, 0, number % kHeads};
+    const int* first;
+    if constexpr (kKeyRows == Rows::chosen_pages) {
+      find_rows(seq, p);
+      first = chosen_list(p, seq);
+    } else {
+      first = table_line(p, seq);
+    }
+    prefetch_line(first + line % max(lines, 1) * 32);
   }
 }
 

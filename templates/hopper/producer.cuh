@@ -79,7 +79,8 @@ struct ProducerState {
     const int first = key + box() * kBoxRows;
     if (first >= work.seq.k_len) return 0;
     // Opaque, so that the line of the table is not kept in the few registers of the producer.
-    const Int64 at = recompute(work.seq.b) * params.table_stride_batch + first / kPage * params.table_stride_page;
+    Int64 at = recompute(work.seq.b) * params.table_stride_batch + first / kPage * params.table_stride_page;
+    if constexpr (config.head_tables) at += recompute(work.seq.hk) * params.table_stride_head;
     return load_early(params.block_table + at);
   }
   __device__ u32 inside_pool(u32 page) const { return min(page, params.pages - 1u); }

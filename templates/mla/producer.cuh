@@ -20,7 +20,7 @@ struct BoxPlace {
 // From this key on. Behind the end the last page that is there will do: those rows are cleared.
 __device__ inline BoxPlace box_place(const KernelParams& params, const Segment& s, int key) {
   if constexpr (kKeyRows == Rows::paged) {
-    const int* line = params.block_table + s.seq.b * params.table_stride_batch;
+    const int* line = table_line(params, s.seq);
     const u32 number = static_cast<u32>(min(key, s.end - 1)) / kPageRows;
     const u32 page = __ldg(line + number * params.table_stride_page), last = params.pages - 1;
     return {{static_cast<int>(static_cast<u32>(key) % kPageRows), 0, static_cast<int>(min(page, last))}};

@@ -72,6 +72,48 @@ def test_packed_tokens_and_pages():
     agree(numpy, flashjit.attention(q, *rows, layout="packed", lse=True, **lists), wanted)
 
 
+def test_lists_of_pages():
+    """A list of pages is that of the rows which these have, up to the count."""
+    flashjit, numpy = load("numpy")
+    random = numpy.random.default_rng(7)
+    q = random.standard_normal((11, 4, 32)).astype("float32")
+    k, v = random.standard_normal((2, 5, 16, 2, 32)).astype("float32")
+    pages = random.integers(-2, 7, (11, 2, 3)).astype("int32")
+    pages[0, 0] = -1
+    count = random.integers(-1, 60, (11, 2)).astype("int32")
+    is_there = (pages >= 0) & (pages < 5)
+    rows = numpy.where(is_there[..., None], pages[..., None] * 16 + numpy.arange(16), -1).reshape(11, 2, 48)
+    for lists, own in (({}, None), ({"key_count": count}, count)):
+        wanted = exact(numpy, q, k.reshape(80, 2, 32), v.reshape(80, 2, 32), rows, own)
+        agree(numpy, flashjit.attention(q, k, v, layout="packed/paged(16)", lse=True, page_index=pages, **lists), wanted)
+    o = flashjit.attention(q[None], k, v, layout="paged(16)", page_index=pages[None], key_count=count[None])
+    agree(numpy, o, wanted[0][None])
+    refused(flashjit.InvalidError, "select: pages(3) are pages of a pool",
+            lambda: flashjit.attention(q, k[0], v[0], layout="packed", page_index=pages))
+    refused(flashjit.InvalidError, "page_index.shape[1]: 1, must be 2 (KV heads of the spec)",
+            lambda: flashjit.attention(q, k, v, layout="packed/paged(16)", page_index=pages[:, :1]))
+
+
+def test_tables_of_heads():
+    """Each KV head reads the pages of its own line: as calls of one KV head each with that line as the table."""
+    flashjit, numpy = load("numpy")
+    random = numpy.random.default_rng(8)
+    q = random.standard_normal((2, 3, 4, 32)).astype("float32")
+    k, v = random.standard_normal((2, 9, 16, 2, 32)).astype("float32")
+    table, lengths = random.integers(0, 9, (2, 2, 4)).astype("int32"), numpy.array([61, 33], "int32")
+    words = {"layout": "paged(16)", "mask": "causal & window(40, 0)", "k_lens": lengths}
+    o = flashjit.attention(q, k, v, block_table=table, **words)
+    for hk in range(2):
+        own, heads = slice(hk, hk + 1), slice(2 * hk, 2 * hk + 2)
+        wanted = flashjit.attention(q[:, :, heads], k[:, :, own], v[:, :, own], block_table=table[:, hk], **words)
+        assert numpy.abs(o[:, :, heads] - wanted).max() < 2e-5
+    refused(flashjit.InvalidError, "block_table.shape[1]: 1, must be 2 (KV heads of the spec)",
+            lambda: flashjit.attention(q, k, v, block_table=table[:, :1], **words))
+    table[1, 1, 2] = 9
+    refused(flashjit.InvalidError, "block_table[1, 1, 2]: 9, k and v have pages 0 to 8",
+            lambda: flashjit.attention(q, k, v, block_table=table, **words))
+
+
 def test_what_is_refused():
     flashjit, numpy = load("numpy")
     q, index = numpy.ones((1, 10, 2, 16), "float32"), numpy.zeros((1, 10, 2, 3), "int32")

@@ -154,7 +154,7 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
   std::vector<Arguments> calls;
   for (std::int64_t b = 0; b < batch; ++b) {
     Arguments call = whole;
-    for (const char* name : {"k_lens", "block_table", "key_index", "key_count"}) {
+    for (const char* name : {"k_lens", "block_table", "key_index", "page_index", "key_count"}) {
       if (call.params.contains(name)) cut_first(call.params[name], b, 1);
     }
     for (const std::string name : {"scale_q", "scale_k", "scale_v"}) {  // of one for all there is nothing to cut

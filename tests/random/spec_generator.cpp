@@ -18,7 +18,7 @@
 #include "tests/random/operations/latent_generator.h"
 #include "tests/random/operations/prefix_generator.h"
 #include "tests/random/operations/ring_generator.h"
-#include "tests/random/operations/select_generator.h"
+#include "tests/random/lists/table_generator.h"
 #include "tests/random/operations/transposed_generator.h"
 #include "tests/random/operations/without_keys.h"
 #include "compiler/spec/half.h"
@@ -488,7 +488,7 @@ class Generator {
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
   if (auto drawn = draw_without_keys(seed, options)) return *std::move(drawn);
   Case drawn = draw_transposed(draw_backward(draw_places(Generator(seed, options).draw())));
-  return draw_accumulate(draw_latent_rows(draw_selected(std::move(drawn))));
+  return draw_accumulate(draw_latent_rows(draw_lists(std::move(drawn))));
 }
 
 Case make_case(const FixedCase& row) {

@@ -154,11 +154,18 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
     const std::int64_t line = (most(c.k_lens) + spec.page_size - 1) / spec.page_size, pages = line * batch;
     call.k = placer.place(key_dtype, {pages, spec.page_size, spec.heads_kv, key_columns});
     if (!spec.v_in_k) call.v = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_v});
-    call.params["block_table"] = placer.place(Dtype::I32, {batch, line});
+    if (has_block_table(spec))
+      call.params["block_table"] =
+          placer.place(Dtype::I32, has_head_tables(spec) ? Numbers{batch, spec.heads_kv, line} : Numbers{batch, line});
   } else {
     call.k = place(key_dtype, k_tokens, spec.heads_kv, key_columns);
     if (!spec.v_in_k) call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
     if (spec.v_transposed) call.v = placer.place(spec.kv_dtype, {batch, spec.heads_kv, spec.d_v, k_tokens});
+  }
+  if (selects(spec)) {
+    const char* name = selects_pages(spec) ? "page_index" : "key_index";
+    call.params[name] = placer.place(Dtype::I32, packed ? Numbers{q_tokens, spec.heads_kv, spec.selected}
+                                                        : Numbers{batch, q_tokens, spec.heads_kv, spec.selected});
   }
   if (spec.k_lens) call.params["k_lens"] = placer.place_rows(Dtype::I32, {batch});
   if (has_scaled_keys(spec)) {
@@ -171,7 +178,7 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   if (spec.max_logit) call.max_logit = placer.place_rows(Dtype::F32, rows);
   if (spec.sink) call.sink = placer.place_rows(Dtype::F32, {spec.heads_q});
   if (drops(spec)) call.params["seed"] = call.params["offset"] = placer.place_rows(Dtype::I64, {1});
-  if (packed) {
+  if (is_packed(spec)) {
     call.offsets_q = placer.place_rows(Dtype::I32, {batch + 1});
     if (has_packed_keys(spec)) call.offsets_k = placer.place_rows(Dtype::I32, {batch + 1});
     call.max_q_len = most(c.q_lens);

@@ -36,6 +36,11 @@ std::string params_text(const KernelParams& p) {
   if (p.block_table) {
     line("block_table", fmt::format("{} strides {} {} of {} pages", fmt::ptr(p.block_table), p.table_stride_batch,
                                     p.table_stride_page, p.pages));
+    if (p.table_stride_head != 0) line("table_stride_head", p.table_stride_head);
+  }
+  if (p.key_index) {
+    line("key_index", fmt::format("{} strides {} of {} pages, {} rows, {} queries of a sequence", fmt::ptr(p.key_index),
+                                  strides_text(p.key_index_stride), p.pages, p.key_rows, p.queries_of_sequence));
   }
   if (p.scale_q) line("scale_q", fmt::format("{} strides {}", fmt::ptr(p.scale_q), strides_text(p.scale_q_stride)));
   if (p.scale_k) line("scale_k", fmt::format("{} strides {}", fmt::ptr(p.scale_k), strides_text(p.scale_k_stride)));

@@ -65,7 +65,9 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
   const int tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
   if (selects(plan.spec)) {
     return unsupported(
-        "keys are in lists, which are only known when it runs: each query visits its own, all with mask code");
+        selects_pages(plan.spec)
+            ? "pages are in lists, which are only known when it runs: each query visits the keys of its own"
+            : "keys are in lists, which are only known when it runs: each query visits its own, all with mask code");
   }
   if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
     return unsupported(without_values(plan, params[0], q_len, k_len));

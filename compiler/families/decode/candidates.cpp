@@ -71,7 +71,7 @@ bool refuses_copies(const Problem& problem, const Schedule& s, std::string* why)
     return refuse(why, "copies: {} has no TMA, which copies boxes; use copies=rows", problem.target.name);
   if (*s.stages == 1)
     return refuse(why, "copies: boxes go to rings, and with stages=1 there are none; use copies=rows or stages=2");
-  if (selects(problem.spec))
+  if (selects_keys(problem.spec))
     return refuse(why, "copies: a box has neighbouring rows, and select= any; use copies=rows");
   if (is_paged(problem.spec)) return refuse(why, "copies: a box is no page, and the layout is paged; use copies=rows");
   return false;

@@ -227,9 +227,10 @@ constexpr std::array<std::string_view, 16> kHonoured = {
     "arrivals",
 };
 
-constexpr std::array<std::string_view, 18> kOptions = {
-    "accumulate",    "places", "max_logit", "sink",  "k_lens",   "v_in_k",    "v_transposed", "linear_exp", "append",
-    "shared_prefix", "lse",    "packed",    "paged", "narrow_q", "narrow_kv", "scales",       "rope",       "dropout",
+constexpr std::array<std::string_view, 19> kOptions = {
+    "accumulate", "places", "max_logit",     "sink",    "k_lens",      "v_in_k", "v_transposed",
+    "linear_exp", "append", "shared_prefix", "lse",     "packed",      "paged",  "narrow_q",
+    "narrow_kv",  "scales", "rope",          "dropout", "head_tables",
 };
 
 }  // namespace

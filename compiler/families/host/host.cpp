@@ -106,10 +106,11 @@ std::string describe(const KernelConfig&) { return {}; }
 
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
 
-constexpr std::array<std::string_view, 24> kOptions = {
-    "accumulate", "places",    "max_logit",   "sink",   "k_lens",        "v_in_k",  "v_transposed", "token_scales",
-    "linear_exp", "dlse",      "append",      "rotate", "shared_prefix", "lse",     "packed",       "paged",
-    "narrow_q",   "narrow_kv", "latent_rows", "scales", "rope",          "dropout", "grads",        "select",
+constexpr std::array<std::string_view, 25> kOptions = {
+    "accumulate",   "places",     "max_logit", "sink",        "k_lens",      "v_in_k",        "v_transposed",
+    "token_scales", "linear_exp", "dlse",      "append",      "rotate",      "shared_prefix", "lse",
+    "packed",       "paged",      "narrow_q",  "narrow_kv",   "latent_rows", "scales",        "rope",
+    "dropout",      "grads",      "select",    "head_tables",
 };
 
 }  // namespace

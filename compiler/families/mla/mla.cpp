@@ -75,9 +75,9 @@ constexpr std::array<std::string_view, 12> kHonoured = {
     "pending", "smem_bytes", "registers", "count",
 };
 
-constexpr std::array<std::string_view, 16> kOptions = {
-    "places", "max_logit", "sink",      "k_lens",      "v_in_k",       "append", "shared_prefix", "lse",
-    "packed", "paged",     "narrow_kv", "latent_rows", "token_scales", "scales", "rope",          "select",
+constexpr std::array<std::string_view, 17> kOptions = {
+    "places", "max_logit", "sink",        "k_lens",       "v_in_k", "append", "shared_prefix", "lse",         "packed",
+    "paged",  "narrow_kv", "latent_rows", "token_scales", "scales", "rope",   "select",        "head_tables",
 };
 
 }  // namespace

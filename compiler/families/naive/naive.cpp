@@ -150,9 +150,9 @@ std::string describe_backward(const KernelConfig&) {
 // All keys are visited, in no order that counts.
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
 
-constexpr std::array<std::string_view, 17> kOptions = {
+constexpr std::array<std::string_view, 18> kOptions = {
     "places", "max_logit", "sink",  "k_lens",   "v_in_k",    "v_transposed", "linear_exp", "append", "shared_prefix",
-    "lse",    "packed",    "paged", "narrow_q", "narrow_kv", "rope",         "dropout",    "select",
+    "lse",    "packed",    "paged", "narrow_q", "narrow_kv", "rope",         "dropout",    "select", "head_tables",
 };
 constexpr std::array<std::string_view, 6> kBackwardOptions = {
     "sink", "dlse", "lse", "packed", "rope", "dropout",

@@ -66,15 +66,15 @@ constexpr std::array<std::string_view, 11> kHonoured = {
     "copy", "copy_bytes", "tile",  "pending",
 };
 
-constexpr std::array<std::string_view, 21> kOptions = {
-    "accumulate",   "places",     "max_logit",   "sink",          "k_lens", "v_in_k",  "v_transposed",
-    "token_scales", "linear_exp", "append",      "shared_prefix", "lse",    "packed",  "paged",
-    "narrow_q",     "narrow_kv",  "latent_rows", "scales",        "rope",   "dropout", "select",
+constexpr std::array<std::string_view, 22> kOptions = {
+    "accumulate",  "places", "max_logit",     "sink",    "k_lens", "v_in_k",      "v_transposed", "token_scales",
+    "linear_exp",  "append", "shared_prefix", "lse",     "packed", "paged",       "narrow_q",     "narrow_kv",
+    "latent_rows", "scales", "rope",          "dropout", "select", "head_tables",
 };
-constexpr std::array<std::string_view, 19> kNarrowOptions = {
-    "accumulate",   "places",     "max_logit", "sink",          "k_lens", "v_in_k", "v_transposed",
-    "token_scales", "linear_exp", "append",    "shared_prefix", "lse",    "packed", "paged",
-    "narrow_q",     "narrow_kv",  "scales",    "rope",          "select",
+constexpr std::array<std::string_view, 20> kNarrowOptions = {
+    "accumulate",   "places",     "max_logit", "sink",          "k_lens", "v_in_k",      "v_transposed",
+    "token_scales", "linear_exp", "append",    "shared_prefix", "lse",    "packed",      "paged",
+    "narrow_q",     "narrow_kv",  "scales",    "rope",          "select", "head_tables",
 };
 
 FamilyRow narrow_row() {

@@ -10,18 +10,31 @@ Error refused(std::string_view field, std::string_view why) {
   return invalid(fmt::format("{}: with select= each query has a list of its keys, {}", field, why));
 }
 
+Result<void> check_selected_pages(const AttentionSpec& spec) {
+  if (!is_paged(spec)) {
+    return invalid(
+        fmt::format("select: pages({}) are pages of a pool, and the layout has none; use layout=paged(64), or keys(N)",
+                    spec.selected));
+  }
+  if (std::int64_t{spec.selected} * spec.page_size <= SizeBound::kLargest) return {};
+  return invalid(
+      fmt::format("select: pages({}) of {} tokens have more than {} keys; split longer lists over calls with lse=ln, "
+                  "and merge",
+                  spec.selected, spec.page_size, SizeBound::kLargest));
+}
+
 }  // namespace
 
 Result<void> check_selected(const AttentionSpec& spec) {
   if (spec.selected == 0) return {};
   if (spec.selected < 1 || spec.selected > kMostSelected) {
-    return invalid(
-        fmt::format("select: keys({}) is outside 1..{}; split longer lists over calls with lse=ln, and merge",
-                    spec.selected, kMostSelected));
+    return invalid(fmt::format("select: {}({}) is outside 1..{}; split longer lists over calls with lse=ln, and merge",
+                               spec.whole_pages ? "pages" : "keys", spec.selected, kMostSelected));
   }
   if (!is_forward(spec)) {
     return invalid("select: lists of keys are those of fwd; use fwd, or leave it out");
   }
+  if (selects_pages(spec)) FLASHJIT_TRY(check_selected_pages(spec));
   const struct {
     bool asked;
     std::string_view field, why;
@@ -48,7 +61,8 @@ Result<void> check_selected(const AttentionSpec& spec) {
 Result<void> check_expressions_of_selected(const AttentionSpec& spec) {
   if (!selects(spec)) return {};
   if (spec.mask)
-    return refused("mask", "and a mask is not asked besides; write -1 for keys that the query must not see");
+    return refused("mask", fmt::format("and a mask is not asked besides; write -1 for {} that the query must not see",
+                                       selects_pages(spec) ? "pages" : "keys"));
   if (!spec.score) return {};
   for (const Variable variable : {Variable::K, Variable::Q, Variable::KLen, Variable::QLen, Variable::B}) {
     if (!uses(spec.score, variable)) continue;

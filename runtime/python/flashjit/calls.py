@@ -18,7 +18,7 @@ from flashjit.values import Byte, address, in_words_of_calls, integer, number, s
 
 # Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
-            "sin": "", "block_table": "", "key_index": "", "key_count": "", "block_count": "", "block_index": "", "full_count": "", "full_index": "",
+            "sin": "", "block_table": "", "key_index": "", "page_index": "", "key_count": "", "block_count": "", "block_index": "", "full_count": "", "full_index": "",
             "scale_q": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
 # Those whose addresses and strides `bytes=` promises something of.
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
@@ -221,8 +221,11 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     aligned = max(2, q.tensor.dtype.bits // 8, min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED))
     if aligned < 16 and word(words, "bytes") is None:
         parts.append(f"bytes={aligned}")
-    if "key_index" in views and word(words, "select") is None:
-        parts.append(f"select=keys({views['key_index'].shape[-1] if views['key_index'].shape else 0})")
+    for name, entries in (("key_index", "keys"), ("page_index", "pages")):
+        if name in views and word(words, "select") is None:
+            parts.append(f"select={entries}({views[name].shape[-1] if views[name].shape else 0})")
+    if "block_table" in views and len(views["block_table"].shape) == 3 and "head_tables" not in unquoted(words).split():
+        parts.append("head_tables")
     if grads:
         parts.append(f'grads="{", ".join(grads)}"')
     if "dlse" in views:
@@ -283,8 +286,8 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
     (compiler/SPEC.md), and `spec` is for the others, as text. Tensors and numbers that mask and score read are given by
     their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. With `blocks`, a number of tokens or
     two, those of queries and of keys, lists (`block_count`, `block_index`, `full_count`, `full_index`) say which blocks are
-    seen. With `key_index`, [batch, tokens, KV heads, N], and `key_count` each query sees the keys of its list alone, as
-    `select` of the spec says. With `lse` (True, "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a
+    seen. With `key_index` or `page_index`, [batch, tokens, KV heads, N], and `key_count` each query sees the keys or pages of
+    its list alone, as `select` of the spec says. A `block_table` of [batch, KV heads, pages] has pages for each KV head. With `lse` (True, "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a
     CUDA stream as a number, for others than PyTorch and CuPy.
 
     >>> import flashjit, numpy

@@ -47,7 +47,7 @@ const std::vector<Factor> kOfAttention = {
     {"kv", {"", "kv=e4m3", "kv=e5m2", "kv=int8"}},
     {"compute", {"", "compute=e4m3", "compute=e5m2"}},
     {"out", {"", "out=fp32"}},
-    {"select", {"", "select=keys(70)", "select=keys(16)"}},
+    {"select", {"", "select=keys(70)", "select=keys(16)", "select=pages(3)"}},
     {"blocks", {"", "blocks=64", "blocks=64/128/1"}},
     {"mask", {"", "mask=\"causal\"", "mask=\"window(40, 0)\"", "mask=\"chunk(48)\"", "mask=\"prefix(20)\"",
               "mask=\"k % 3 != 1\"", "mask=\"qpos - k <= 40 * h & qpos >= k\"", "mask=\"document(doc)\""}},

@@ -1,9 +1,11 @@
 #include "tests/random/pairs/pair_case.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "compiler/spec/spec.h"
-#include "tests/random/operations/select_generator.h"
+#include "tests/random/lists/select_generator.h"
+#include "tests/random/lists/table_generator.h"
 #include "tests/random/spec_generator.h"
 
 namespace flashjit::testing_random {
@@ -38,13 +40,16 @@ Lengths keys_of(const AttentionSpec& spec, std::size_t sequences) {
 }  // namespace
 
 Case make_pair_case(const std::string& text) {
-  const AttentionSpec asked = *parse_spec(text), spec = selects(asked) ? base_of_selected(asked) : asked;
+  AttentionSpec asked = *parse_spec(text);
+  const bool by_head = std::exchange(asked.head_tables, false);
+  const AttentionSpec spec = selects(asked) ? base_of_selected(asked) : asked;
   constexpr std::int64_t kParts = 3;
   const std::string base = print(spec);
   FixedCase row = {.name = text, .spec = base, .q_lens = queries_of(spec)};
   row.k_lens = merges(spec) ? Lengths{kParts} : keys_of(spec, row.q_lens.size());
   if (merges(spec)) std::ranges::fill(row.q_lens, row.q_lens.front());
-  return selects(asked) ? take_selected(make_case(row), asked) : make_case(row);
+  if (selects(asked)) return take_selected(make_case(row), asked);
+  return by_head ? take_head_tables(make_case(row)) : make_case(row);
 }
 
 }  // namespace flashjit::testing_random

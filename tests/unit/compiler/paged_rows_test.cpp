@@ -137,6 +137,42 @@ void expect_chosen_rows() {
   EXPECT_EQ(rows.template row_of<4>(2) - pool, wanted((kRows - 1) / 4));
 }
 
+// Pages of a list: those that are none of the pool have no rows, and behind the count nothing is looked up.
+template <int page, int tile>
+void expect_chosen_pages() {
+  SCOPED_TRACE(testing::Message() << "pages of " << page << ", tiles of " << tile);
+  constexpr int kPages = 50, kPageStride = 12345, kCount = 6 * page + page / 2, kStep = 8;
+  const std::vector<int> list = {7, -1, kPages - 1, kPages, 0, 0x7fffffff, 3, -0x7fffffff - 1};
+  device::first_of_table = list.data();
+  device::looked_up = 0;
+  const short* const pool = somewhere<short>();
+  using Rows = device::flashjit::ChosenPages<short, page>;
+  const Rows rows = {{pool, 16, kPageStride, list.data(), 1, kPages}};
+  for (int first = 0; first < kCount; first += tile) {
+    for (int row = 0; row < kStep; ++row) {
+      typename Rows::template Walk<kStep, tile> walk(rows, first, row, 5, kCount);
+      for (int i = 0; i < tile; i += kStep, walk.advance()) {
+        const int key = first + i + row, number = key < kCount ? list[static_cast<std::size_t>(key / page)] : -1;
+        const bool is_there = number >= 0 && number < kPages;
+        ASSERT_EQ(walk.has_row(i), is_there) << key;
+        if (!is_there) continue;
+        ASSERT_EQ(walk.row(i) - pool, number * kPageStride + key % page * 16 + 5) << key;
+      }
+    }
+  }
+  EXPECT_EQ(device::looked_up, 6);
+  EXPECT_TRUE(rows.has_number(kPages - 1));
+  EXPECT_FALSE(rows.has_number(kPages));
+  EXPECT_FALSE(rows.has_number(static_cast<unsigned>(-1)));
+}
+
+TEST(PagedRows, OfListsOfPages) {
+  expect_chosen_pages<16, 32>();
+  expect_chosen_pages<24, 32>();
+  expect_chosen_pages<32, 16>();
+  expect_chosen_pages<1, 8>();
+}
+
 TEST(PagedRows, OfLists) {
   expect_chosen_rows<0>();
   expect_chosen_rows<1>();

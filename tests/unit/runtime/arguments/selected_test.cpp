@@ -91,6 +91,26 @@ TEST(Selected, SizesOfListsAreThoseOfTheSpec) {
   expect_refused(kSpec, fewer, "key_index: missing");
 }
 
+TEST(Selected, ListsOfPagesHaveTheKeysOfThese) {
+  const std::string spec = "fwd bf16 d=64 heads=4/2 layout=paged(16) select=pages(40)";
+  Arguments arguments = call({3, 7}, {5, 16});
+  arguments.params["page_index"] = arguments.params["key_index"];
+  arguments.params.erase("key_index");
+  const auto all = fill(spec, arguments);
+  ASSERT_TRUE(all) << all.error().message;
+  EXPECT_EQ(all->batch, 21);
+  EXPECT_EQ(all->k_len, 40 * 16);
+  EXPECT_EQ(all->pages, 5);
+  EXPECT_EQ(all->key_index_stride.head, 40);
+  Arguments longer = arguments, of_keys = arguments;
+  longer.params["page_index"].shape[3] = 41;
+  expect_refused(spec, longer, "page_index.shape[3]: 41, must be 40 (pages of a list in the spec)");
+  of_keys.params["key_index"] = of_keys.params["page_index"];
+  expect_refused(spec, of_keys, "key_index: given, and the spec does not ask for it; add select=keys(N)");
+  arguments.params.erase("page_index");
+  expect_refused(spec, arguments, "page_index: missing");
+}
+
 // Loops that gather rows know where they lie in 32 bits, in pieces of 16 bytes.
 TEST(Selected, RowsLieWithinReach) {
   const auto plan =

@@ -153,7 +153,9 @@ inline const std::vector<Expected>& expected() {
             of_blocks({2, 4, 1}, "full_count", row([](P p) -> const void* { return p.full_blocks.count; })),
             of_blocks({2, 4, 1, 2}, "full_index", row([](P p) -> const void* { return p.full_blocks.index; })),
             add({}, "key_index", "i32", "select=keys(N)", row([](P p) -> const void* { return p.key_index; })),
-            add({}, "key_count", "i32", "select=keys(N)", row([](P p) -> const void* { return p.key_count; })),
+            add({}, "page_index", "i32", "select=pages(N)", row([](P p) -> const void* { return p.key_index; })),
+            add({}, "key_count", "i32", "select=keys(N) or select=pages(N)",
+                row([](P p) -> const void* { return p.key_count; })),
             add(number(), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; })),
             add(number(), "offset", "i64", "dropout=0.1", row([](P p) -> const void* { return p.offset_at; }))};
     std::ranges::move(last, std::back_inserter(all));

@@ -1,9 +1,10 @@
-#include "tests/random/operations/select_generator.h"
+#include "tests/random/lists/select_generator.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "fmt/format.h"
+#include "tests/random/lists/page_lists.h"
 #include "tests/random/random.h"
 
 namespace flashjit::testing_random {
@@ -71,11 +72,20 @@ bool has_strays(Case& c) {
   return int_at(c.offsets_q, 0) != 0 || int_at(c.offsets_q, last) != c.q.shape[0];
 }
 
+// [batch, tokens], or of packed ones [tokens].
+std::vector<std::int64_t> shape_of_queries(const Case& c, const AttentionSpec& spec) {
+  if (spec.layout == Layout::Packed) return {c.q.shape[0]};
+  return {c.q.shape[0], c.q.shape[spec.layout == Layout::Bhsd ? 2 : 1]};
+}
+
 // Numbers of no row, numbers that come twice, counts beyond the room, and lists of nothing are among them.
 void add_lists(Case& c, const AttentionSpec& spec, const KeyRows& rows, Random& random) {
-  const bool packed = spec.layout == Layout::Packed, heads_first = spec.layout == Layout::Bhsd;
-  std::vector<std::int64_t> shape = {c.q.shape[packed ? 0 : heads_first ? 2 : 1], spec.heads_kv};
-  if (!packed) shape.insert(shape.begin(), c.q.shape[0]);
+  std::vector<std::int64_t> shape = shape_of_queries(c, spec);
+  if (selects_pages(spec)) {
+    const HeldPages pages = pages_that_hold(rows.of[0], rows.count / spec.page_size, spec.page_size);
+    return add_page_lists(c, spec, std::move(shape), pages, random);
+  }
+  shape.push_back(spec.heads_kv);
   CaseTensor& index = c.params["key_index"];
   if (random.chance(0.7)) {
     CaseTensor& count = c.params["key_count"];
@@ -139,6 +149,7 @@ Case with_lists(Case c, const AttentionSpec& before, const AttentionSpec& spec, 
 AttentionSpec base_of_selected(const AttentionSpec& spec) {
   AttentionSpec base = spec;
   base.selected = 0;
+  base.whole_pages = false;
   return *parse_spec(print(base));
 }
 
@@ -149,6 +160,8 @@ Case draw_selected(Case c) {
   if (!before || (is_packed(*before) && has_strays(c))) return c;
   AttentionSpec spec = *before;
   spec.selected = random.pick({1, 7, 16, 33, 64, 100, 130, 257});
+  spec.whole_pages = is_paged(spec) && random.chance(0.5);
+  if (spec.whole_pages) spec.selected = random.pick({1, 2, 3, 5, 9});
   spec.mask = Expr();
   spec.mask_text.clear();
   spec.batch = spec.q_len = spec.k_len = {};

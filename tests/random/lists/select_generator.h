@@ -1,4 +1,4 @@
-// Lists of keys for some of the drawn cases.
+// Lists of keys or pages for some of the drawn cases.
 #pragma once
 
 #include "compiler/spec/spec.h"
