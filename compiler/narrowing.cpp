@@ -33,7 +33,7 @@ Result<AttentionSpec> rounding(const AttentionSpec& spec, Of of, int heads, cons
 
 constexpr std::int64_t kRowAlignment = 16;
 
-constexpr std::int64_t next_multiple(std::int64_t value, std::int64_t multiple) {
+constexpr std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
@@ -50,12 +50,12 @@ NarrowedRoom narrowed_room(const AttentionSpec& spec, const CallSizes& call) {
   const auto add = [&](bool keys, std::int64_t heads, std::int64_t d) {
     const CallSizes sizes = rounding_sizes(spec, call, keys);
     NarrowedPlace place;
-    place.row_bytes = next_multiple(d, kRowAlignment);
+    place.row_bytes = rounded_up(d, kRowAlignment);
     place.blocks = spec.scale_block > 0 ? (sizes.q_len + spec.scale_block - 1) / spec.scale_block : 1;
     place.rows = room.bytes;
-    place.scales = place.rows + next_multiple(sizes.q_tokens * heads * place.row_bytes, kWorkspaceAlignment);
+    place.scales = place.rows + rounded_up(sizes.q_tokens * heads * place.row_bytes, kWorkspaceAlignment);
     const std::int64_t scales = sizes.batch * place.blocks * heads * size_of(Dtype::F32);
-    room.bytes = place.scales + next_multiple(scales, kWorkspaceAlignment);
+    room.bytes = place.scales + rounded_up(scales, kWorkspaceAlignment);
     return place;
   };
   room.q = add(false, spec.heads_q, spec.d_qk);

@@ -26,10 +26,11 @@ void set_usual_lse(NamedTensor& lse, const AttentionSpec& spec, const ProblemSha
 }
 
 // Where drawn tensors, which have no gaps, hold a row.
-struct Places {
+struct PlacesOfRow {
   std::int64_t o = 0, lse = 0;  // in elements
 };
-Places places_of(const AttentionSpec& spec, const NamedTensor& lse, const reference::RowId& row, std::int64_t start) {
+PlacesOfRow places_of(const AttentionSpec& spec, const NamedTensor& lse, const reference::RowId& row,
+                      std::int64_t start) {
   const std::int64_t heads = spec.heads_q, tokens = lse.shape.back(), token = start + row.q;
   const std::int64_t before = is_packed(spec) ? 0 : row.b;  // sequences
   const std::int64_t number = (before * heads + row.h) * tokens + token;
@@ -56,7 +57,7 @@ void set_exactly(NamedTensor* o, NamedTensor* lse, const NamedTensor& like_lse, 
             i > begin && rows[i - 1].b == row.b && problem.kv_head(rows[i - 1].h) == problem.kv_head(row.h);
         if (!same) kv = problem.keys_values(row.b, problem.kv_head(row.h));
         const reference::ExactRow exact = problem.exact(row, kv);
-        const Places at = places_of(spec, like_lse, row, starts[static_cast<std::size_t>(row.b)]);
+        const PlacesOfRow at = places_of(spec, like_lse, row, starts[static_cast<std::size_t>(row.b)]);
         for (int c = 0; o && c < spec.d_v; ++c)
           reference::store_float(o->dtype, o->bytes.data(), at.o + c,
                                  static_cast<float>(exact.o[static_cast<std::size_t>(c)]));

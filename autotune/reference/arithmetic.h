@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "autotune/reference/semantics.h"
 #include "compiler/spec/spec.h"
 
 namespace flashjit::reference {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Logit {
   std::int64_t k;

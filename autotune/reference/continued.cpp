@@ -1,7 +1,6 @@
 // Calls that go on from what others gave (`accumulate`), and rows that are a part of a longer sequence (`places`).
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "autotune/reference/reference.h"
@@ -10,7 +9,6 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kWeightError = 0x1p-21;  // of a weight that is exp of a difference of numbers of fp32
 
 }  // namespace

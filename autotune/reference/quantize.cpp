@@ -107,14 +107,14 @@ class Tensors {
 };
 
 // The rows of a scale.
-struct Block {
+struct BlockOfRows {
   std::int64_t b = 0, h = 0, number = 0, first = 0, end = 0;
 };
 
-struct Tally {
+struct TallyOfRows {
   double worst = 0, ideal_worst = 0, squares = 0, ideal_squares = 0, norm = 0;
   std::string wrong;  // the first
-  void add(const Tally& part) {
+  void add(const TallyOfRows& part) {
     worst = std::max(worst, part.worst);
     ideal_worst = std::max(ideal_worst, part.ideal_worst);
     squares += part.squares;
@@ -124,8 +124,8 @@ struct Tally {
   }
 };
 
-std::vector<Block> blocks_of(const AttentionSpec& spec, const Tensors& tensors) {
-  std::vector<Block> blocks;
+std::vector<BlockOfRows> blocks_of(const AttentionSpec& spec, const Tensors& tensors) {
+  std::vector<BlockOfRows> blocks;
   for (std::int64_t b = 0; b < tensors.batch(); ++b) {
     const std::int64_t tokens = tensors.tokens(b);
     const std::int64_t rows = spec.scale_block > 0 ? spec.scale_block : std::max<std::int64_t>(tokens, 1);
@@ -137,7 +137,7 @@ std::vector<Block> blocks_of(const AttentionSpec& spec, const Tensors& tensors) 
   return blocks;
 }
 
-std::string wrong_scale(const QuantizedRows& rows, const Block& block, Dtype dtype, double ours) {
+std::string wrong_scale(const QuantizedRows& rows, const BlockOfRows& block, Dtype dtype, double ours) {
   const double uncertain = *std::max_element(rows.uncertain.begin(), rows.uncertain.end());
   const double tolerance = uncertain > 0 ? uncertain / largest_number(dtype) + rows.scale * 0x1p-22 : 0;
   const bool either = std::fabs(rows.largest - kNothing) <= uncertain + kNothing * 0x1p-20;  // 1, or what it is
@@ -146,7 +146,7 @@ std::string wrong_scale(const QuantizedRows& rows, const Block& block, Dtype dty
                      block.first, block.end - 1);
 }
 
-void check_block(const Problem& problem, const Tensors& tensors, const Block& block, Tally& tally) {
+void check_block(const Problem& problem, const Tensors& tensors, const BlockOfRows& block, TallyOfRows& tally) {
   const AttentionSpec& spec = problem.spec();
   const int d = spec.d_qk;
   GivenRows given;
@@ -284,7 +284,7 @@ QuantizedRows quantize_rows(const GivenRows& given, int d, bool rotate, Dtype dt
 Comparison compare_quantized(const Problem& problem, const CompareOptions& options) {
   const AttentionSpec& spec = problem.spec();
   const Tensors tensors(spec, problem.arguments());
-  std::vector<Block> blocks = blocks_of(spec, tensors);
+  std::vector<BlockOfRows> blocks = blocks_of(spec, tensors);
   Comparison result;
   for (std::int64_t b = 0; b < tensors.batch(); ++b) result.rows += tensors.tokens(b) * spec.heads_q;
   std::mt19937_64 random(options.seed);
@@ -295,7 +295,7 @@ Comparison compare_quantized(const Problem& problem, const CompareOptions& optio
     result.rows_checked += blocks[chosen].end - blocks[chosen].first;
     work += of_row * static_cast<double>(blocks[chosen].end - blocks[chosen].first);
   }
-  std::vector<Tally> tallies(static_cast<std::size_t>(std::max(1, options.threads)));
+  std::vector<TallyOfRows> tallies(static_cast<std::size_t>(std::max(1, options.threads)));
   const auto check = [&](std::size_t part) {
     for (std::size_t i = part; i < chosen; i += tallies.size()) check_block(problem, tensors, blocks[i], tallies[part]);
   };
@@ -304,8 +304,8 @@ Comparison compare_quantized(const Problem& problem, const CompareOptions& optio
     threads.push_back(library_thread([&, part] { check(part); }));
   check(0);
   threads.clear();
-  Tally all;
-  for (const Tally& part : tallies) all.add(part);
+  TallyOfRows all;
+  for (const TallyOfRows& part : tallies) all.add(part);
   // The checks above say what each number may be. These figures say what rounding costs, beside that of the exact scale.
   const double norm = all.norm > 0 ? std::sqrt(all.norm) : 1;
   result.max_abs_err = all.worst;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "fmt/format.h"
@@ -15,7 +14,6 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNoWeight = -80;  // below it a weight may be no normal number
 // Weights of 8 bits: the largest of a row is so much, of 448 at most; and half of the least that there is besides 0.
 constexpr float kLargestNarrow = 256;

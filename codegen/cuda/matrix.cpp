@@ -100,8 +100,8 @@ Statement of_registers(const Product& p, char a, char b, int b_panel) {
   return s;
 }
 
-std::string function(const Product& p, const Statement& s, char sum, std::string_view comment,
-                     std::string_view elements) {
+std::string function_of(const Product& p, const Statement& s, char sum, std::string_view comment,
+                        std::string_view elements) {
   const int sums = accumulator_registers(p);
   std::string text = fmt::format("{}\n#define STEP({}) \\\n{}", comment, s.step, s.body);
   text += fmt::format("  \"wgmma.mma_async.sync.aligned.m{}n{}k{}.f32.{}\\n\" \\\n", p.m, p.n, p.k, elements);
@@ -141,13 +141,13 @@ std::string emit(const Program& program, const Product& p) {
     const std::string comment = fmt::format(
         "// {0} ({1} x {2}) {7} {3} ({1} x {4}) {5}{8} ({6} x {2} at a time): both from shared memory.", name[0],
         p.rows, p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "+=" : "=", p.b_transposed ? "" : "^T");
-    return function(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, elements);
+    return function_of(p, of_shared(p, a, b, panel_bytes(p.a), panel_bytes(p.b)), sum, comment, elements);
   }
   std::string comment =
       fmt::format("// {0} ({1} x {2}) {7} {3} ({1} x {4}, registers) times {5}, in steps of {6}.", name[0], p.rows,
                   p.columns, name[1], p.depth, name[2], p.k, p.accumulates ? "= or +=" : "=");
   if (!p.remark.empty()) comment += fmt::format("\n// {}", p.remark);
-  return function(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, elements);
+  return function_of(p, of_registers(p, a, b, panel_bytes(p.b)), sum, comment, elements);
 }
 
 // Collects the products of the statements, those in a loop before those that follow the loop, and each function once.

@@ -26,8 +26,6 @@ constexpr std::int64_t kLargestRound = std::int64_t{448} << 20;
 // The keys of a pair are cut into so many chunks at most, whose gradients of queries are summed in their order: pairs
 // alone would be too few items for many processors. It must not depend on how many there are.
 constexpr std::int64_t kMostChunks = 8;
-constexpr std::int64_t kPackKeys = 128;  // keys of one packing item
-constexpr std::size_t kMostBytesOfRow = std::size_t{kMaxLatentDimQk} * 4;
 alignas(64) constexpr char kZeros[kMostBytesOfRow] = {};  // in place of rows behind the last one
 
 struct Functions {

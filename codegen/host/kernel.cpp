@@ -27,8 +27,6 @@ namespace {
 
 // Packed K and V of one round; more (sequence, KV head) pairs than fit are done in several rounds.
 constexpr std::int64_t kLargestPacked = std::int64_t{192} << 20;
-constexpr std::int64_t kPackKeys = 128;  // keys of one packing item
-constexpr std::size_t kMostBytesOfRow = std::size_t{kMaxLatentDimQk} * 4;
 
 struct Generated {
   std::unique_ptr<llvm::LLVMContext> context = std::make_unique<llvm::LLVMContext>();

@@ -7,7 +7,7 @@ namespace flashjit::host {
 namespace {
 
 constexpr std::int64_t kMostCopiedBytes = std::int64_t{64} << 20;
-constexpr std::int64_t kMostHeads = 1 << 16, kMostChunks = 1 << 8;
+constexpr std::int64_t kMostHeads = 1 << 16, kMostParts = 1 << 8;
 
 std::int64_t rows_of(const ParamGradient& gradient) { return gradient.size[0] * gradient.size[1] * gradient.size[2]; }
 
@@ -73,7 +73,7 @@ void ParameterGradients::finish(const ParallelFor& parallel) const {
 
 std::int64_t ParameterGradients::chain(std::int64_t b, std::int64_t hk, std::int64_t chunk, std::int64_t item) const {
   if (count_ == 0 || copies_ > 0) return item;
-  return ((apart_.by_b ? b : 0) * kMostHeads + (apart_.by_hk ? hk : 0)) * kMostChunks + (apart_.by_k ? chunk : 0);
+  return ((apart_.by_b ? b : 0) * kMostHeads + (apart_.by_hk ? hk : 0)) * kMostParts + (apart_.by_k ? chunk : 0);
 }
 
 ParameterGradients::Targets ParameterGradients::targets(std::int64_t item) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -9,6 +10,9 @@
 #include "templates/kernel_params.h"
 
 namespace flashjit::host {
+
+inline constexpr std::int64_t kPackKeys = 128;  // keys of one packing item
+inline constexpr std::size_t kMostBytesOfRow = std::size_t{kMaxLatentDimQk} * 4;
 
 struct Sequence {
   std::int64_t q_first = 0, k_first = 0;  // packed: first token

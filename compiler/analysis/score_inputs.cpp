@@ -30,10 +30,10 @@ std::vector<Load> loads_of(const Expr& score) {
 
 bool uses_key(const Expr& expr) { return uses(expr, Variable::K); }
 
-bool is(const Expr& expr, Variable variable) { return expr->op == Op::Variable && expr->variable == variable; }
+bool is_variable(const Expr& expr, Variable variable) { return expr->op == Op::Variable && expr->variable == variable; }
 
 bool is_tiled(const Expr& load) {
-  if (!is(load->args.back(), Variable::K)) return false;
+  if (!is_variable(load->args.back(), Variable::K)) return false;
   const std::vector<Expr> outer = outer_indices(load);
   if (outer.size() > kMostOuterIndices) return false;
   // A copy of what lies outside is zeros, where an index that is looked up would be cut to the tensor.
@@ -44,8 +44,8 @@ bool is_tiled(const Expr& load) {
 }  // namespace
 
 int query_index(const Expr& input) {
-  const auto query =
-      std::find_if(input->args.begin(), input->args.end(), [](const Expr& index) { return is(index, Variable::Q); });
+  const auto query = std::find_if(input->args.begin(), input->args.end(),
+                                  [](const Expr& index) { return is_variable(index, Variable::Q); });
   return query == input->args.end() ? -1 : static_cast<int>(query - input->args.begin());
 }
 
@@ -99,7 +99,7 @@ bool loads_at_places(const Expr& expr, const std::vector<Expr>& inputs) {
 }
 
 bool only_adds(const Expr& score) {
-  if (is(score, Variable::S)) return true;
+  if (is_variable(score, Variable::S)) return true;
   if (score->op != Op::Add && score->op != Op::Sub) return false;
   const Expr &first = score->args[0], &second = score->args[1];
   if (!uses(second, Variable::S)) return only_adds(first);

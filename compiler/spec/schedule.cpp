@@ -135,7 +135,7 @@ bool is_in_range(const Field& field, const Schedule& schedule) {
   return value >= field.least && value <= field.most;
 }
 
-std::string_view trim(std::string_view text) {
+std::string_view without_spaces(std::string_view text) {
   const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
   while (!text.empty() && blank(text.front())) text.remove_prefix(1);
   while (!text.empty() && blank(text.back())) text.remove_suffix(1);
@@ -164,23 +164,23 @@ Result<Schedule> parse_schedule(std::string_view text) {
     return invalid(fmt::format("schedule: {} bytes are above the limit of {}", text.size(), kMaxScheduleText));
   }
   Schedule schedule;
-  if (trim(text).empty()) return schedule;
+  if (without_spaces(text).empty()) return schedule;
   std::vector<std::string_view> seen;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view item = text.substr(begin, end - begin);
     const std::size_t equals = item.find('=');
     if (equals == item.npos) {
-      return invalid(
-          fmt::format("schedule: {} is not field=value; for example tile_q=128,tile_kv=64", quoted(trim(item))),
-          caret(text, begin));
+      return invalid(fmt::format("schedule: {} is not field=value; for example tile_q=128,tile_kv=64",
+                                 quoted(without_spaces(item))),
+                     caret(text, begin));
     }
-    const std::string_view key = trim(item.substr(0, equals));
+    const std::string_view key = without_spaces(item.substr(0, equals));
     for (const std::string_view earlier : seen) {
       if (earlier == key) return invalid(fmt::format("schedule {}: set twice", key), caret(text, begin));
     }
     seen.push_back(key);
-    if (auto set = set_field(schedule, key, trim(item.substr(equals + 1))); !set) {
+    if (auto set = set_field(schedule, key, without_spaces(item.substr(equals + 1))); !set) {
       return invalid(set.error().message, caret(text, begin));
     }
     begin = end + 1;

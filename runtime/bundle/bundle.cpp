@@ -27,7 +27,7 @@ Error named(const std::string& path, Error error) {
   return error;
 }
 
-Error io(const std::string& path, std::string_view what, int code) {
+Error unreadable(const std::string& path, std::string_view what, int code) {
   return {ErrorKind::Io, fmt::format("{}: {}: {}", path, what, std::strerror(code)), {}};
 }
 
@@ -39,7 +39,7 @@ Result<std::vector<std::uint8_t>> read_at(int file, const std::string& path, std
   while (done < into.size()) {
     const ssize_t got = pread(file, into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io(path, "cannot be read", errno);
+    if (got < 0) return unreadable(path, "cannot be read", errno);
     if (got == 0) break;
     done += static_cast<std::size_t>(got);
   }
@@ -115,7 +115,7 @@ Result<std::shared_ptr<const Bundle>> Bundle::open(const std::string& path, cons
   struct stat info = {};
   if (!bundle->file_ || fstat(bundle->file_.get(), &info) != 0) {
     const int code = errno;
-    Error error = io(path, "the bundle cannot be opened", code);
+    Error error = unreadable(path, "the bundle cannot be opened", code);
     if (code == ENOENT) error.kind = ErrorKind::NotFound;
     return error;
   }

@@ -41,13 +41,13 @@ bool is_enough_left() {
   return here > bounds.low && here < bounds.high && here - bounds.low >= kEnough;
 }
 
-struct Work {
+struct WorkOnStack {
   void (*function)(void*);
   void* of;
 };
 
 void* start(void* at) {
-  const Work& work = *static_cast<const Work*>(at);
+  const WorkOnStack& work = *static_cast<const WorkOnStack*>(at);
   work.function(work.of);
   return nullptr;
 }
@@ -57,7 +57,7 @@ void* start(void* at) {
 void run_with_stack(void (*function)(void*), void* of) {
   pthread_attr_t attributes;
   pthread_t thread;
-  Work work = {function, of};
+  WorkOnStack work = {function, of};
   if (is_enough_left() || pthread_attr_init(&attributes) != 0) return function(of);
   pthread_attr_setstacksize(&attributes, kBytes);
   bool started = false;

@@ -11,24 +11,26 @@
 namespace flashjit {
 namespace {
 
-constexpr int kMostLinks = 40;  // as the kernel
+constexpr int kMostLinksOfPath = 40;  // as the kernel
 
-Error io(std::string message) { return {ErrorKind::Io, std::move(message), {}}; }
+Error io_error(std::string message) { return {ErrorKind::Io, std::move(message), {}}; }
 
-std::string why(int error) { return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error); }
+std::string reason_of(int error) {
+  return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error);
+}
 
 // One that is passed on the way: whoever can change its names decides where the way goes.
 Result<void> check_passed(int fd, const std::string& path) {
   struct stat info;
-  if (fstat(fd, &info) != 0) return io(fmt::format("{}: {}", path, why(errno)));
+  if (fstat(fd, &info) != 0) return io_error(fmt::format("{}: {}", path, reason_of(errno)));
   if (!is_trusted(info.st_uid, Trust::OwnOrRoot)) {
-    return io(fmt::format(
+    return io_error(fmt::format(
         "{}: belongs to user {}, who could put another directory of kernels there, and kernels are code; set "
         "FLASHJIT_CACHE_DIR to a place that only user {} and root can change",
         path, info.st_uid, geteuid()));
   }
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0 && (info.st_mode & S_ISVTX) == 0) {
-    return io(fmt::format(
+    return io_error(fmt::format(
         "{}: mode {:o} lets other users put another directory of kernels there, and kernels are code; chmod go-w it, or "
         "set FLASHJIT_CACHE_DIR to another place",
         path, info.st_mode & 07777));
@@ -67,7 +69,7 @@ class Walk {
 
   Error failed(const char* what) const {
     return {errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
-            fmt::format("{}: cannot be {}: {}", path_, what, why(errno)),
+            fmt::format("{}: cannot be {}: {}", path_, what, reason_of(errno)),
             {}};
   }
 
@@ -100,15 +102,15 @@ class Walk {
 
   Result<void> follow(int link, uid_t owner, const std::string& name) {
     if (!is_trusted(owner, Trust::OwnOrRoot)) {
-      return io(fmt::format(
+      return io_error(fmt::format(
           "{}/{}: a link of user {}, who could let it lead anywhere, and kernels are code; set FLASHJIT_CACHE_DIR to "
           "another place",
           done_, name, owner));
     }
     char target[PATH_MAX];
     const ssize_t length = readlinkat(link, "", target, sizeof target);
-    if (++links_ > kMostLinks) errno = ELOOP;
-    if (length <= 0 || links_ > kMostLinks) return failed("opened");
+    if (++links_ > kMostLinksOfPath) errno = ELOOP;
+    if (length <= 0 || links_ > kMostLinksOfPath) return failed("opened");
     rest_ = std::string(target, static_cast<std::size_t>(length)) + rest_;
     if (rest_.starts_with('/')) start();
     return {};
@@ -128,21 +130,21 @@ bool is_trusted(uid_t owner, Trust trust) { return owner == geteuid() || (owner 
 
 Result<void> check_owner(int fd, const std::string& path, Trust trust) {
   struct stat info;
-  if (fstat(fd, &info) != 0) return io(fmt::format("{}: {}", path, why(errno)));
+  if (fstat(fd, &info) != 0) return io_error(fmt::format("{}: {}", path, reason_of(errno)));
   if (!is_trusted(info.st_uid, trust)) {
     if (trust == Trust::OwnOrRoot) {
-      return io(fmt::format(
+      return io_error(fmt::format(
           "{}: belongs to user {}, neither to user {} who runs this nor to root; kernels are code: have root own it",
           path, info.st_uid, geteuid()));
     }
-    return io(fmt::format(
+    return io_error(fmt::format(
         "{}: belongs to user {}, not to user {} who runs this; kernels are code, so only an own directory is "
         "used; set FLASHJIT_CACHE_DIR to one",
         path, info.st_uid, geteuid()));
   }
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return io(fmt::format("{}: mode {:o} lets other users write to it, and kernels are code; chmod go-w it", path,
-                          info.st_mode & 07777));
+    return io_error(fmt::format("{}: mode {:o} lets other users write to it, and kernels are code; chmod go-w it", path,
+                                info.st_mode & 07777));
   }
   return {};
 }

@@ -15,7 +15,7 @@
 namespace flashjit {
 namespace {
 
-constexpr char kSpec[] = "fwd fp32 d=16 heads=4 mask=\"causal\"";
+constexpr char kSpecOfHost[] = "fwd fp32 d=16 heads=4 mask=\"causal\"";
 constexpr std::int64_t kTokens = 70;
 
 struct Call {
@@ -36,7 +36,7 @@ class HostProcess : public StoreFault {
     const auto made = create();
     if (!made) GTEST_SKIP() << made.error().message;
     engine = *made;
-    const auto prepared = engine->prepare(kSpec);
+    const auto prepared = engine->prepare(kSpecOfHost);
     ASSERT_TRUE(prepared) << prepared.error().message;
     kernel = *prepared;
   }
@@ -71,7 +71,7 @@ TEST_F(HostProcess, AForkedChildUsesAnEngine) {
               const auto another = engine->prepare("fwd fp32 d=16 heads=4 mask=\"window(3, 0)\"");
               if (!another || !(*another)->run(call.arguments)) return 2;
               const auto own = create();
-              if (!own || !(*own)->prepare(kSpec)) return 3;
+              if (!own || !(*own)->prepare(kSpecOfHost)) return 3;
               return 0;
             }),
             0);
@@ -107,9 +107,9 @@ TEST_F(HostProcess, ForksWhileOthersRun) {
 TEST_F(HostProcess, ForksWhileOthersPrepare) {
   const auto tuned = Engine::create({.device = Device::Host, .cache_dir = store_path(), .threads = 2});
   ASSERT_TRUE(tuned);
-  ASSERT_TRUE((*tuned)->prepare(kSpec));
+  ASSERT_TRUE((*tuned)->prepare(kSpecOfHost));
   const auto in_new_words = [](int n) {
-    return kSpec + std::string(" numerics=fast") + std::string(static_cast<std::size_t>(n), ' ');
+    return kSpecOfHost + std::string(" numerics=fast") + std::string(static_cast<std::size_t>(n), ' ');
   };
   std::atomic<bool> stop = false;
   std::vector<std::jthread> others;
@@ -169,7 +169,7 @@ TEST_F(HostProcess, FactsAreUtf8WhateverThePath) {
     flashjit_engine* own = nullptr;
     flashjit_kernel* made = nullptr;
     ASSERT_EQ(flashjit_engine_create(&options, &own, nullptr), FLASHJIT_OK);
-    ASSERT_EQ(flashjit_prepare(own, kSpec, nullptr, &made, nullptr), FLASHJIT_OK);
+    ASSERT_EQ(flashjit_prepare(own, kSpecOfHost, nullptr, &made, nullptr), FLASHJIT_OK);
     facts = flashjit_kernel_facts(made);
     flashjit_kernel_destroy(made);
     flashjit_engine_destroy(own);

@@ -12,7 +12,7 @@
 namespace flashjit {
 namespace {
 
-constexpr char kSpec[] = "fwd fp32 d=16 heads=1 mask=\"causal\"";
+constexpr char kSpecOfOneHead[] = "fwd fp32 d=16 heads=1 mask=\"causal\"";
 
 class HostStoreFault : public StoreFault {
  protected:
@@ -20,7 +20,7 @@ class HostStoreFault : public StoreFault {
 
   // How a process of its own comes to the kernel; kWrong: what it computes is wrong. Nobody opens LLVM in this process,
   // so that a child has it all to itself.
-  int come_by(const char* spec = kSpec, const char* target = "host") const {
+  int come_by(const char* spec = kSpecOfOneHead, const char* target = "host") const {
     auto engine = Engine::create({.device = Device::Host, .target = target, .cache_dir = store_path(), .threads = 1});
     if (!engine) return 91;
     auto kernel = (*engine)->prepare(spec);
@@ -42,7 +42,7 @@ class HostStoreFault : public StoreFault {
     const std::string& source = (*kernel)->facts().source;
     return source == "compiled" ? kCompiled : source == "disk" ? kDisk : kWaited;
   }
-  int in_process(const char* spec = kSpec, const char* target = "host") const {
+  int in_process(const char* spec = kSpecOfOneHead, const char* target = "host") const {
     return in_child([&] { return come_by(spec, target); });
   }
   void SetUp() override {
@@ -115,7 +115,7 @@ TEST_F(HostStoreFault, WhatCannotBeLinkedIsCompiledAnew) {
 
 // A store that machines share has kernels of better processors beside those of this one.
 TEST_F(HostStoreFault, AnotherProcessorsKernelIsNotTaken) {
-  ASSERT_EQ(in_process(kSpec, "x86-64-v3"), kCompiled);
+  ASSERT_EQ(in_process(kSpecOfOneHead, "x86-64-v3"), kCompiled);
   const std::string simple = only_entry();
   fs::remove(simple);
   ASSERT_EQ(in_process(), kCompiled);
@@ -123,8 +123,8 @@ TEST_F(HostStoreFault, AnotherProcessorsKernelIsNotTaken) {
   if (better == simple) GTEST_SKIP() << "this processor is an x86-64-v3";
   fs::create_directories(fs::path(simple).parent_path());
   fs::copy_file(better, simple, fs::copy_options::overwrite_existing);
-  EXPECT_EQ(in_process(kSpec, "x86-64-v3"), kCompiled) << "a sound entry, but of another key";
-  EXPECT_EQ(in_process(kSpec, "x86-64-v3"), kDisk);
+  EXPECT_EQ(in_process(kSpecOfOneHead, "x86-64-v3"), kCompiled) << "a sound entry, but of another key";
+  EXPECT_EQ(in_process(kSpecOfOneHead, "x86-64-v3"), kDisk);
   EXPECT_EQ(in_process(), kDisk);
 }
 
@@ -158,7 +158,7 @@ TEST_F(HostStoreFault, NothingIsWrittenWhereTheStoreIsOff) {
   EXPECT_EQ(in_child([&] {
               const auto engine = Engine::create(
                   {.device = Device::Host, .cache_dir = store_path(), .disk_cache = false, .threads = 1});
-              return engine && (*engine)->prepare(kSpec) ? 0 : 1;
+              return engine && (*engine)->prepare(kSpecOfOneHead) ? 0 : 1;
             }),
             0);
   EXPECT_FALSE(fs::exists(store_path()));

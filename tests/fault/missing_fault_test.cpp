@@ -15,7 +15,7 @@
 namespace flashjit {
 namespace {
 
-constexpr char kSpec[] = "fwd bf16 d=64 heads=4 mask=\"causal\"";
+constexpr char kMissedSpec[] = "fwd bf16 d=64 heads=4 mask=\"causal\"";
 
 // The environment of the test process stays as it is: each case is a child. 0: as expected.
 int in_child(const std::function<int()>& body) {
@@ -48,7 +48,7 @@ int refused(const Result<T>& result, ErrorKind kind, std::initializer_list<const
 TEST(Missing, Nvrtc) {
   EXPECT_EQ(in_child([] {
               setenv("FLASHJIT_NVRTC", "/nowhere/libnvrtc.so", 1);
-              return refused(compile_spec(kSpec, "sm_90a", ""), ErrorKind::NotFound,
+              return refused(compile_spec(kMissedSpec, "sm_90a", ""), ErrorKind::NotFound,
                              {"FLASHJIT_NVRTC", "/nowhere/libnvrtc.so"});
             }),
             0);
@@ -62,7 +62,8 @@ TEST(Missing, NvrtcIsAFifo) {
   EXPECT_EQ(in_child([&] {
               alarm(10);
               setenv("FLASHJIT_NVRTC", fifo.c_str(), 1);
-              return refused(compile_spec(kSpec, "sm_90a", ""), ErrorKind::NotFound, {"FLASHJIT_NVRTC", "libnvrtc.so"});
+              return refused(compile_spec(kMissedSpec, "sm_90a", ""), ErrorKind::NotFound,
+                             {"FLASHJIT_NVRTC", "libnvrtc.so"});
             }),
             0);
 }
@@ -127,11 +128,11 @@ TEST(Missing, BadOptions) {
                              {"FLASHJIT_THREADS", "many"});
             }),
             0);
-  EXPECT_EQ(refused(compile_spec(kSpec, "sm_1", ""), ErrorKind::Invalid, {"sm_1"}), 0);
-  EXPECT_EQ(refused(compile_spec(kSpec, "x86-64-v3", ""), ErrorKind::Invalid, {"x86-64-v3"}), 0);
+  EXPECT_EQ(refused(compile_spec(kMissedSpec, "sm_1", ""), ErrorKind::Invalid, {"sm_1"}), 0);
+  EXPECT_EQ(refused(compile_spec(kMissedSpec, "x86-64-v3", ""), ErrorKind::Invalid, {"x86-64-v3"}), 0);
 }
 
-class CompileWithStore : public testing::Test {
+class CompileWithStore : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* where = getenv("FLASHJIT_NVRTC");
@@ -145,17 +146,17 @@ TEST_F(CompileWithStore, JitOffNeedsABundle) {
   EXPECT_EQ(in_child([&] {
               KernelStore store({.directory = folder + "/store"});
               const CompileOptions options{.store = &store};
-              if (!compile_spec(kSpec, "sm_80", "", options)) return 10;
+              if (!compile_spec(kMissedSpec, "sm_80", "", options)) return 10;
               setenv("FLASHJIT_JIT", "off", 1);
               // Not even from memory: which compiler made a kernel of the store cannot be told without opening one.
-              return refused(compile_spec(kSpec, "sm_80", "", options), ErrorKind::NotFound,
+              return refused(compile_spec(kMissedSpec, "sm_80", "", options), ErrorKind::NotFound,
                              {"FLASHJIT_JIT=off", "'fwd bf16 d=64", "flashjit build", "--arch sm_80"});
             }),
             0);
 }
 
 TEST_F(CompileWithStore, SameSpecSameBytesInAnotherDirectoryAndLocale) {
-  const auto here = compile_spec(kSpec, "sm_80", "");
+  const auto here = compile_spec(kMissedSpec, "sm_80", "");
   ASSERT_TRUE(here) << here.error().message << here.error().detail;
   EXPECT_EQ(here->facts.spill_bytes, 0);
   EXPECT_EQ(here->facts.smem_bytes, here->plan.smem_bytes());
@@ -165,7 +166,7 @@ TEST_F(CompileWithStore, SameSpecSameBytesInAnotherDirectoryAndLocale) {
               setenv("HOME", "/nowhere", 1);
               setenv("TMPDIR", folder.c_str(), 1);
               if (!setlocale(LC_ALL, "de_DE.UTF-8")) setlocale(LC_ALL, "C.UTF-8");
-              const auto there = compile_spec(kSpec, "sm_80", "");
+              const auto there = compile_spec(kMissedSpec, "sm_80", "");
               if (!there) return 2;
               if (there->binary->payload != here->binary->payload) return 3;
               if (there->source.generated.back().text != here->source.generated.back().text) return 4;

@@ -17,7 +17,7 @@
 namespace flashjit {
 namespace {
 
-constexpr char kSpec[] = "fwd bf16 d=64 heads=4 mask=\"causal\"";
+constexpr char kSpecOfProcesses[] = "fwd bf16 d=64 heads=4 mask=\"causal\"";
 
 std::string contents(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -68,7 +68,7 @@ TEST_F(ProcessFault, CompilesWithoutDriverAndWithoutTemporaryFiles) {
     for (const char* name : {"HOME", "XDG_CACHE_HOME", "FLASHJIT_CACHE_DIR", "TMPDIR"}) unsetenv(name);
     if (chdir("/") != 0) return 2;
     KernelStore store({.directory = read_environment()->cache_dir});
-    const auto compiled = compile_spec(kSpec, "sm_80", "", {.store = &store});
+    const auto compiled = compile_spec(kSpecOfProcesses, "sm_80", "", {.store = &store});
     if (!compiled) {
       fprintf(stderr, "%s\n", compiled.error().message.c_str());
       return 3;
@@ -147,7 +147,7 @@ TEST_F(ProcessFault, SetuidProgramsIgnoreTheEnvironment) {
 TEST_F(ProcessFault, ExitDuringCompiles) {
   if (!has_nvrtc()) GTEST_SKIP() << "no NVRTC on this machine";
   const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < (is_long() ? 100 : 4); ++round) {
     const auto delay = milliseconds(random() % 600);
@@ -181,7 +181,7 @@ TEST_F(ProcessFault, ExitDuringCompiles) {
 TEST_F(ProcessFault, AnotherThreadExitsDuringCompiles) {
   if (!has_nvrtc()) GTEST_SKIP() << "no NVRTC on this machine";
   const unsigned seed = std::random_device{}();
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (int round = 0; round < (is_long() ? 300 : 6); ++round) {
     const auto delay = milliseconds(random() % 500);

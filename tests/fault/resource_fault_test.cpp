@@ -105,7 +105,7 @@ TEST_F(StoreFault, AMissSaysWhyThereWasNoLock) {
 TEST_F(StoreFault, EveryStepOfAPublishMayFail) {
   for (const int error : {ENOSPC, EDQUOT, EIO, EROFS, ESTALE}) {
     for (const char* step : {"mkdirat", "openat", "write", "fsync", "renameat"}) {
-      SCOPED_TRACE(testing::Message() << step << ": " << strerror(error));
+      SCOPED_TRACE(::testing::Message() << step << ": " << strerror(error));
       fs::remove_all(store_path());
       {
         KernelStore store({.directory = store_path()});

@@ -44,7 +44,7 @@ struct GradientCase {
   std::vector<float> data = {};  // of the one parameter of the spec, a tensor of one dimension
 };
 
-bool causal(const At& at) { return at.k <= at.q + at.k_len - at.q_len; }
+bool is_causal(const At& at) { return at.k <= at.q + at.k_len - at.q_len; }
 
 std::vector<GradientCase> cases() {
   const auto cap = [](const At&, double s) {
@@ -58,17 +58,17 @@ std::vector<GradientCase> cases() {
   const std::string of_document = "params=\"doc: fp32[1]\" mask=\"doc[q] == doc[k]\"";
   return {
       {"bwd {} d=64 heads=2", 2, 100, 100},
-      {"bwd {} d=64 heads=4/2 mask=\"causal\" out=fp32", 1, 100, 150, causal},
-      {"bwd {} d=72/40 heads=2/1 mask=\"causal\" layout=bhsd", 2, 130, 70, causal},
-      {"bwd {} d=72/40 heads=2/1 mask=\"causal\" out=fp32/bf16/fp16", 1, 70, 130, causal},
-      {"bwd {} d=40/64 heads=2 mask=\"causal\" layout=bhsd out=bf16/fp16/fp32", 1, 70, 90, causal},
+      {"bwd {} d=64 heads=4/2 mask=\"causal\" out=fp32", 1, 100, 150, is_causal},
+      {"bwd {} d=72/40 heads=2/1 mask=\"causal\" layout=bhsd", 2, 130, 70, is_causal},
+      {"bwd {} d=72/40 heads=2/1 mask=\"causal\" out=fp32/bf16/fp16", 1, 70, 130, is_causal},
+      {"bwd {} d=40/64 heads=2 mask=\"causal\" layout=bhsd out=bf16/fp16/fp32", 1, 70, 90, is_causal},
       {"bwd {} d=24/104 heads=3 mask=\"window(20, 0)\" dlse", 1, 90, 700,
-       [](const At& at) { return causal(at) && at.k + 20 >= at.q + at.k_len - at.q_len; }},
+       [](const At& at) { return is_causal(at) && at.k + 20 >= at.q + at.k_len - at.q_len; }},
       {"bwd {} d=32 heads=6/3 mask=\"causal\" score=\"softcap(5)\" layout=packed",
        3,
        90,
        100,
-       causal,
+       is_causal,
        cap,
        {90, 1, 33},
        {100, 0, 64}},
@@ -86,7 +86,7 @@ std::vector<GradientCase> cases() {
        documents},
       {"bwd {} d=256/8 heads=1 sink mask=\"q % 7 != 3 & k % 5 != q % 5\"", 1, 61, 290,
        [](const At& at) { return at.q % 7 != 3 && at.k % 5 != at.q % 5; }},
-      {"bwd {} d=40 heads=4/2 mask=\"causal\" out=fp32 dropout=0.3", 2, 100, 150, causal},
+      {"bwd {} d=40 heads=4/2 mask=\"causal\" out=fp32 dropout=0.3", 2, 100, 150, is_causal},
       {"bwd {} d=32 heads=2 score=\"softcap(5)\" layout=packed dlse dropout=0.05",
        3,
        90,
@@ -96,7 +96,7 @@ std::vector<GradientCase> cases() {
        {90, 1, 33},
        {100, 0, 64}},
       {"bwd {} d=16 heads=1", 1, 1, 3, GradientCase{}.visible, GradientCase{}.score, {}, {}, ""},
-      {"bwd {} d=64 heads=2/1 mask=\"causal\"", 1, 200, 900, causal, GradientCase{}.score, {}, {}, ""},
+      {"bwd {} d=64 heads=2/1 mask=\"causal\"", 1, 200, 900, is_causal, GradientCase{}.score, {}, {}, ""},
   };
 }
 

@@ -10,7 +10,7 @@
 namespace flashjit {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
 class HostKernels : public ::testing::Test {
  protected:
@@ -96,10 +96,10 @@ TEST_F(HostKernels, NanAndInfinityReachTheRowsThatSeeThem) {
       EXPECT_EQ(rows_with_nan(std::nan(""), dtype, *target, &lse), expected);
       EXPECT_TRUE(std::isnan(lse));
       // exp(inf - inf)
-      EXPECT_EQ(rows_with_nan(kInfinity, dtype, *target, &lse), expected);
+      EXPECT_EQ(rows_with_nan(kInfinite, dtype, *target, &lse), expected);
       EXPECT_TRUE(std::isnan(lse));
       // A score of -inf is a key with weight zero.
-      EXPECT_EQ(rows_with_nan(-kInfinity, dtype, *target, &lse), std::vector<bool>(70, false));
+      EXPECT_EQ(rows_with_nan(-kInfinite, dtype, *target, &lse), std::vector<bool>(70, false));
       EXPECT_TRUE(std::isfinite(lse));
     }
   }
@@ -139,7 +139,7 @@ void expect_only_seen_values(const std::string& rest, const std::function<bool(i
   HostCase one(row, dtype, target, naive, [&](char which, std::int64_t index, double drawn) {
     const std::int64_t place = index % kWidth - kFirstColumn;
     if (which != 'v' || place < 0 || place >= 5 || index / kWidth != kKeys[place]) return drawn;
-    return place % 2 ? -static_cast<double>(kInfinity) : std::nan("");
+    return place % 2 ? -static_cast<double>(kInfinite) : std::nan("");
   });
   ASSERT_TRUE(clean.ok() && one.ok()) << clean.problem();
   clean.run(2);
@@ -151,7 +151,7 @@ void expect_only_seen_values(const std::string& rest, const std::function<bool(i
     if (place < 0 || place >= 5 || !sees(q, kKeys[place])) {
       ASSERT_EQ(o[i], expected[i]) << "query " << q << ", column " << i % kWidth;
     } else {
-      ASSERT_TRUE(place % 2 ? o[i] == -kInfinity : std::isnan(o[i]))
+      ASSERT_TRUE(place % 2 ? o[i] == -kInfinite : std::isnan(o[i]))
           << o[i] << ", query " << q << ", key " << kKeys[place];
     }
   }

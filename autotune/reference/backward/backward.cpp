@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 #include <span>
 
@@ -11,7 +10,6 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNoWeight = -80;      // below it P may be no normal number
 constexpr double kLargestError = 0.1;  // of an exponent; beyond, P is noise
 

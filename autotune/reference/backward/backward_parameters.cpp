@@ -1,7 +1,6 @@
 // This file computes what the queries of a call add to gradients of parameters and sinks.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <utility>
 
@@ -10,8 +9,6 @@
 
 namespace flashjit::reference {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 bool all_finite(const float* values, std::size_t count) {
   return std::all_of(values, values + count, [](float x) { return std::isfinite(x); });

@@ -1,6 +1,5 @@
 #include "codegen/host/emit/attention.h"
 
-#include <limits>
 #include <numbers>
 #include <optional>
 
@@ -14,8 +13,6 @@
 
 namespace flashjit::host {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The members of TileCall, loaded where they are used.
 class Tile {

@@ -1,5 +1,4 @@
 // This file emits the facts that gradients need of each query, and the code by which gradients leave.
-#include <limits>
 #include <numbers>
 
 #include "codegen/host/emit/backward.h"
@@ -9,8 +8,6 @@
 
 namespace flashjit::host {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class QueryPacker {
  public:

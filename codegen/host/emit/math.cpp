@@ -1,7 +1,6 @@
 #include "codegen/host/emit/math.h"
 
 #include <cmath>
-#include <limits>
 #include <numeric>
 
 #include <llvm/IR/IntrinsicsX86.h>
@@ -10,8 +9,6 @@ namespace flashjit::host {
 namespace {
 
 using llvm::Intrinsic::ID;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Adding this leaves the nearest integer in the low bits of the mantissa.
 constexpr double kRoundToInteger = 12582912.0;  // 1.5 * 2^23

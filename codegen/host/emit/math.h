@@ -1,9 +1,13 @@
 // Elementary functions on fp32 vectors (or scalars), as polynomials.
 #pragma once
 
+#include <limits>
+
 #include "codegen/host/emit/ir.h"
 
 namespace flashjit::host {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // 2^x within 2 ulp; 2^-inf = 0, NaN stays NaN. Results below 2^-126 may be 0. x must not exceed 127.
 Value* exp2(Ir& ir, Value* x);

@@ -1,5 +1,4 @@
 // The textbook version: S = Q K^T to memory, P = softmax(S) to memory, O = P V, one row per call, plain loops.
-#include <limits>
 #include <optional>
 
 #include "codegen/host/emit/attention.h"
@@ -9,8 +8,6 @@
 
 namespace flashjit::host {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class NaiveEmitter {
  public:

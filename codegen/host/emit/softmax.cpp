@@ -1,6 +1,5 @@
 #include "codegen/host/emit/softmax.h"
 
-#include <limits>
 #include <numbers>
 
 #include "codegen/host/emit/expr.h"
@@ -8,12 +7,6 @@
 #include "codegen/host/emit/pack.h"
 
 namespace flashjit::host {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
 double logit_unit(const Plan& plan) { return plan.spec.score ? 1 : std::numbers::log2e; }
 
 Value* emit_power(Ir& ir, const Plan& plan, Value* difference) {

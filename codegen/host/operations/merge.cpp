@@ -11,7 +11,7 @@ namespace flashjit::host {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr std::int64_t kRowsOfItem = 64;
+constexpr std::int64_t kMergedRowsOfItem = 64;
 
 class MergeKernel final : public HostKernel {
  public:
@@ -19,10 +19,10 @@ class MergeKernel final : public HostKernel {
 
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
     const std::int64_t rows = std::int64_t{params.batch} * spec_.heads_q * params.q_len;
-    parallel.each((rows + kRowsOfItem - 1) / kRowsOfItem, [&](std::int64_t item, int) {
+    parallel.each((rows + kMergedRowsOfItem - 1) / kMergedRowsOfItem, [&](std::int64_t item, int) {
       std::array<float, kMaxLatentDimV> sums;
-      const std::int64_t end = std::min(rows, (item + 1) * kRowsOfItem);
-      for (std::int64_t row = item * kRowsOfItem; row < end; ++row) {
+      const std::int64_t end = std::min(rows, (item + 1) * kMergedRowsOfItem);
+      for (std::int64_t row = item * kMergedRowsOfItem; row < end; ++row) {
         const std::int64_t head = row / params.q_len;
         merge(params, head / spec_.heads_q, head % spec_.heads_q, row % params.q_len, sums.data());
       }

@@ -12,8 +12,8 @@
 namespace flashjit::testing_random {
 namespace {
 
-// The text without a field, which begins with a blank.
-std::string without(std::string text, std::string_view field) {
+// The text without_field a field, which begins with a blank.
+std::string without_field(std::string text, std::string_view field) {
   const std::size_t at = text.find(field);
   if (at == std::string::npos) return text;
   return text.erase(at, text.find(' ', at + 1) - at);
@@ -108,8 +108,8 @@ Case with_places(Case c) {
 Case draw_accumulate(Case c) {
   Random random(c.seed ^ 0x616363);
   if (random.chance(0.85)) return c;
-  std::string text = without(without(c.spec, " max_logit"), " out=");
-  if (!text.starts_with("bwd ")) text = without(text, " sink");
+  std::string text = without_field(without_field(c.spec, " max_logit"), " out=");
+  if (!text.starts_with("bwd ")) text = without_field(text, " sink");
   const auto spec = parse_spec(text += " accumulate");
   if (!spec || !check_supported(*spec)) return c;
   c.spec = text;

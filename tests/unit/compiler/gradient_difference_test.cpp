@@ -20,10 +20,10 @@ namespace {
 using Real = long double;
 
 // An element of a parameter.
-struct Place {
+struct PlaceOfScore {
   std::string name;
   std::vector<std::int64_t> index;
-  bool operator==(const Place&) const = default;
+  bool operator==(const PlaceOfScore&) const = default;
 };
 
 // Elements are made of their places, so that tensors have no end.
@@ -31,15 +31,15 @@ struct World {
   unsigned seed = 0;
   std::int64_t variables[12] = {};
   Real s = 0;
-  Place moved;  // by `by`
+  PlaceOfScore moved;  // by `by`
   Real by = 0;
 
-  std::uint64_t bits(const Place& place) const {
+  std::uint64_t bits(const PlaceOfScore& place) const {
     std::size_t hash = std::hash<std::string>{}(place.name) + seed;
     for (const std::int64_t i : place.index) hash = (hash ^ static_cast<std::size_t>(i)) * 0x9e3779b97f4a7c15u;
     return (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u;
   }
-  Real real(const Place& place) const {
+  Real real(const PlaceOfScore& place) const {
     const Real value = static_cast<Real>(static_cast<std::int64_t>(bits(place) >> 20 & 4095) - 2048) / 800;
     return place == moved ? value + by : value;
   }
@@ -58,8 +58,8 @@ class LongEvaluator {
     return reals_[e.get()] = value;
   }
 
-  Place place(const Expr& e) {
-    Place place{e->param.name, {}};
+  PlaceOfScore place(const Expr& e) {
+    PlaceOfScore place{e->param.name, {}};
     for (const Expr& arg : e->args) place.index.push_back(integer(arg));
     return place;
   }
@@ -205,7 +205,7 @@ World drawn_world(testing::RandomExprs& random, unsigned seed) {
 }
 
 // The derivatives that make up that of one element, which may be read at several places of the score.
-std::vector<Expr> of_element(const ScoreGradients& gradients, const Place& element, const World& world) {
+std::vector<Expr> of_element(const ScoreGradients& gradients, const PlaceOfScore& element, const World& world) {
   std::vector<Expr> derivatives;
   for (const ReadGradient& term : gradients.by_params) {
     if (LongEvaluator(world).place(term.read) == element) derivatives.push_back(term.derivative);
@@ -216,7 +216,7 @@ std::vector<Expr> of_element(const ScoreGradients& gradients, const Place& eleme
 int check_elements(const ScoreGradients& gradients, const Expr& score, const World& world) {
   int compared = 0;
   for (const ReadGradient& term : gradients.by_params) {
-    const Place element = LongEvaluator(world).place(term.read);
+    const PlaceOfScore element = LongEvaluator(world).place(term.read);
     World moved = world;
     moved.moved = element;
     const auto move = [](World& w, Real by) { w.by += by; };

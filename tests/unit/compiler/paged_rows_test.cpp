@@ -34,7 +34,7 @@ constexpr int kKeys = 203, kColumns = 8, kHeads = 2, kPoolPages = 300;
 
 template <int page, int tile_rows, int step>
 void expect_rows() {
-  SCOPED_TRACE(testing::Message() << "pages of " << page << ", tiles of " << tile_rows << ", steps of " << step);
+  SCOPED_TRACE(::testing::Message() << "pages of " << page << ", tiles of " << tile_rows << ", steps of " << step);
   constexpr int kPlaces = (kKeys + page - 1) / page, kGap = 3;
   std::mt19937 random(page * 1000 + tile_rows);
   std::vector<int> table((kPlaces + 1) * kGap, -77);  // what lies between and behind is no page
@@ -108,7 +108,7 @@ TEST(PagedRows, FarPages) {
 // Places of a list: numbers of no row have none, and behind the count nothing is looked up.
 template <int page>
 void expect_chosen_rows() {
-  SCOPED_TRACE(testing::Message() << "pages of " << page);
+  SCOPED_TRACE(::testing::Message() << "pages of " << page);
   constexpr int kRows = 1000, kPageStride = 12345, kCount = 70, kStep = 8, kTile = 32;
   std::mt19937 random(page);
   std::vector<int> list(kCount + 30);

@@ -14,14 +14,14 @@
 namespace flashjit {
 namespace {
 
-AttentionSpec parsed(const std::string& text) {
+AttentionSpec read(const std::string& text) {
   auto spec = parse_spec(text);
   EXPECT_TRUE(spec) << text << "\n" << spec.error().message << "\n" << spec.error().detail;
   return spec ? *spec : AttentionSpec{};
 }
 
 TEST(Spec, EveryFieldIsRead) {
-  const AttentionSpec s = parsed(
+  const AttentionSpec s = read(
       "fwd fp16 kv=fp16 out=fp32 d=192/128 heads=32/8 layout=bhsd mask=\"causal & window(64, 0)\" score=\"s * gain[h] + cap\" "
       "params=\"gain: fp32[1], cap: fp32\" scale=0.25 align=top_left lse=log2 max_logit sink b<=64 q_len=1 k_len<=131072 bytes=8 "
       "numerics=deterministic");
@@ -51,7 +51,7 @@ TEST(Spec, EveryFieldIsRead) {
 }
 
 TEST(Spec, DefaultsFollowTheDtype) {
-  const AttentionSpec s = parsed("fwd fp16 d=64");
+  const AttentionSpec s = read("fwd fp16 d=64");
   EXPECT_EQ(s.kv_dtype, Dtype::F16);
   EXPECT_EQ(s.out_dtype, Dtype::F16);
   EXPECT_EQ(s.d_v, 64);
@@ -61,8 +61,8 @@ TEST(Spec, DefaultsFollowTheDtype) {
 }
 
 TEST(Spec, GradientsHaveDtypesOfTheirOwn) {
-  const AttentionSpec alike = parsed("bwd bf16 d=64 out=fp32"), each = parsed("bwd bf16 d=64 out=fp32/bf16/fp16"),
-                      usual = parsed("bwd fp16 d=64");
+  const AttentionSpec alike = read("bwd bf16 d=64 out=fp32"), each = read("bwd bf16 d=64 out=fp32/bf16/fp16"),
+                      usual = read("bwd fp16 d=64");
   for (const OutField& out : out_fields(alike)) {
     EXPECT_EQ(alike.*out.dtype, Dtype::F32) << out.tensor;
     EXPECT_EQ(usual.*out.dtype, Dtype::F16) << out.tensor;
@@ -73,14 +73,14 @@ TEST(Spec, GradientsHaveDtypesOfTheirOwn) {
 }
 
 TEST(Spec, PagesAreOfKeysAndValues) {
-  const AttentionSpec dense = parsed("fwd bf16 d=64 layout=paged(32)"),
-                      packed = parsed("fwd bf16 d=64 layout=packed/paged(7)");
+  const AttentionSpec dense = read("fwd bf16 d=64 layout=paged(32)"),
+                      packed = read("fwd bf16 d=64 layout=packed/paged(7)");
   EXPECT_EQ(dense.layout, Layout::Bshd);
   EXPECT_EQ(dense.page_size, 32);
   EXPECT_TRUE(dense.k_lens);
   EXPECT_EQ(packed.layout, Layout::Packed);
   EXPECT_EQ(packed.page_size, 7);
-  EXPECT_FALSE(parsed("fwd bf16 d=64 layout=packed").k_lens);
+  EXPECT_FALSE(read("fwd bf16 d=64 layout=packed").k_lens);
 }
 
 TEST(Spec, PrintsCanonically) {
@@ -122,7 +122,7 @@ TEST(Spec, PrintsCanonically) {
        "fwd bf16 d=64 k_lens append rope=interleaved(64) b<=8"},
       {"fwd bf16 d=64 mask=\" causal\n & k > 3 \"", "fwd bf16 d=64 mask=\"causal  & k > 3\""},
   };
-  for (const auto& [text, canonical] : rows) EXPECT_EQ(print(parsed(text)), canonical) << text;
+  for (const auto& [text, canonical] : rows) EXPECT_EQ(print(read(text)), canonical) << text;
 }
 
 // ---- parse(print(s)) == s ----
@@ -373,13 +373,13 @@ TEST(Spec, OtherWordsAreNamesOfParameters) {
     const auto unknown = parse_spec("fwd bf16 d=64 score=\"s + " + word + "\"");
     ASSERT_FALSE(unknown) << word;
     EXPECT_NE(unknown.error().message.find("unknown name `" + word + "`"), std::string::npos);
-    parsed("fwd bf16 d=64 params=\"" + word + ": fp32\" score=\"s + " + word + "\"");
+    read("fwd bf16 d=64 params=\"" + word + ": fp32\" score=\"s + " + word + "\"");
   }
 }
 
 TEST(Spec, APinnedLengthIsPositive) {
-  parsed("fwd bf16 d=64 q_len=4 mask=\"k % q_len == 0\"");
-  parsed("fwd bf16 d=64 k_len=9 score=\"s + q / k_len\"");
+  read("fwd bf16 d=64 q_len=4 mask=\"k % q_len == 0\"");
+  read("fwd bf16 d=64 k_len=9 score=\"s + q / k_len\"");
   for (const char* fields : {"", " q_len<=4", " layout=packed q_len=4"}) {
     const auto spec = parse_spec("fwd bf16 d=64 mask=\"k % q_len == 0\"" + std::string(fields));
     ASSERT_FALSE(spec) << fields;
@@ -436,16 +436,16 @@ TEST(Spec, NotYetSupportedNamesTheField) {
       {"fwd bf16 kv=e4m3 d=64 dropout=0.1", "dropout: 0.1 of a spec with kv"},
   };
   for (const auto& [text, message] : rows) {
-    const auto supported = check_supported(parsed(text));
+    const auto supported = check_supported(read(text));
     ASSERT_FALSE(supported) << text;
     EXPECT_EQ(supported.error().kind, ErrorKind::Unsupported);
     EXPECT_NE(supported.error().message.find(message), std::string::npos) << supported.error().message;
   }
-  EXPECT_TRUE(check_supported(parsed("fwd fp32 d=64 out=bf16")));
+  EXPECT_TRUE(check_supported(read("fwd fp32 d=64 out=bf16")));
   for (const char* kv : {"e4m3", "e5m2", "int8"})
-    EXPECT_TRUE(check_supported(parsed(std::string("fwd bf16 d=64 kv=") + kv))) << kv;
+    EXPECT_TRUE(check_supported(read(std::string("fwd bf16 d=64 kv=") + kv))) << kv;
   for (const char* text : {"fwd e4m3 d=64", "fwd e5m2 kv=e4m3 d=64 scales=block(128)", "fwd e4m3 d=64 layout=packed"})
-    EXPECT_TRUE(check_supported(parsed(text))) << text;
+    EXPECT_TRUE(check_supported(read(text))) << text;
 }
 
 }  // namespace

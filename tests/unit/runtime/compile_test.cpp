@@ -12,7 +12,7 @@
 namespace flashjit {
 namespace {
 
-constexpr char kSpec[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
+constexpr char kCompiled[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
 
 class CompileTest : public testing::Test {
  protected:
@@ -28,7 +28,7 @@ class CompileTest : public testing::Test {
     for (const auto& known : known_) {
       EXPECT_TRUE(store.fetch(known.first, [&]() -> Result<StoreEntry> { return known.second; }));
     }
-    auto compiled = compile_spec(kSpec, "sm_90a", schedule, {.store = &store});
+    auto compiled = compile_spec(kCompiled, "sm_90a", schedule, {.store = &store});
     if (compiled && !find(compiled->key)) known_.emplace_back(compiled->key, *compiled->binary);
     return compiled;
   }

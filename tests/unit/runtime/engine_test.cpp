@@ -12,9 +12,9 @@ namespace flashjit {
 namespace {
 
 constexpr int kBatch = 2, kTokens = 33, kHeads = 4, kKv = 2, kDim = 32;
-constexpr char kSpec[] = "fwd fp32 d=32 heads=4/2 mask=\"causal\" lse=ln";
+constexpr char kPrepared[] = "fwd fp32 d=32 heads=4/2 mask=\"causal\" lse=ln";
 
-struct Problem {
+struct Tensors {
   std::vector<float> q = numbers(kBatch * kTokens * kHeads * kDim, 1), k = numbers(kBatch * kTokens * kKv * kDim, 2),
                      v = numbers(kBatch * kTokens * kKv * kDim, 3), o = std::vector<float>(q.size()),
                      lse = std::vector<float>(kBatch * kHeads * kTokens);
@@ -53,8 +53,8 @@ class EngineTest : public testing::Test {
 };
 
 TEST_F(EngineTest, TheFirstRowSeesTheFirstKey) {
-  Problem problem;
-  const auto kernel = engine->prepare(kSpec);
+  Tensors problem;
+  const auto kernel = engine->prepare(kPrepared);
   ASSERT_TRUE(kernel) << kernel.error().message;
   const auto done = (*kernel)->run(problem.arguments());
   ASSERT_TRUE(done) << done.error().message;
@@ -69,10 +69,10 @@ TEST_F(EngineTest, TheFirstRowSeesTheFirstKey) {
 }
 
 TEST_F(EngineTest, FactsSayWhatWasMade) {
-  const auto kernel = engine->prepare(kSpec);
+  const auto kernel = engine->prepare(kPrepared);
   ASSERT_TRUE(kernel);
   const Facts& facts = (*kernel)->facts();
-  EXPECT_EQ(facts.spec, kSpec);
+  EXPECT_EQ(facts.spec, kPrepared);
   EXPECT_EQ(facts.target, engine->target());
   EXPECT_EQ(facts.family, "host");
   EXPECT_EQ(facts.source, "compiled");
@@ -86,10 +86,10 @@ TEST_F(EngineTest, ManyThreadsGetOneKernelAndTheSameBits) {
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     threads.emplace_back([&, i] {
-      auto kernel = engine->prepare(kSpec);
+      auto kernel = engine->prepare(kPrepared);
       if (!kernel) return;
       kernels[i] = *kernel;
-      Problem problem;
+      Tensors problem;
       if ((*kernel)->run(problem.arguments())) outputs[i] = problem.o;
     });
   }
@@ -107,10 +107,10 @@ TEST_F(EngineTest, TheNumberOfThreadsChangesNoBit) {
   for (const int count : {1, 2, 3, 8}) {
     auto other = Engine::create({.device = Device::Host, .disk_cache = false, .threads = count});
     ASSERT_TRUE(other);
-    auto kernel = (*other)->prepare(kSpec);
+    auto kernel = (*other)->prepare(kPrepared);
     ASSERT_TRUE(kernel);
     EXPECT_EQ((*kernel)->facts().threads, count);
-    Problem problem;
+    Tensors problem;
     ASSERT_TRUE((*kernel)->run(problem.arguments()));
     if (first.empty()) first = problem.o;
     EXPECT_EQ(problem.o, first) << count;
@@ -118,10 +118,10 @@ TEST_F(EngineTest, TheNumberOfThreadsChangesNoBit) {
 }
 
 TEST_F(EngineTest, AKernelOutlivesItsEngine) {
-  auto kernel = engine->prepare(kSpec);
+  auto kernel = engine->prepare(kPrepared);
   ASSERT_TRUE(kernel);
   engine.reset();
-  Problem problem;
+  Tensors problem;
   EXPECT_TRUE((*kernel)->run(problem.arguments()));
 }
 
@@ -129,7 +129,7 @@ TEST_F(EngineTest, RefusedSpecsAndTargets) {
   const auto spec = engine->prepare("fwd fp32 d=-1 heads=4");
   ASSERT_FALSE(spec);
   EXPECT_EQ(spec.error().kind, ErrorKind::Invalid);
-  const auto schedule = engine->prepare(kSpec, {.schedule = "tile_q=banana"});
+  const auto schedule = engine->prepare(kPrepared, {.schedule = "tile_q=banana"});
   ASSERT_FALSE(schedule);
   EXPECT_EQ(schedule.error().kind, ErrorKind::Invalid);
   EXPECT_NE(schedule.error().message.find("tile_q"), std::string::npos);
@@ -175,8 +175,8 @@ void expect_refusals(flashjit_kernel* kernel, flashjit_arguments& arguments, fla
 }
 
 TEST_F(EngineTest, TheCInterfaceComputesTheSame) {
-  Problem expected, problem;
-  auto reference = engine->prepare(kSpec);
+  Tensors expected, problem;
+  auto reference = engine->prepare(kPrepared);
   ASSERT_TRUE(reference);
   ASSERT_TRUE((*reference)->run(expected.arguments()));
 
@@ -189,7 +189,8 @@ TEST_F(EngineTest, TheCInterfaceComputesTheSame) {
   flashjit_error* error = nullptr;
   ASSERT_EQ(flashjit_engine_create(&options, &c_engine, &error), FLASHJIT_OK) << flashjit_error_message(error);
   EXPECT_EQ(engine->target(), flashjit_engine_target(c_engine));
-  ASSERT_EQ(flashjit_prepare(c_engine, kSpec, nullptr, &kernel, &error), FLASHJIT_OK) << flashjit_error_message(error);
+  ASSERT_EQ(flashjit_prepare(c_engine, kPrepared, nullptr, &kernel, &error), FLASHJIT_OK)
+      << flashjit_error_message(error);
   EXPECT_NE(
       std::strstr(flashjit_kernel_facts(kernel), "\"spec\": \"fwd fp32 d=32 heads=4/2 mask=\\\"causal\\\" lse=ln\""),
       nullptr)

@@ -6,10 +6,11 @@
 namespace flashjit {
 namespace {
 
-constexpr char kSpec[] = "fwd  bf16 heads=4/2 d=64 layout=bshd mask=\"causal\"";
+constexpr char kRequested[] = "fwd  bf16 heads=4/2 d=64 layout=bshd mask=\"causal\"";
 
 TEST(Request, HoldsTheCanonicalTextAndTheDevicesSize) {
-  const auto row = Request::parse(kSpec, "sm_90a", "tile_q=128"), device = Request::parse(kSpec, "sm_90a", "", 99);
+  const auto row = Request::parse(kRequested, "sm_90a", "tile_q=128"),
+             device = Request::parse(kRequested, "sm_90a", "", 99);
   ASSERT_TRUE(row && device);
   EXPECT_EQ(row->text, "fwd bf16 d=64 heads=4/2 mask=\"causal\"");
   EXPECT_EQ(row->text, print(row->spec));
@@ -24,8 +25,8 @@ TEST(Request, NamesTheFirstTextThatDoesNotParse) {
   const struct {
     const char *spec, *target, *pins, *words;
   } rows[] = {{"fwd bf16 d=63 heads=1", "sm_1", "tile_q=x", "d: 63"},
-              {kSpec, "sm_1", "tile_q=x", "sm_1"},
-              {kSpec, "sm_80", "tile_q=x", "tile_q"}};
+              {kRequested, "sm_1", "tile_q=x", "sm_1"},
+              {kRequested, "sm_80", "tile_q=x", "tile_q"}};
   for (const auto& row : rows) {
     const auto request = Request::parse(row.spec, row.target, row.pins);
     ASSERT_FALSE(request) << row.words;
@@ -43,7 +44,7 @@ TEST(Request, WhatIsLegalButNotComputedIsRefusedByThePlan) {
 }
 
 TEST(Request, APlanHonoursThePins) {
-  const auto request = Request::parse(kSpec, "sm_90a", "family=sync,tile_q=64", 7);
+  const auto request = Request::parse(kRequested, "sm_90a", "family=sync,tile_q=64", 7);
   ASSERT_TRUE(request);
   const auto plan = plan_spec(*request);
   ASSERT_TRUE(plan) << plan.error().message;

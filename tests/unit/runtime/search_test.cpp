@@ -10,7 +10,7 @@
 namespace flashjit {
 namespace {
 
-constexpr char kSpec[] = "fwd bf16 d=128 heads=8 mask=\"causal\"";
+constexpr char kSearched[] = "fwd bf16 d=128 heads=8 mask=\"causal\"";
 
 class SearchTest : public testing::Test {
  protected:
@@ -18,7 +18,7 @@ class SearchTest : public testing::Test {
   template <class Said>
   Result<Compiled> search(const char* pins, const CompileOptions& options, const Said& said) {
     tried.clear();
-    const auto plan = plan_spec(kSpec, "sm_90a", pins);
+    const auto plan = plan_spec(kSearched, "sm_90a", pins);
     EXPECT_TRUE(plan);
     return search_kernel(*plan, options, [&](Plan made) -> Result<Compiled> {
       tried.push_back(made.schedule);
@@ -47,7 +47,7 @@ TEST_F(SearchTest, TheFirstChoiceWhereNothingIsWrong) {
   ASSERT_TRUE(found);
   EXPECT_EQ(tried.size(), 1u);
   EXPECT_EQ(found->facts.family, "hopper");
-  EXPECT_EQ(found->facts.schedule, print(plan_spec(kSpec, "sm_90a", "")->schedule));
+  EXPECT_EQ(found->facts.schedule, print(plan_spec(kSearched, "sm_90a", "")->schedule));
 }
 
 TEST_F(SearchTest, ASpoiledHopperKernelIsPassedOverForALooserOne) {

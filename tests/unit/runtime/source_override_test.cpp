@@ -14,12 +14,12 @@ namespace flashjit {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr char kSpec[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
+constexpr char kOverridden[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
 
 class SourceOverride : public testing::Test {
  protected:
   void SetUp() override {
-    auto made = plan_spec(kSpec, "sm_80", "");
+    auto made = plan_spec(kOverridden, "sm_80", "");
     ASSERT_TRUE(made);
     plan = *made;
     auto emitted = emit_cuda(plan);
@@ -95,7 +95,7 @@ TEST_F(SourceOverride, AFolderInPlaceOfAFile) {
 
 TEST_F(SourceOverride, AFolderOfAnotherKernel) {
   write("spec.txt", "fwd fp16 d=64 heads=4/2\n");
-  refused(ErrorKind::Invalid, {"the spec", "fwd fp16 d=64 heads=4/2", kSpec});
+  refused(ErrorKind::Invalid, {"the spec", "fwd fp16 d=64 heads=4/2", kOverridden});
   fs::remove(folder + "/spec.txt");
   write("schedule.txt", "family=sync\n");
   refused(ErrorKind::Invalid, {"the schedule", "family=sync", "give that schedule"});
@@ -114,13 +114,13 @@ TEST_F(SourceOverride, TheEditedKernelIsAnotherOne) {
   if (auto opened = Nvrtc::open(settings->nvrtc); !opened) GTEST_SKIP() << opened.error().message;
   KernelStore store({.disk = false});
   CompileOptions options{.store = &store};
-  const auto plain = compile_spec(kSpec, "sm_80", "", options);
+  const auto plain = compile_spec(kOverridden, "sm_80", "", options);
   ASSERT_TRUE(plain) << plain.error().message;
   std::string entry = plain->source.generated.back().text;
   entry.insert(entry.rfind("}"), "  if (threadIdx.x == 12345) asm volatile(\"trap;\");\n");
   write("entry.cu", entry);
   options.override_dir = folder;
-  const auto edited = compile_spec(kSpec, "sm_80", plain->facts.schedule, options);
+  const auto edited = compile_spec(kOverridden, "sm_80", plain->facts.schedule, options);
   ASSERT_TRUE(edited) << edited.error().message << edited.error().detail;
   EXPECT_NE(edited->key.digest, plain->key.digest);
   EXPECT_NE(edited->binary->payload, plain->binary->payload);
@@ -128,13 +128,13 @@ TEST_F(SourceOverride, TheEditedKernelIsAnotherOne) {
   EXPECT_NE(edited->facts.notes.front().find("override: "), std::string::npos) << edited->facts.notes.front();
   // What does not compile is an error with the compiler's words.
   write("entry.cu", entry + "nonsense;\n");
-  const auto wrong = compile_spec(kSpec, "sm_80", "", options);
+  const auto wrong = compile_spec(kOverridden, "sm_80", "", options);
   ASSERT_FALSE(wrong);
   EXPECT_EQ(wrong.error().kind, ErrorKind::Compile);
   EXPECT_NE(wrong.error().detail.find("nonsense"), std::string::npos);
   // Source that is emptied compiles, to nothing that could be launched.
   write("entry.cu", "");
-  const auto emptied = compile_spec(kSpec, "sm_80", "", options);
+  const auto emptied = compile_spec(kOverridden, "sm_80", "", options);
   ASSERT_FALSE(emptied);
   EXPECT_EQ(emptied.error().kind, ErrorKind::Invalid);
   for (const std::string& word : {std::string("entry.cu"), "`" + plain->plan.launches.front().entry + "`"})

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 
-constexpr const char* kSpec = "fwd fp32 d=16 heads=2";
+constexpr const char* kTuned = "fwd fp32 d=16 heads=2";
 
 bool tuned(const Kernel& kernel) {
   return std::ranges::any_of(kernel.facts().notes,
@@ -28,8 +28,8 @@ bool tuned(const Kernel& kernel) {
 // On a busy machine nothing may be decided, and nothing is recorded then: another attempt may.
 Result<std::shared_ptr<Kernel>> prepare_tuned(const std::function<std::shared_ptr<Engine>()>& engine,
                                               const PrepareOptions& tune) {
-  auto made = engine()->prepare(kSpec, tune);
-  for (int attempt = 0; attempt < 10 && made && !tuned(**made); ++attempt) made = engine()->prepare(kSpec, tune);
+  auto made = engine()->prepare(kTuned, tune);
+  for (int attempt = 0; attempt < 10 && made && !tuned(**made); ++attempt) made = engine()->prepare(kTuned, tune);
   return made;
 }
 constexpr const char* kBusy = "this machine is too busy to tell which kernel is faster";
@@ -71,19 +71,19 @@ TEST_F(TuneInPrepare, MeasuresOnceAndIsRemembered) {
   // Another process: no measuring, the same choice, for every shape of the class.
   PrepareOptions hint;
   hint.shape = "q=30,k=32";
-  const auto again = engine()->prepare(kSpec, hint);
+  const auto again = engine()->prepare(kTuned, hint);
   ASSERT_TRUE(again);
   EXPECT_EQ((*again)->facts().schedule, (*first)->facts().schedule);
   EXPECT_TRUE(tuned(**again));
   // A record of the class is there: this does not measure, or the file would have changed.
   tune.shape = "q=25";
-  ASSERT_TRUE(engine()->prepare(kSpec, tune));
+  ASSERT_TRUE(engine()->prepare(kTuned, tune));
   EXPECT_EQ(read_records(folder + "/v1/tuned.txt")->records, records->records);
   // Without a hint the reference shape is meant, which is another class.
-  const auto plain = engine()->prepare(kSpec);
+  const auto plain = engine()->prepare(kTuned);
   ASSERT_TRUE(plain);
   EXPECT_FALSE(tuned(**plain));
-  const auto without = engine(false)->prepare(kSpec, hint);
+  const auto without = engine(false)->prepare(kTuned, hint);
   ASSERT_TRUE(without);
   EXPECT_FALSE(tuned(**without));
 }
@@ -92,27 +92,27 @@ TEST_F(TuneInPrepare, RefusesWhatContradictsItself) {
   PrepareOptions tune;
   tune.tune = milliseconds(100);
   tune.schedule = "tile_q=64";
-  EXPECT_EQ(engine()->prepare(kSpec, tune).error().kind, ErrorKind::Invalid);
+  EXPECT_EQ(engine()->prepare(kTuned, tune).error().kind, ErrorKind::Invalid);
   tune.schedule.clear();
-  EXPECT_EQ(engine(false)->prepare(kSpec, tune).error().kind, ErrorKind::Invalid);
+  EXPECT_EQ(engine(false)->prepare(kTuned, tune).error().kind, ErrorKind::Invalid);
   tune.shape = "q=banana";
-  EXPECT_EQ(engine()->prepare(kSpec, tune).error().kind, ErrorKind::Invalid);
+  EXPECT_EQ(engine()->prepare(kTuned, tune).error().kind, ErrorKind::Invalid);
   PrepareOptions hint;
   hint.shape = "q=0";
-  EXPECT_EQ(engine()->prepare(kSpec, hint).error().kind, ErrorKind::Invalid);
+  EXPECT_EQ(engine()->prepare(kTuned, hint).error().kind, ErrorKind::Invalid);
 }
 
 TEST_F(TuneInPrepare, HintsOfAClassShareAKernel) {
   const auto own = engine();
   PrepareOptions a, b, other;
   a.shape = "q=100", b.shape = "b=1,q=120,k=128", other.shape = "q=3000";
-  const auto first = own->prepare(kSpec, a), second = own->prepare(kSpec, b), third = own->prepare(kSpec, other),
-             plain = own->prepare(kSpec);
+  const auto first = own->prepare(kTuned, a), second = own->prepare(kTuned, b), third = own->prepare(kTuned, other),
+             plain = own->prepare(kTuned);
   ASSERT_TRUE(first && second && third && plain);
   EXPECT_EQ(first->get(), second->get());
   EXPECT_NE(first->get(), third->get());
   EXPECT_NE(first->get(), plain->get());
-  EXPECT_EQ(own->prepare(kSpec, a)->get(), first->get());
+  EXPECT_EQ(own->prepare(kTuned, a)->get(), first->get());
 }
 
 TEST_F(TuneInPrepare, ManyThreadsTuneOnce) {
@@ -127,7 +127,7 @@ TEST_F(TuneInPrepare, ManyThreadsTuneOnce) {
       std::vector<std::jthread> threads;
       for (auto& kernel : kernels) {
         threads.emplace_back([&] {
-          if (auto made = own->prepare(kSpec, tune)) kernel = *made;
+          if (auto made = own->prepare(kTuned, tune)) kernel = *made;
         });
       }
     }
@@ -155,7 +155,7 @@ TEST_F(TuneInPrepare, TheRecordIsOfTheEnginesThreads) {
 
 TEST_F(TuneInPrepare, APinnedNumericsClassIgnoresHints) {
   const auto own = engine();
-  const std::string spec = std::string(kSpec).append(" numerics=batch_invariant");
+  const std::string spec = std::string(kTuned).append(" numerics=batch_invariant");
   const auto plain = own->prepare(spec);
   ASSERT_TRUE(plain);
   for (const char* shape : {"q=1,k=100", "q=64", "b=64,q=5000"}) {
@@ -171,7 +171,7 @@ TEST_F(TuneInPrepare, TheLibraryCallGivesEverythingThatWasMeasured) {
   EngineOptions options{.device = Device::Host, .cache_dir = folder, .threads = 2, .tuned = false};
   auto session = Session::open("host", options, *read_environment());
   ASSERT_TRUE(session);
-  auto spec = parse_spec(kSpec);
+  auto spec = parse_spec(kTuned);
   auto shape = parse_shape("q=40", *spec);
   TuneOptions how;
   how.seconds = 0.5;

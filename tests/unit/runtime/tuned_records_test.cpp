@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSpec = "fwd bf16 d=64 heads=8";
+constexpr const char* kRecorded = "fwd bf16 d=64 heads=8";
 constexpr const char* kTarget = "x86-64-v3";
 
 Schedule schedule(const std::string& text) {
@@ -24,7 +24,7 @@ Schedule schedule(const std::string& text) {
   return parsed ? *parsed : Schedule();
 }
 
-TunedRecord record(const std::string& shape, int tile_q, const std::string& spec = kSpec) {
+TunedRecord record_of(const std::string& shape, int tile_q, const std::string& spec = kRecorded) {
   auto parsed = parse_shape_hint(shape);
   EXPECT_TRUE(parsed);
   return {.spec = spec,
@@ -50,7 +50,7 @@ class TunedRecords : public ::testing::Test {
   const std::string folder = ::testing::TempDir() + "flashjit_records_" + std::to_string(::getpid());
 
   int chosen(const std::vector<TunedRecord>& records, const std::string& shape,
-             Machine machine = {kTarget, "Processor A", 8, ""}, const std::string& spec_text = kSpec) {
+             Machine machine = {kTarget, "Processor A", 8, ""}, const std::string& spec_text = kRecorded) {
     auto spec = parse_spec(spec_text);
     auto target = find_target(kTarget);
     std::optional<Shape> hint;
@@ -62,7 +62,7 @@ class TunedRecords : public ::testing::Test {
 };
 
 TEST_F(TunedRecords, TextRoundTrip) {
-  TunedRecord r = record("b=2,q=100,k=300", 32, "fwd bf16 d=64 heads=8 mask=\"causal\t&\nwindow(9,\\ 0)\"");
+  TunedRecord r = record_of("b=2,q=100,k=300", 32, "fwd bf16 d=64 heads=8 mask=\"causal\t&\nwindow(9,\\ 0)\"");
   r.machine.driver = "13.0";
   const std::string line = print(r);
   EXPECT_EQ(line.find('\n'), std::string::npos);
@@ -73,7 +73,7 @@ TEST_F(TunedRecords, TextRoundTrip) {
 }
 
 TEST_F(TunedRecords, EveryCutOfALineIsSkipped) {
-  const std::string line = print(record("b=1,q=64", 64));
+  const std::string line = print(record_of("b=1,q=64", 64));
   for (std::size_t length = 0; length + 1 < line.size(); ++length) {
     const auto parsed = parse_tuned_record(line.substr(0, length));
     // Only within the date, the last field, what is left can pass for a whole record.
@@ -85,7 +85,7 @@ TEST_F(TunedRecords, EveryCutOfALineIsSkipped) {
 }
 
 TEST_F(TunedRecords, NumbersOutsideTheirRangeMakeALineForeign) {
-  const std::string line = print(record("b=1,q=64", 64));
+  const std::string line = print(record_of("b=1,q=64", 64));
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string text = line;
     return text.replace(text.find(from), from.size(), to);
@@ -110,15 +110,15 @@ TEST_F(TunedRecords, ClassesAreTheSameForTuningAndLookUp) {
     ASSERT_TRUE(hint);
     EXPECT_EQ(*hint, print(up));
     // A record of a shape is found for that shape and for its class, and nothing else is nearer.
-    TunedRecord own = record(print(shape), 32);
-    const std::vector<TunedRecord> records = {record(print(Shape{up.b * 2, up.q_len, up.k_len}), 64), own};
+    TunedRecord own = record_of(print(shape), 32);
+    const std::vector<TunedRecord> records = {record_of(print(Shape{up.b * 2, up.q_len, up.k_len}), 64), own};
     EXPECT_EQ(chosen(records, print(shape)), 32) << print(shape);
     EXPECT_EQ(chosen(records, *hint), 32) << print(shape);
   }
 }
 
 TEST_F(TunedRecords, NearestWithinTwoDoublings) {
-  const std::vector<TunedRecord> records = {record("b=1,q=1024", 32), record("b=1,q=4096", 128)};
+  const std::vector<TunedRecord> records = {record_of("b=1,q=1024", 32), record_of("b=1,q=4096", 128)};
   EXPECT_EQ(chosen(records, "b=1,q=1024"), 32);
   EXPECT_EQ(chosen(records, "b=1,q=1000"), 32);
   EXPECT_EQ(chosen(records, "b=1,q=2000"), 32);  // both are two away; 1024 is nearer by its text alone, in any order
@@ -129,12 +129,12 @@ TEST_F(TunedRecords, NearestWithinTwoDoublings) {
 }
 
 TEST_F(TunedRecords, WithoutAHintOnlyTheReferenceShapeCounts) {
-  EXPECT_EQ(chosen({record("b=4,q=4096", 128)}, ""), 128);  // reference_shape: 16k tokens in sequences of 4k
-  EXPECT_EQ(chosen({record("b=2,q=4096", 128)}, ""), 0);
+  EXPECT_EQ(chosen({record_of("b=4,q=4096", 128)}, ""), 128);  // reference_shape: 16k tokens in sequences of 4k
+  EXPECT_EQ(chosen({record_of("b=2,q=4096", 128)}, ""), 0);
 }
 
 TEST_F(TunedRecords, AnotherMachineSpecOrIllegalScheduleIsAMiss) {
-  const std::vector<TunedRecord> records = {record("b=1,q=1024", 32)};
+  const std::vector<TunedRecord> records = {record_of("b=1,q=1024", 32)};
   EXPECT_EQ(chosen(records, "b=1,q=1024", {kTarget, "Processor B", 8, ""}), 0);
   EXPECT_EQ(chosen(records, "b=1,q=1024", {kTarget, "Processor A", 4, ""}), 0);
   EXPECT_EQ(chosen(records, "b=1,q=1024", {"x86-64-v4", "Processor A", 8, ""}), 0);
@@ -149,8 +149,8 @@ TEST_F(TunedRecords, AnotherMachineSpecOrIllegalScheduleIsAMiss) {
 
 TEST_F(TunedRecords, APinnedNumericsClassIsNotCrossed) {
   for (const char* numerics : {"deterministic", "batch_invariant"}) {
-    const std::string spec = std::string(kSpec) + " numerics=" + numerics;
-    TunedRecord same = record("b=1,q=1024", 32, spec), other = same;
+    const std::string spec = std::string(kRecorded) + " numerics=" + numerics;
+    TunedRecord same = record_of("b=1,q=1024", 32, spec), other = same;
     other.schedule = schedule("family=host,tile_q=32,tile_kv=512");
     EXPECT_EQ(chosen({same}, "b=1,q=1024", same.machine, spec), 32);
     EXPECT_EQ(chosen({other}, "b=1,q=1024", same.machine, spec), 0);
@@ -160,7 +160,7 @@ TEST_F(TunedRecords, APinnedNumericsClassIsNotCrossed) {
 TEST_F(TunedRecords, OrderOfRecordsDoesNotMatter) {
   std::vector<TunedRecord> records;
   for (const char* shape : {"b=1,q=1024", "b=1,q=1023", "b=1,q=900", "b=2,q=600", "b=1,q=512,k=2048"}) {
-    records.push_back(record(shape, 16 + 16 * static_cast<int>(records.size())));
+    records.push_back(record_of(shape, 16 + 16 * static_cast<int>(records.size())));
   }
   const int first = chosen(records, "b=1,q=950");
   std::mt19937 random(3);
@@ -171,32 +171,32 @@ TEST_F(TunedRecords, OrderOfRecordsDoesNotMatter) {
 }
 
 TEST_F(TunedRecords, StoreKeepsTheNewerAndSurvivesDamage) {
-  ASSERT_TRUE(store_records(folder, {record("b=1,q=64", 32), record("b=1,q=128", 32)}));
-  ASSERT_TRUE(store_records(folder, {record("b=1,q=64", 64)}));
+  ASSERT_TRUE(store_records(folder, {record_of("b=1,q=64", 32), record_of("b=1,q=128", 32)}));
+  ASSERT_TRUE(store_records(folder, {record_of("b=1,q=64", 64)}));
   const std::string file = folder + "/v1/tuned.txt";
   auto stored = read_records(file);
   ASSERT_TRUE(stored);
   ASSERT_EQ(stored->records.size(), 2u);
-  EXPECT_EQ(stored->records, merge({record("b=1,q=128", 32)}, {record("b=1,q=64", 64)}));
+  EXPECT_EQ(stored->records, merge({record_of("b=1,q=128", 32)}, {record_of("b=1,q=64", 64)}));
   std::ofstream(file, std::ios::app) << "spec=cut off";
   EXPECT_EQ(read_records(file)->records.size(), 2u);
   EXPECT_EQ(read_records(file)->others, 1);
-  ASSERT_TRUE(store_records(folder, {record("b=1,q=256", 64)}));
+  ASSERT_TRUE(store_records(folder, {record_of("b=1,q=256", 64)}));
   EXPECT_EQ(read_records(file)->records.size(), 3u);
   EXPECT_EQ(stored_records(folder).size(), 3 + built_in_records().size());
 }
 
 TEST_F(TunedRecords, OwnRecordsGoBeforeThoseOfALayer) {
   const std::string layer = folder + "/layer", own = folder + "/own";
-  ASSERT_TRUE(store_records(layer, {record("b=1,q=64", 32), record("b=1,q=256", 32)}));
-  ASSERT_TRUE(store_records(own, {record("b=1,q=64", 128)}));
+  ASSERT_TRUE(store_records(layer, {record_of("b=1,q=64", 32), record_of("b=1,q=256", 32)}));
+  ASSERT_TRUE(store_records(own, {record_of("b=1,q=64", 128)}));
   const std::vector<TunedRecord> records = stored_records(own + ":" + layer);
   EXPECT_EQ(chosen(records, "b=1,q=64"), 128);
   EXPECT_EQ(chosen(records, "b=1,q=256"), 32);
 }
 
 TEST_F(TunedRecords, ADirectoryThatOthersCanWriteIsAsIfNotThere) {
-  ASSERT_TRUE(store_records(folder, {record("b=1,q=64", 32)}));
+  ASSERT_TRUE(store_records(folder, {record_of("b=1,q=64", 32)}));
   fs::permissions(folder, fs::perms::all);
   EXPECT_EQ(stored_records(folder).size(), built_in_records().size());
 }

@@ -18,7 +18,7 @@
 namespace flashjit {
 namespace {
 
-constexpr char kSpec[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
+constexpr char kVerified[] = "fwd bf16 d=64 heads=4/2 mask=\"causal\"";
 constexpr char kWhere[] = "o differs by 1 (batch 0, head 1, query 2, column 3)";
 
 // What tries them is a function that finds the kernels of one family wrong.
@@ -51,7 +51,7 @@ class VerifiedKernel : public testing::Test {
 
 TEST_F(VerifiedKernel, AWrongKernelIsPassedOverNowAndByWhoeverFindsIt) {
   KernelStore first = store();
-  const auto made = compile_spec(kSpec, "sm_90a", "", trying(first, "hopper"));
+  const auto made = compile_spec(kVerified, "sm_90a", "", trying(first, "hopper"));
   ASSERT_TRUE(made) << made.error().message;
   EXPECT_EQ(made->facts.family, "sync");
   EXPECT_TRUE(is_noted(made->facts));
@@ -59,13 +59,13 @@ TEST_F(VerifiedKernel, AWrongKernelIsPassedOverNowAndByWhoeverFindsIt) {
   EXPECT_GE(tried, 2);  // one or more of hopper, and the one that was taken
   const int before = tried;
   KernelStore second = store();
-  const auto found = compile_spec(kSpec, "sm_90a", "", {.store = &second});  // does not try anything
+  const auto found = compile_spec(kVerified, "sm_90a", "", {.store = &second});  // does not try anything
   ASSERT_TRUE(found);
   EXPECT_EQ(found->key.digest, made->key.digest);
   EXPECT_TRUE(is_noted(found->facts));
   EXPECT_EQ(second.counters().compiles, 0);
   KernelStore third = store();
-  ASSERT_TRUE(compile_spec(kSpec, "sm_90a", "", trying(third, "hopper")));
+  ASSERT_TRUE(compile_spec(kVerified, "sm_90a", "", trying(third, "hopper")));
   EXPECT_EQ(tried, before) << "what is known is not tried again";
 }
 
@@ -78,7 +78,7 @@ TEST_F(VerifiedKernel, TheNextScheduleOfTheFamilyIsTried) {
     schedules.push_back(print(compiled.plan.schedule));
     return std::optional<std::string>(schedules.size() < 3 ? kWhere : "");
   };
-  const auto made = compile_spec(kSpec, "sm_80", "", options);
+  const auto made = compile_spec(kVerified, "sm_80", "", options);
   ASSERT_TRUE(made) << made.error().message;
   ASSERT_EQ(schedules.size(), 3u);
   EXPECT_EQ(std::set<std::string>(schedules.begin(), schedules.end()).size(), 3u);
@@ -91,32 +91,32 @@ TEST_F(VerifiedKernel, TheNextScheduleOfTheFamilyIsTried) {
 
 TEST_F(VerifiedKernel, AStoredKernelIsTriedOnce) {
   KernelStore first = store();
-  const auto untried = compile_spec(kSpec, "sm_80", "", {.store = &first});
+  const auto untried = compile_spec(kVerified, "sm_80", "", {.store = &first});
   ASSERT_TRUE(untried);
   for (int i = 0; i < 2; ++i) {
     KernelStore again = store();
-    const auto verified = compile_spec(kSpec, "sm_80", "", trying(again, "none"));
+    const auto verified = compile_spec(kVerified, "sm_80", "", trying(again, "none"));
     ASSERT_TRUE(verified);
     EXPECT_EQ(tried, 1);
     EXPECT_EQ(verified->binary->payload, untried->binary->payload);
     EXPECT_STREQ(verified->facts.source.c_str(), i == 0 ? "compiled" : "disk");
   }
   // In the memory of a store that had it untried.
-  ASSERT_TRUE(compile_spec(kSpec, "sm_80", "", trying(first, "none")));
+  ASSERT_TRUE(compile_spec(kVerified, "sm_80", "", trying(first, "none")));
   EXPECT_EQ(tried, 1);
-  ASSERT_TRUE(compile_spec(kSpec, "sm_80", "", trying(first, "none")));
+  ASSERT_TRUE(compile_spec(kVerified, "sm_80", "", trying(first, "none")));
   EXPECT_EQ(tried, 1);
 }
 
 TEST_F(VerifiedKernel, NothingLeftIsAnErrorThatNamesTheElement) {
   KernelStore kept = store();
-  const auto made = compile_spec(kSpec, "sm_80", "", trying(kept, "all"));
+  const auto made = compile_spec(kVerified, "sm_80", "", trying(kept, "all"));
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().kind, ErrorKind::Unsupported);
   EXPECT_NE((made.error().message + made.error().detail).find(kWhere), std::string::npos) << made.error().message;
   CompileOptions quick = trying(kept, "all");
   quick.effort = Effort::Quick;
-  const auto soon = compile_spec(kSpec, "sm_80", "", quick);
+  const auto soon = compile_spec(kVerified, "sm_80", "", quick);
   ASSERT_FALSE(soon);
   EXPECT_NE(soon.error().detail.find(kWhere), std::string::npos) << soon.error().detail;
 }
@@ -127,7 +127,7 @@ TEST_F(VerifiedKernel, WhatCannotBeTriedIsNotStored) {
   options.verify = [](const Compiled&) -> Result<std::optional<std::string>> {
     return Error{ErrorKind::Driver, "no memory left", {}};
   };
-  const auto made = compile_spec(kSpec, "sm_80", "", options);
+  const auto made = compile_spec(kVerified, "sm_80", "", options);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().message, "no memory left");
   const auto stat = stat_store(folder.path());
@@ -135,7 +135,7 @@ TEST_F(VerifiedKernel, WhatCannotBeTriedIsNotStored) {
   EXPECT_EQ(stat->entries, 0);
   // Where it was not asked for, it is taken all the same.
   options.verify = [](const Compiled&) -> Result<std::optional<std::string>> { return std::optional<std::string>(); };
-  EXPECT_TRUE(compile_spec(kSpec, "sm_80", "", options));
+  EXPECT_TRUE(compile_spec(kVerified, "sm_80", "", options));
 }
 
 TEST_F(VerifiedKernel, NoTrialBeginsAfterTheTimeout) {
@@ -143,10 +143,10 @@ TEST_F(VerifiedKernel, NoTrialBeginsAfterTheTimeout) {
   std::atomic<bool> cancelled = false;
   CompileOptions options = trying(kept, "none");
   options.bounds = CompileBounds(std::chrono::milliseconds(0), &cancelled);
-  ASSERT_TRUE(compile_spec(kSpec, "sm_80", "", {.store = &kept}));
+  ASSERT_TRUE(compile_spec(kVerified, "sm_80", "", {.store = &kept}));
   // What compiles is there already: the only thing left to do is the trial.
   cancelled = true;
-  const auto called_off = compile_spec(kSpec, "sm_80", "", options);
+  const auto called_off = compile_spec(kVerified, "sm_80", "", options);
   ASSERT_FALSE(called_off);
   EXPECT_EQ(called_off.error().kind, ErrorKind::Cancelled);
   EXPECT_EQ(tried, 0);

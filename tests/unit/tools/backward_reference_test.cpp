@@ -25,14 +25,14 @@ struct Sizes {
 };
 
 // bshd, contiguous; numbers that a narrower dtype than fp32 can hold, in memory as fp32.
-struct Toy {
+struct ToyGradients {
   Sizes n;
   AttentionSpec spec;
   Semantics semantics;
   Arguments arguments;
   std::vector<float> q, k, v, o, d_o, dq, dk, dv, lse, d_lse, sink;
 
-  Toy(const Sizes& sizes, Dtype dtype, unsigned seed, double sharpness = 1) : n(sizes) {
+  ToyGradients(const Sizes& sizes, Dtype dtype, unsigned seed, double sharpness = 1) : n(sizes) {
     spec.operation = Operation::Backward;
     spec.dtype = spec.kv_dtype = dtype;
     set_out(spec, dtype);
@@ -89,7 +89,7 @@ struct Toy {
   }
 };
 
-void expect_slopes_of_loss(Toy& toy, const char* what) {
+void expect_slopes_of_loss(ToyGradients& toy, const char* what) {
   SCOPED_TRACE(what);
   toy.run_forward();
   const Problem problem = toy.problem();
@@ -130,25 +130,25 @@ bool causal(const Position& at) { return at.k <= at.q + at.k_len - at.q_len; }
 Dual softcap(const Position&, Dual s) { return {2 * std::tanh(s.f / 2), 2 * std::tanh(s.d / 2)}; }
 
 TEST(BackwardReference, IsTheSlopeOfTheForward) {
-  Toy plain({}, Dtype::F32, 1);
+  ToyGradients plain({}, Dtype::F32, 1);
   expect_slopes_of_loss(plain, "plain");
-  Toy wide({2, 3, 5, 4, 2, 8, 16}, Dtype::F32, 2);
+  ToyGradients wide({2, 3, 5, 4, 2, 8, 16}, Dtype::F32, 2);
   wide.semantics.visible = causal;
   expect_slopes_of_loss(wide, "causal, d_qk != d_v, groups");
-  Toy above({1, 5, 3, 2, 2, 8, 8}, Dtype::F32, 3);  // rows that see nothing
+  ToyGradients above({1, 5, 3, 2, 2, 8, 8}, Dtype::F32, 3);  // rows that see nothing
   above.semantics.visible = causal;
   expect_slopes_of_loss(above, "more queries than keys");
-  Toy capped({}, Dtype::F32, 4);
+  ToyGradients capped({}, Dtype::F32, 4);
   capped.semantics.score = softcap;
   capped.spec.scale = 0.7;
   expect_slopes_of_loss(capped, "softcap");
-  Toy leaky({}, Dtype::F32, 5);
+  ToyGradients leaky({}, Dtype::F32, 5);
   leaky.semantics.score = [](const Position& at, Dual s) {
     const double slope = s.f > 0 ? 1 : 0.1, more = 0.3 * static_cast<double>(at.k * at.h);
     return Dual(static_cast<float>(s.f * slope + more), s.d * slope + more);
   };
   expect_slopes_of_loss(leaky, "a score that bends, and a bias");
-  Toy sunk({}, Dtype::F32, 6);
+  ToyGradients sunk({}, Dtype::F32, 6);
   sunk.spec.sink = sunk.spec.dlse = true;
   expect_slopes_of_loss(sunk, "sink, dlse");
   sunk.spec.lse = Lse::log2;
@@ -182,7 +182,7 @@ struct Wrong {
   std::optional<Dtype> rounded = {};  // all gradients, whatever the spec says
 };
 
-void run_kernel(Toy& toy, const Wrong& wrong = {}) {
+void run_kernel(ToyGradients& toy, const Wrong& wrong = {}) {
   const Sizes& n = toy.n;
   const AttentionSpec& spec = toy.spec;
   const int heads = n.heads_q / n.heads_kv;
@@ -229,7 +229,7 @@ void run_kernel(Toy& toy, const Wrong& wrong = {}) {
 
 constexpr double kAllRows = 1e12, kSomeRows = 0;  // work
 
-Comparison outcome(Toy& toy, const Wrong& wrong = {}, double work = kAllRows) {
+Comparison outcome(ToyGradients& toy, const Wrong& wrong = {}, double work = kAllRows) {
   // The spec says what dtype outputs have; in memory they are fp32, whose numbers hold them.
   run_kernel(toy, wrong);
   return compare(toy.problem(), {.work = work});
@@ -237,19 +237,19 @@ Comparison outcome(Toy& toy, const Wrong& wrong = {}, double work = kAllRows) {
 
 struct Place {
   const char* name;
-  Toy toy;
+  ToyGradients toy;
 };
 
 std::list<Place> places() {
   std::list<Place> all;  // what does not move: arguments point into it
   for (const Dtype dtype : {Dtype::BF16, Dtype::F16, Dtype::F32}) {
-    all.push_back({"plain", Toy({1, 50, 70, 4, 2, 16, 16}, dtype, 11)});
-    all.push_back({"causal", Toy({2, 60, 60, 2, 1, 24, 24}, dtype, 12)});
+    all.push_back({"plain", ToyGradients({1, 50, 70, 4, 2, 16, 16}, dtype, 11)});
+    all.push_back({"causal", ToyGradients({2, 60, 60, 2, 1, 24, 24}, dtype, 12)});
     all.back().toy.semantics.visible = causal;
-    all.push_back({"sharp", Toy({1, 40, 100, 2, 1, 32, 32}, dtype, 13, 12)});
-    all.push_back({"softcap", Toy({1, 40, 60, 4, 2, 16, 16}, dtype, 14, 3)});
+    all.push_back({"sharp", ToyGradients({1, 40, 100, 2, 1, 32, 32}, dtype, 13, 12)});
+    all.push_back({"softcap", ToyGradients({1, 40, 60, 4, 2, 16, 16}, dtype, 14, 3)});
     all.back().toy.semantics.score = softcap;
-    all.push_back({"dlse", Toy({1, 40, 60, 2, 1, 16, 16}, dtype, 15)});
+    all.push_back({"dlse", ToyGradients({1, 40, 60, 2, 1, 16, 16}, dtype, 15)});
     all.back().toy.spec.lse = Lse::log2, all.back().toy.spec.dlse = true;
   }
   for (Place& place : all) place.toy.run_forward();
@@ -287,7 +287,7 @@ TEST(ErrorRuleOfGradients, FindsWrongKernels) {
 
 TEST(ErrorRuleOfGradients, FindsAMaskThatIsOffByOneInOneRow) {
   for (const Dtype dtype : {Dtype::BF16, Dtype::F16}) {
-    Toy toy({1, 60, 120, 2, 1, 48, 48}, dtype, 16);
+    ToyGradients toy({1, 60, 120, 2, 1, 48, 48}, dtype, 16);
     toy.semantics.visible = causal;
     toy.run_forward();
     EXPECT_TRUE(outcome(toy).ok);
@@ -306,7 +306,7 @@ TEST(ErrorRuleOfGradients, FindsAMaskThatIsOffByOneInOneRow) {
 TEST(ErrorRuleOfGradients, HoldsEachGradientToItsDtype) {
   for (Dtype AttentionSpec::* const precise :
        {&AttentionSpec::out_dq, &AttentionSpec::out_dk, &AttentionSpec::out_dv}) {
-    Toy toy({1, 50, 70, 4, 2, 16, 16}, Dtype::F32, 20);
+    ToyGradients toy({1, 50, 70, 4, 2, 16, 16}, Dtype::F32, 20);
     set_out(toy.spec, Dtype::BF16);
     toy.run_forward();
     EXPECT_TRUE(outcome(toy, {.rounded = Dtype::BF16}).ok);
@@ -318,7 +318,7 @@ TEST(ErrorRuleOfGradients, HoldsEachGradientToItsDtype) {
 }
 
 TEST(ErrorRuleOfGradients, FindsRowsThatWereNotWritten) {
-  Toy toy({1, 40, 50, 2, 1, 16, 16}, Dtype::BF16, 17);
+  ToyGradients toy({1, 40, 50, 2, 1, 16, 16}, Dtype::BF16, 17);
   toy.semantics.visible = [](const Position& at) { return at.q != 7 && at.k != 9; };
   toy.run_forward();
   EXPECT_TRUE(outcome(toy).ok);
@@ -332,7 +332,7 @@ TEST(ErrorRuleOfGradients, FindsRowsThatWereNotWritten) {
 
 // A toy whose score reads a table by distance, weights by key, and a number.
 struct WithParameters {
-  Toy toy;
+  ToyGradients toy;
   std::vector<float> table, weights, d_table, d_weights, d_number, d_sink;
 
   explicit WithParameters(Dtype dtype) : toy({2, 12, 14, 2, 1, 8, 8}, dtype, 21) {

@@ -10,7 +10,7 @@ namespace {
 
 const Param kScalar = {"n", Dtype::I32, 0};
 
-Expr parsed(std::string_view text, bool bottom_right = true) {
+Expr parsed_mask(std::string_view text, bool bottom_right = true) {
   std::vector<Param> params = {{"n", Dtype::I32, 0}, {"lens", Dtype::I32, 1}, {"ids", Dtype::I32, 2}};
   const Result<Expr> expr = parse_expr(text, {&params, bottom_right, false});
   EXPECT_TRUE(expr) << text << ": " << (expr ? "" : expr.error().message + "\n" + expr.error().detail);
@@ -311,7 +311,7 @@ TEST(IntervalTiles, ExactForNamedMasks) {
   for (const char* text : kMasks) {
     for (const bool bottom_right : {true, false}) {
       for (const Axis along : kAxes) {
-        const Expr mask = parsed(text, bottom_right);
+        const Expr mask = parsed_mask(text, bottom_right);
         const TileAnalysis tiles = analyse_tiles(mask, along);
         EXPECT_FALSE(tiles.may_see) << text << " along " << name(along) << ": " << print(tiles.may_see);
         ASSERT_EQ(first_complaint(violation, mask, tiles), "") << text;
@@ -351,7 +351,7 @@ TEST(IntervalTiles, SoundForNamedMasks) {
   for (const char* text : kMasks) {
     for (const bool bottom_right : {true, false}) {
       for (const Axis along : kAxes) {
-        const Expr mask = parsed(text, bottom_right);
+        const Expr mask = parsed_mask(text, bottom_right);
         ASSERT_EQ(first_complaint(violation, mask, analyse_tiles(mask, along)), "") << text;
       }
     }
@@ -364,13 +364,13 @@ TEST(IntervalTiles, LinesThatAreRanges) {
        {"true", "causal", "causal_top_left", "window(1024, 0)", "causal & window(1023, 0)", "causal & chunk(2048)",
         "prefix(512)", "k < lens[b] & causal", "h < 2 & causal | h >= 2 & window(2, 0)", "window(n, n)"}) {
     for (const Axis along : kAxes) {
-      EXPECT_TRUE(analyse_tiles(parsed(mask), along).line_is_range) << mask << " along " << name(along);
+      EXPECT_TRUE(analyse_tiles(parsed_mask(mask), along).line_is_range) << mask << " along " << name(along);
     }
   }
   for (const char* mask :
        {"k < 4 | window(1024, 0)", "(q - k) % 128 == 0", "document(ids) & causal", "tree(words)", "k != q"}) {
     for (const Axis along : kAxes) {
-      EXPECT_FALSE(analyse_tiles(parsed(mask), along).line_is_range) << mask << " along " << name(along);
+      EXPECT_FALSE(analyse_tiles(parsed_mask(mask), along).line_is_range) << mask << " along " << name(along);
     }
   }
   EXPECT_TRUE(analyse_tiles(Expr()).line_is_range);
@@ -430,7 +430,7 @@ const ShortResult kShortResults[] = {
 
 TEST(IntervalTiles, ShortResults) {
   for (const ShortResult& row : kShortResults) {
-    const TileAnalysis tiles = analyse_tiles(parsed(row.mask), row.along);
+    const TileAnalysis tiles = analyse_tiles(parsed_mask(row.mask), row.along);
     EXPECT_EQ(print(tiles.begin), row.limits[0]) << row.mask;
     EXPECT_EQ(print(tiles.end), row.limits[1]) << row.mask;
     EXPECT_EQ(print(tiles.full_begin), row.limits[2]) << row.mask;
@@ -442,7 +442,7 @@ TEST(IntervalTiles, ShortResults) {
 }
 
 TEST(IntervalTiles, HolesAreSkipped) {
-  const TileAnalysis tiles = analyse_tiles(parsed("k < 4 | window(1024, 0)"));
+  const TileAnalysis tiles = analyse_tiles(parsed_mask("k < 4 | window(1024, 0)"));
   Environment environment;
   set(environment, Variable::QLen, 8192);
   set(environment, Variable::KLen, 8192);
@@ -458,7 +458,7 @@ TEST(IntervalTiles, HolesAreSkipped) {
 }
 
 TEST(IntervalTiles, HolesBetweenQueriesAreSkipped) {
-  const TileAnalysis tiles = analyse_tiles(parsed("q < 4 | causal & k >= 64"), Axis::Queries);
+  const TileAnalysis tiles = analyse_tiles(parsed_mask("q < 4 | causal & k >= 64"), Axis::Queries);
   Environment environment;
   set(environment, Variable::QLen, 8192);
   set(environment, Variable::KLen, 8192);
@@ -488,7 +488,7 @@ TEST(IntervalTiles, OverflowGivesEverything) {
 TEST(IntervalTiles, HostileNestingEnds) {
   std::string text = "k";
   for (int i = 0; i < 60; ++i) text = "abs(" + text + " - 1)";
-  for (const Axis along : kAxes) EXPECT_TRUE(analyse_tiles(parsed(text + " < q"), along).end) << name(along);
+  for (const Axis along : kAxes) EXPECT_TRUE(analyse_tiles(parsed_mask(text + " < q"), along).end) << name(along);
 }
 
 }  // namespace

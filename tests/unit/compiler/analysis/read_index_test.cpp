@@ -71,7 +71,7 @@ TEST(ReadIndex, Table) {
   for (const Row& row : kRows) EXPECT_EQ(shown(read_index(read_of(row.text, row.rank))), row.expected) << row.text;
 }
 
-struct Place {
+struct PlaceOfRead {
   std::int64_t b, h, q, k;
 };
 
@@ -85,8 +85,8 @@ TEST(ReadIndex, HoldsForEveryScore) {
   for (const Row& row : kRows) {
     const Expr read = read_of(row.text, row.rank);
     const ReadIndex index = read_index(read);
-    std::map<std::vector<std::int64_t>, std::vector<Place>> readers;
-    for (Place p{}; p.b < 3; ++p.b) {
+    std::map<std::vector<std::int64_t>, std::vector<PlaceOfRead>> readers;
+    for (PlaceOfRead p{}; p.b < 3; ++p.b) {
       for (p.h = 0; p.h < 4; ++p.h) {
         for (p.q = 0; p.q < kQueries[p.b]; ++p.q) {
           for (p.k = 0; p.k < kKeys[p.b]; ++p.k) {
@@ -103,8 +103,8 @@ TEST(ReadIndex, HoldsForEveryScore) {
       }
     }
     for (const auto& [at, places] : readers) {
-      for (const Place& x : places) {
-        for (const Place& y : places) {
+      for (const PlaceOfRead& x : places) {
+        for (const PlaceOfRead& y : places) {
           EXPECT_FALSE(index.own_b && x.b != y.b) << row.text;
           EXPECT_FALSE(index.own_h && x.h != y.h) << row.text;
           EXPECT_FALSE(index.own_hk && x.h / 2 != y.h / 2) << row.text;

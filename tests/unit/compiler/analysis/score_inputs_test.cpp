@@ -5,14 +5,14 @@
 namespace flashjit {
 namespace {
 
-struct Row {
+struct RowOfInputs {
   const char* score;
   const char* inputs;  // their loads, one after the other
   bool others;         // anything else that depends on the key
 };
 
 TEST(ScoreInputs, WhatComesInTiles) {
-  constexpr Row kRows[] = {
+  constexpr RowOfInputs kRows[] = {
       {"s", "", false},
       {"s + slope[h] * (k - q)", "", false},
       {"s + table[h, q, k]", "table[h, q, k] ", false},
@@ -50,7 +50,7 @@ TEST(ScoreInputs, WhatComesInTiles) {
       {"tanh(s) + gate[k]", "", true},
       {"tanh(s)", "", false},
   };
-  for (const Row& row : kRows) {
+  for (const RowOfInputs& row : kRows) {
     std::vector<Param> params = {{"slope", Dtype::F32, 1}, {"table", Dtype::BF16, 3}, {"gate", Dtype::F32, 1},
                                  {"bytes", Dtype::U8, 1},  {"longs", Dtype::I64, 1},  {"words", Dtype::I32, 2},
                                  {"wide", Dtype::F16, 4}};

@@ -9,7 +9,7 @@
 namespace flashjit {
 namespace {
 
-const std::string kSpec = "fwd bf16 d=64 heads=4/2 mask=\"causal\" places";
+const std::string kPlaced = "fwd bf16 d=64 heads=4/2 mask=\"causal\" places";
 
 // 5 queries and 9 keys.
 Arguments call(const std::map<std::string, double, std::less<>>& scalars) {
@@ -31,7 +31,7 @@ void expect_places(const Places& places, int begin, int step, int total) {
 }
 
 TEST(Places, ACallThatGivesNoneHasTheWholeSequence) {
-  const auto params = fill(kSpec, call({}));
+  const auto params = fill(kPlaced, call({}));
   ASSERT_TRUE(params) << params.error().message;
   expect_places(params->q_places, 0, 1, 5);
   expect_places(params->k_places, 0, 1, 9);
@@ -39,22 +39,22 @@ TEST(Places, ACallThatGivesNoneHasTheWholeSequence) {
 
 TEST(Places, TheNumbersOfACallAreThoseOfTheKernel) {
   const auto params =
-      fill(kSpec, call({{"q_begin", 7}, {"q_step", 3}, {"q_total", 20}, {"k_begin", 1}, {"k_total", 10}}));
+      fill(kPlaced, call({{"q_begin", 7}, {"q_step", 3}, {"q_total", 20}, {"k_begin", 1}, {"k_total", 10}}));
   ASSERT_TRUE(params) << params.error().message;
   expect_places(params->q_places, 7, 3, 20);
   expect_places(params->k_places, 1, 1, 10);
 }
 
 TEST(Places, RowsOutsideOfTheSequenceAreRefused) {
-  expect_refused(kSpec, call({{"q_begin", -1}}), "scalars.q_begin: -1 is negative");
-  expect_refused(kSpec, call({{"k_step", 0}}), "scalars.k_step: 0 is outside 1..65536");
-  expect_refused(kSpec, call({{"k_step", 65537}}), "scalars.k_step: 65537 is outside 1..65536");
-  expect_refused(kSpec, call({{"q_begin", 7}}), "scalars.q_total: missing, and q stands at 7 + 1 i");
-  expect_refused(kSpec, call({{"q_begin", 7}, {"q_step", 3}, {"q_total", 19}}),
+  expect_refused(kPlaced, call({{"q_begin", -1}}), "scalars.q_begin: -1 is negative");
+  expect_refused(kPlaced, call({{"k_step", 0}}), "scalars.k_step: 0 is outside 1..65536");
+  expect_refused(kPlaced, call({{"k_step", 65537}}), "scalars.k_step: 65537 is outside 1..65536");
+  expect_refused(kPlaced, call({{"q_begin", 7}}), "scalars.q_total: missing, and q stands at 7 + 1 i");
+  expect_refused(kPlaced, call({{"q_begin", 7}, {"q_step", 3}, {"q_total", 19}}),
                  "scalars.q_total: 19 is too short: the last of 5 rows of q stands at 19");
-  expect_refused(kSpec, call({{"k_total", -3}}), "scalars.k_total: -3 is negative");
-  expect_refused(kSpec, call({{"k_total", 1073741824}}), "scalars.k_total: 1073741824 is above 1073741823");
-  expect_refused(kSpec, call({{"k_begin", 0.5}}), "scalars.k_begin: 0.5 is no value of i32");
+  expect_refused(kPlaced, call({{"k_total", -3}}), "scalars.k_total: -3 is negative");
+  expect_refused(kPlaced, call({{"k_total", 1073741824}}), "scalars.k_total: 1073741824 is above 1073741823");
+  expect_refused(kPlaced, call({{"k_begin", 0.5}}), "scalars.k_begin: 0.5 is no value of i32");
 }
 
 TEST(Places, DropoutDrawsForBlocksOfRows) {
@@ -79,7 +79,7 @@ TEST(Places, TheyAreNumbersOfSpecsThatAskForThem) {
                  "scalars.q_begin: given, and the spec does not ask for it");
   Arguments tensor = call({});
   tensor.params["q_begin"] = {reinterpret_cast<void*>(0x2000000), "i32", {1}, {}};
-  expect_refused(kSpec, tensor, "params.q_begin: it is a number");
+  expect_refused(kPlaced, tensor, "params.q_begin: it is a number");
 }
 
 // A tensor is read at positions.

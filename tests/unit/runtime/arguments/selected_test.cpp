@@ -7,7 +7,7 @@
 namespace flashjit {
 namespace {
 
-const std::string kSpec = "fwd bf16 d=64 heads=4/2 select=keys(40)";
+const std::string kSelecting = "fwd bf16 d=64 heads=4/2 select=keys(40)";
 
 // Outputs, and lists that are read, lie apart.
 Tensor tensor(const char* dtype, std::vector<std::int64_t> shape, std::uintptr_t at = 0x10000) {
@@ -37,7 +37,7 @@ void expect_sizes(const KernelParams& p, int queries, int of_sequence, int rows)
 
 TEST(Selected, QueriesAreSequences) {
   Arguments arguments = call({3, 7}, {3, 100});
-  const auto dense = fill(kSpec, arguments);
+  const auto dense = fill(kSelecting, arguments);
   ASSERT_TRUE(dense) << dense.error().message;
   expect_sizes(*dense, 21, 7, 100);
   EXPECT_EQ(dense->key_count, nullptr);
@@ -45,7 +45,7 @@ TEST(Selected, QueriesAreSequences) {
   EXPECT_EQ(dense->key_index_stride.token, 80);
   EXPECT_EQ(dense->key_index_stride.head, 40);
   arguments.params["key_count"] = tensor("i32", {3, 7, 2});
-  const auto counted = fill(kSpec, arguments);
+  const auto counted = fill(kSelecting, arguments);
   ASSERT_TRUE(counted) << counted.error().message;
   EXPECT_NE(counted->key_count, nullptr);
   EXPECT_EQ(counted->key_count_stride.batch, 14);
@@ -54,21 +54,21 @@ TEST(Selected, QueriesAreSequences) {
 }
 
 TEST(Selected, PackedQueriesAreThoseOfOneSequence) {
-  const auto packed = fill(kSpec + " layout=packed", call({7}, {100}));
+  const auto packed = fill(kSelecting + " layout=packed", call({7}, {100}));
   ASSERT_TRUE(packed) << packed.error().message;
   expect_sizes(*packed, 7, 7, 100);
   EXPECT_EQ(packed->q_stride.batch, 0);
   Arguments with_length = call({7}, {100});
   with_length.max_q_len = 7;
-  expect_refused(kSpec + " layout=packed", with_length, "max_q_len: 7, and no sequence is packed");
+  expect_refused(kSelecting + " layout=packed", with_length, "max_q_len: 7, and no sequence is packed");
   Arguments with_offsets = call({7}, {100});
   with_offsets.offsets_q = tensor("i32", {2});
-  expect_refused(kSpec + " layout=packed", with_offsets, "offsets_q: given, and the spec's layout is not packed");
+  expect_refused(kSelecting + " layout=packed", with_offsets, "offsets_q: given, and the spec's layout is not packed");
 }
 
 TEST(Selected, RowsOfPagesAreThoseOfThePool) {
   for (const bool packed : {false, true}) {
-    const std::string spec = kSpec + (packed ? " layout=packed/paged(16)" : " layout=paged(16)");
+    const std::string spec = kSelecting + (packed ? " layout=packed/paged(16)" : " layout=paged(16)");
     const auto paged = fill(spec, packed ? call({14}, {5, 16}) : call({2, 7}, {5, 16}));
     ASSERT_TRUE(paged) << paged.error().message;
     expect_sizes(*paged, 14, packed ? 14 : 7, 80);
@@ -76,19 +76,19 @@ TEST(Selected, RowsOfPagesAreThoseOfThePool) {
   }
   Arguments arguments = call({2, 7}, {5, 16});
   arguments.params["block_table"] = tensor("i32", {2, 3});
-  expect_refused(kSpec + " layout=paged(16)", arguments, "block_table: given");
+  expect_refused(kSelecting + " layout=paged(16)", arguments, "block_table: given");
 }
 
 TEST(Selected, SizesOfListsAreThoseOfTheSpec) {
   Arguments longer = call({3, 7}, {3, 100}), fewer = longer, counts = longer;
   longer.params["key_index"].shape = {3, 7, 2, 41};
-  expect_refused(kSpec, longer, "key_index.shape[3]: 41, must be 40 (keys of a list in the spec)");
+  expect_refused(kSelecting, longer, "key_index.shape[3]: 41, must be 40 (keys of a list in the spec)");
   fewer.params["key_index"].shape = {3, 6, 2, 40};
-  expect_refused(kSpec, fewer, "key_index.shape[1]: 6, must be 7 (tokens of q)");
+  expect_refused(kSelecting, fewer, "key_index.shape[1]: 6, must be 7 (tokens of q)");
   counts.params["key_count"] = tensor("i32", {3, 7, 4});
-  expect_refused(kSpec, counts, "key_count.shape[2]: 4, must be 2 (KV heads of the spec)");
+  expect_refused(kSelecting, counts, "key_count.shape[2]: 4, must be 2 (KV heads of the spec)");
   fewer.params.erase("key_index");
-  expect_refused(kSpec, fewer, "key_index: missing");
+  expect_refused(kSelecting, fewer, "key_index: missing");
 }
 
 TEST(Selected, ListsOfPagesHaveTheKeysOfThese) {
@@ -119,23 +119,23 @@ TEST(Selected, RowsLieWithinReach) {
   EXPECT_EQ(plan->key_reach, std::int64_t{1} << 36);
   Arguments arguments = call({3, 7}, {3, 100});
   arguments.k.strides = arguments.v.strides = {std::int64_t{1} << 34, 128, 64, 1};
-  EXPECT_TRUE(fill(kSpec, arguments));
-  const auto far = fill(kSpec, arguments, plan->key_reach);
+  EXPECT_TRUE(fill(kSelecting, arguments));
+  const auto far = fill(kSelecting, arguments, plan->key_reach);
   ASSERT_FALSE(far);
   EXPECT_EQ(
       far.error().message,
       "k.strides: 68719502336 bytes from the first to the last element, this kernel reaches less than 68719476736; "
       "pass a contiguous copy, or pin family=sync in the schedule");
   arguments.k.strides[0] = (std::int64_t{1} << 34) - 12800;
-  EXPECT_TRUE(fill(kSpec, arguments, plan->key_reach));
+  EXPECT_TRUE(fill(kSelecting, arguments, plan->key_reach));
 }
 
 // A pool without pages has no rows, and a call without queries nothing to do.
 TEST(Selected, NothingMayBeThere) {
-  const auto no_keys = fill(kSpec + " layout=paged(16)", call({2, 7}, {0, 16}));
+  const auto no_keys = fill(kSelecting + " layout=paged(16)", call({2, 7}, {0, 16}));
   ASSERT_TRUE(no_keys) << no_keys.error().message;
   expect_sizes(*no_keys, 14, 7, 0);
-  const auto no_queries = fill(kSpec, call({3, 0}, {3, 100}));
+  const auto no_queries = fill(kSelecting, call({3, 0}, {3, 100}));
   ASSERT_TRUE(no_queries) << no_queries.error().message;
   expect_sizes(*no_queries, 0, 0, 100);
 }
