@@ -4,12 +4,10 @@
 #include <map>
 #include <set>
 
+#include "tests/random/lists/ints.h"
+
 namespace flashjit::testing_random {
 namespace {
-
-void put(CaseTensor& tensor, std::int64_t offset, std::int64_t value) {
-  reinterpret_cast<std::int32_t*>(tensor.data())[offset] = static_cast<std::int32_t>(value);
-}
 
 struct PageList {
   std::vector<std::int64_t> numbers;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "tests/random/lists/ints.h"
 #include "tests/random/lists/page_lists.h"
 #include "tests/random/random.h"
 
@@ -11,13 +12,6 @@ namespace flashjit::testing_random {
 namespace {
 
 constexpr std::uint64_t kStream = 0x73656c656374;
-
-std::int32_t int_at(CaseTensor& tensor, std::int64_t offset) {
-  return reinterpret_cast<std::int32_t*>(tensor.data())[offset];
-}
-void put(CaseTensor& tensor, std::int64_t offset, std::int64_t value) {
-  reinterpret_cast<std::int32_t*>(tensor.data())[offset] = static_cast<std::int32_t>(value);
-}
 
 using Rows = std::vector<std::int64_t>;
 

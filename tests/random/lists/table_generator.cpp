@@ -3,17 +3,14 @@
 #include <algorithm>
 #include <numeric>
 
+#include "tests/random/lists/ints.h"
 #include "tests/random/lists/select_generator.h"
 #include "tests/random/random.h"
 
 namespace flashjit::testing_random {
 namespace {
 
-constexpr std::uint64_t kStream = 0x7461626c6573;
-
-std::int32_t& int_at(CaseTensor& tensor, std::int64_t offset) {
-  return reinterpret_cast<std::int32_t*>(tensor.data())[offset];
-}
+constexpr std::uint64_t kTableStream = 0x7461626c6573;
 
 // Pages of a sequence that are full of keys, and into which no call writes.
 std::int64_t full_pages(Case& c, const AttentionSpec& spec, std::int64_t b) {
@@ -28,7 +25,7 @@ std::int64_t full_pages(Case& c, const AttentionSpec& spec, std::int64_t b) {
 
 // Each head has the full pages of its sequence in an order of its own, so that heads which take the pages of others are found.
 Case take_head_tables(Case c) {
-  Random random(c.seed ^ kStream);
+  Random random(c.seed ^ kTableStream);
   c.spec += " head_tables";
   const AttentionSpec spec = *parse_spec(c.spec);
   CaseTensor table;
@@ -53,7 +50,7 @@ Case take_head_tables(Case c) {
 
 Case draw_lists(Case drawn) {
   Case c = draw_selected(std::move(drawn));
-  Random random(c.seed ^ kStream);
+  Random random(c.seed ^ kTableStream);
   if (!random.chance(0.3) || !c.params.contains("block_table")) return c;
   const auto valid = parse_spec(c.spec + " head_tables");
   return valid && check_supported(*valid) ? take_head_tables(std::move(c)) : c;

@@ -140,7 +140,7 @@ void expect_chosen_rows() {
 // Pages of a list: those that are none of the pool have no rows, and behind the count nothing is looked up.
 template <int page, int tile>
 void expect_chosen_pages() {
-  SCOPED_TRACE(testing::Message() << "pages of " << page << ", tiles of " << tile);
+  SCOPED_TRACE(::testing::Message() << "pages of " << page << ", tiles of " << tile);
   constexpr int kPages = 50, kPageStride = 12345, kCount = 6 * page + page / 2, kStep = 8;
   const std::vector<int> list = {7, -1, kPages - 1, kPages, 0, 0x7fffffff, 3, -0x7fffffff - 1};
   device::first_of_table = list.data();
