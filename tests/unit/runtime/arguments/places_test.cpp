@@ -58,7 +58,7 @@ TEST(Places, RowsOutsideOfTheSequenceAreRefused) {
 }
 
 TEST(Places, DropoutDrawsForBlocksOfRows) {
-  const std::string spec = std::string(kSpec) + " dropout=0.1";
+  const std::string spec = kPlaced + " dropout=0.1";
   const std::map<std::string, double, std::less<>> numbers = {{"seed", 1},     {"offset", 2},   {"q_begin", 64},
                                                               {"q_total", 99}, {"k_begin", 32}, {"k_total", 99}};
   const auto params = fill(spec, call(numbers));
