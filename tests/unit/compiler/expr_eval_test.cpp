@@ -30,7 +30,7 @@ std::int64_t block_of(std::int64_t position, std::int64_t n) {
   return static_cast<std::int64_t>(std::floor(1.0 * position / n));
 }
 
-// What the documentation of each mask says, written again in C++. `pos`: of the query among the keys.
+// Each mask as its documentation says it, written again in C++. `pos`: the position of the query among the keys.
 struct NamedMask {
   const char* text;
   bool (*expected)(const At&, std::int64_t pos);
