@@ -80,7 +80,7 @@ struct Continued {
 // By one lane of each quad that reads here, and not before all of it has read, the LSE is to be stored.
 __device__ inline Continued continue_row(const KernelParams& params, Int64 row, float reference, float sum) {
   const float earlier = params.lse[row] * kNaturalLse, raised = fmaxf(reference, earlier);
-  const float own = reference == -kInfinity ? 0.0f : sum * exp2_approx((reference - raised) * kLog2e);
+  const float own = sum == 0.0f ? 0.0f : sum * exp2_approx((reference - raised) * kLog2e);  // NaN stays NaN
   const float before = earlier == -kInfinity ? 0.0f : exp2_approx((earlier - raised) * kLog2e);
   const float total = own + before;
   return {own / total, before / total, lse_of(raised, total), sum == 0.0f};
