@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@ struct BarrierCheck {
   const Program& p;
   std::map<BarrierName, SetUp> set_up = {};
   std::map<BarrierName, std::int64_t> arrive = {};
+  std::set<BarrierName> in_turn = {};  // one of the consumers who arrive in turn has been counted
 
   const Buffer& buffer(int b) const { return p.buffers[static_cast<std::size_t>(b)]; }
   std::string text(const BarrierName& name) const {
@@ -98,6 +100,7 @@ struct BarrierCheck {
     for (const auto& [name, arrivals] : of_role) {
       const auto found = set_up.find(name);
       const bool is_own = found != set_up.end() && found->second.is_own;
+      if (role.kind == Kind::Consumer && buffer(name.first).in_turn && !in_turn.insert(name).second) continue;
       arrive[name] += is_own ? arrivals : count * arrivals;
     }
     return {};

@@ -1,6 +1,7 @@
 #include "compiler/program/role_rings.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -190,8 +191,16 @@ Result<void> Rings::release(Actor& actor, const Step& step) const {
   };
   if (std::ranges::any_of(actor.products, reads_it))
     return wrong(step, "releases a slot that a product under way reads: a wait is missing");
-  ++reader.released;
+  reader.released = buffer(b).in_turn ? next_release(actor, b, actor.next + 1) : reader.released + 1;
   return {};
+}
+
+std::int64_t Rings::next_release(const Actor& actor, int b, std::size_t from) const {
+  for (std::size_t i = from; i < actor.trace.steps.size(); ++i) {
+    const Step& step = actor.trace.steps[i];
+    if (step.statement->kind == Kind::Release && step.statement->writes[0] == b) return slot_of(actor, step, b);
+  }
+  return std::numeric_limits<std::int64_t>::max();
 }
 
 void Rings::find_rings(Actor& actor, const Body& body) const {
@@ -208,6 +217,7 @@ void Rings::find_rings(Actor& actor, const Body& body) const {
     if (is_of_ring && actor.trace.role->kind != Kind::Producer &&
         (s.kind == Kind::Release || (awaits && !awaits_empty(s))))
       actor.reads[b].gives_back |= s.kind == Kind::Release;
+    if (is_of_ring && buffer(b).in_turn && actor.reads.contains(b)) actor.reads[b].released = next_release(actor, b, 0);
     find_rings(actor, s.inside);
     find_rings(actor, s.body);
   }
@@ -223,7 +233,8 @@ Result<void> Rings::check_end() const {
       const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
       const bool is_told = guard(b) == b;  // by barriers of its own
       // Slots that are filled once, or read when a block ends, are not given back.
-      const std::int64_t back = released(place(b)), granted = actor.fillers.at(place(b)).granted;
+      const std::int64_t back = buffer(place(b)).in_turn ? std::min(released(place(b)), used) : released(place(b));
+      const std::int64_t granted = actor.fillers.at(place(b)).granted;
       const bool is_given_back = used <= 0 || !filler.asks || back >= used - buffer(b).behind;
       const bool is_granted =
           buffer(b).inside >= 0 ||

@@ -90,6 +90,9 @@ struct Rings {
   Result<void> read(Actor& actor, const Step& step, int b, std::int64_t item, std::int64_t tile) const;
   Result<void> release(Actor& actor, const Step& step) const;
 
+  // The next slot that a role releases of a ring whose slots belong to consumers in turn; behind the last: more than any.
+  std::int64_t next_release(const Actor& actor, int b, std::size_t from) const;
+
   // Who fills which ring, and who reads it: what it does with it anywhere in its role.
   void find_rings(Actor& actor, const std::vector<Statement>& body) const;
   // All that was filled has been told of, read and given back.
