@@ -2,12 +2,9 @@
 #pragma once
 
 #include "templates/hopper/scores.cuh"
+#include "templates/values/narrow_weights.cuh"
 
 namespace flashjit {
-
-// Where the scores of a word are. Operand A wants four keys side by side; these are those that a thread has, two and two,
-// and V is transposed with its keys in that order (transpose.cuh). Word j is of row j % 2.
-__device__ constexpr int first_score(int i, int j) { return 16 * i + 8 * (j / 2) + 2 * (j % 2); }
 
 __device__ inline void convert_narrow(Probabilities& p, const Scores& s) {
 #pragma unroll
@@ -46,17 +43,6 @@ __device__ inline bool convert_linear(Probabilities& p, const Scores& s) {
       p[i][j] = pack_bits(x[0], x[1], x[4], x[5], largest);
     }
   return largest >> 16 > kLargestWeight || (largest & 0xffff) > kLargestWeight;
-}
-
-// Is some P as large as e4m3 gets? None is negative, so that bits are in order: those of 448 and of NaN, 0x7e and 0x7f,
-// are the ones that 2 more gives the sign bit.
-__device__ inline bool has_large_narrow(const Probabilities& p) {
-  u32 signs = 0;
-#pragma unroll
-  for (int i = 0; i < kTilesOfP; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) signs |= p[i][j] + 0x02020202;
-  return (signs & 0x80808080) != 0;
 }
 
 }  // namespace flashjit

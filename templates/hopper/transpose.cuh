@@ -4,50 +4,17 @@
 #pragma once
 
 #include "templates/hopper/work.cuh"
+#include "templates/values/transposed_tile.cuh"
 
 namespace flashjit {
 
-// 16 columns at a time, and of these 32 keys: four 8x8 matrices of 16 bits, each of two columns of a key.
-constexpr int kBlockColumns = 16, kUnitKeys = 32, kUnits = kTileKv / kUnitKeys;
 constexpr int kUnitsAhead = kTransposesValues && kWarpgroups == 3 ? 2 : 4;  // three warpgroups leave few registers
-constexpr u32 kBlocks = (config.head_dim_v + kBlockColumns - 1) / kBlockColumns;           // none of 8 bits is cut
 constexpr PanelLayout kGivenV = panel_layout(kTileKv, config.head_dim_v, config.element);  // as they are
 
-// A tile, by each of `warps` its blocks of columns. A lane gives the address of a row of a matrix: to load, of a key and 16
-// bytes of its columns, to store, of a column and 16 of its keys. Within a panel the chunk of 16 bytes has the row's number
-// modulo 8 XORed in. Bytes of a lane's two columns are parted: the even column goes to the first word of a pair and the odd
-// one to the second for the first four lanes of eight, the other way round for the others. So the rows that are stored
-// together, all of the columns 2 i + x, have eight different places in the swizzle.
+// A tile, by each of `warps` its blocks of columns.
 template <int warps>
 __device__ inline void transpose_tile(u32 to, u32 from, u32 warp) {
-  const u32 lane = threadIdx.x % 32, i = lane % 8, column = 2 * i + (lane / 8 % 2 ^ i / 4);
-  const u32 first = lane / 4 < 4 ? 0x6420 : 0x7531, second = first ^ (0x6420 ^ 0x7531);
-  const u32 half = to & kPanelWidth / 2;  // of the rows, if places lie side by side
-  // Each instruction of warps beside the loop is one less of a warp that computes, so turns are unrolled [M84]. The
-  // registers do not suffice to unroll more turns.
-  constexpr int kTurns = (kBlocks + warps - 1) / warps, kTurnsUnrolled = kTurns <= 3 ? kTurns : 1;
-  const u32 target = to - half + column * kPanelWidth, target_chunk = (lane / 16 ^ column % 8) * 16 ^ half;
-#pragma unroll kTurnsUnrolled
-  for (u32 others = 0; others < kBlocks; others += warps) {
-    const u32 block = warp + others;
-    if (block >= kBlocks) break;
-    const u32 row = from + block / 8 * kGivenV.panel_bytes() + lane * kPanelWidth + (block % 8 ^ i) * 16;
-    const u32 columns = target + block * kBlockColumns * kPanelWidth;
-#pragma unroll
-    for (int ahead = 0; ahead < kUnits; ahead += kUnitsAhead) {
-      u32 f[kUnitsAhead][4];
-#pragma unroll
-      for (int j = 0; j < kUnitsAhead && ahead + j < kUnits; ++j)
-        load_matrices_transposed(f[j], row + (ahead + j) * kUnitKeys * kPanelWidth);
-#pragma unroll
-      for (int j = 0; j < kUnitsAhead && ahead + j < kUnits; ++j) {
-        const int unit = ahead + j;
-        store_matrices(columns + unit / 4 * kLayout.v.panel_bytes() + (target_chunk ^ unit % 4 * 32),
-                       __byte_perm(f[j][0], f[j][1], first), __byte_perm(f[j][0], f[j][1], second),
-                       __byte_perm(f[j][2], f[j][3], first), __byte_perm(f[j][2], f[j][3], second));
-      }
-    }
-  }
+  transpose_tile<warps, kTileKv, config.head_dim_v, kLayout.v.panel_bytes(), 1, kUnitsAhead>(to, from, warp, AllRows());
 }
 
 // In the loop: the vocabulary of each of its warps.
@@ -65,7 +32,7 @@ struct TransposerState {
 // A tile of `keys` keys, and behind them zeros, from rows of V to `tile`.
 __device__ inline void transpose_rows(const char* rows, Int64 stride, int keys, uint4* tile) {
   extern __shared__ __align__(1024) char memory[];
-  constexpr int kChunks = kBlocks * kBlockColumns / kChunkBytes;
+  constexpr int kChunks = round_up(config.head_dim_v, kBlockColumns) / kChunkBytes;
   const u32 from = shared_address(memory), to = from + round_up(kGivenV.bytes(), 1024);
 #pragma unroll 4
   for (int i = threadIdx.x; i < kTileKv * kChunks; i += kTransposingThreads) {
