@@ -13,6 +13,10 @@
 
 namespace flashjit {
 
+// Of 8 bits: what lies behind V in the descriptors of Q and K, and the next columns of V^T.
+constexpr u32 kQueriesOfTail = kTailPanel * kPlaces.q.panel_bytes() / 16, kKeysOfTail = kTailPanel * kPanelBytes / 16;
+constexpr u32 kValuesStep = kMlaProductColumns * kPanelWidth / 16;
+
 // A warpgroup: `half` of O, and the place of the tiles that are its own. The compiler knows what follows from `half`, so
 // that descriptors of matrix products stay in uniform registers.
 template <u32 half>
@@ -25,11 +29,12 @@ struct ConsumerState {
 
   Output o;
   Scores s;
+  ValueSums sums[2];  // of 8 bits: P V of some columns of a tile, while the one before is taken in
   Probabilities p;
   SoftmaxRows rows;
 
   __device__ void sync_group() const { sync_named(kGroupBarrier + half, 128); }
-  __device__ static u32 warp_id() { return recompute(threadIdx.x) % 128 / 32; }
+  __device__ static u32 warp_id() { return thread_number() % 128 / 32; }
 
   __device__ int next_tile(const Segment& segment, int tile) const {
     return config.mask_has_holes ? uniform(visible_tile(params, segment, tile)) : tile;
@@ -38,14 +43,19 @@ struct ConsumerState {
   // Operands of products.
   __device__ u32 queries() const { return descriptor(recompute(shared.q())); }
   __device__ u32 keys() const { return descriptor(recompute(shared.k(half))); }
-  __device__ u32 values(u32 stage) const { return descriptor(recompute(shared.v(stage, half)), kPanelBytes); }
-  __device__ u32 weights_of_other() const { return descriptor(recompute(shared.p(kOther))); }
+  __device__ u32 values(u32 stage) const {
+    if constexpr (kMultipliesNarrow)
+      return descriptor(recompute(shared.transposed(stage) + half * half_columns(config) * kPanelWidth));
+    return descriptor(recompute(shared.v(stage, half)), kPanelBytes);
+  }
+  __device__ u32 weights(u32 stage) const { return descriptor(recompute(shared.p(stage))); }
 
   // Adds what a piece of this warpgroup's tile has to the scores.
   template <int piece>
   __device__ void multiply_piece(u32 q, u32 k) {
+    constexpr int kEnd = kMultipliesNarrow ? kTailPanel : kPlaces.k.panels();  // less is in a narrow tail's panel
 #pragma unroll
-    for (int panel = panels_before(piece); panel < panels_before(piece + 1); ++panel) {
+    for (int panel = panels_before(piece); panel < min(panels_before(piece + 1), kEnd); ++panel) {
       if (panel == 0) multiply_scores(s, q, k);
       else multiply_more_scores(s, q + panel * (kPlaces.q.panel_bytes() / 16), k + panel * (kPanelBytes / 16));
     }
@@ -55,6 +65,13 @@ struct ConsumerState {
   __device__ static void await_and_fence(u32 barrier, u32 parity) {
     wait_barrier(barrier, parity);
     fence_async_proxy();
+  }
+
+  // O takes in a product of its columns.
+  template <int piece>
+  __device__ void take_in(const ValueSums& product) {
+#pragma unroll
+    for (int i = 0; i < kValueSums; ++i) o[piece * kValueSums + i] += product[i];
   }
 
   // Waits for the pieces of this warpgroup's columns. Pieces of the other warpgroup's tile that this one does not read may
@@ -75,6 +92,11 @@ struct ConsumerState {
     if (lane_id() != 0) return;
     arrive(shared.empty(stage, half));
     arrive_in(shared.empty(stage, half), cluster_rank() ^ 1);
+  }
+  // Of 8 bits: this warp is done with the keys of its own tile, in all blocks of a cluster; and with values of a tile.
+  __device__ void release_keys() const { release_keys_of(shared, half); }
+  __device__ void release_values(u32 stage) const {
+    if (lane_id() == 0) arrive(shared.values_empty(stage));
   }
   // This warp is done with the queries.
   __device__ void release_queries() const {
@@ -98,7 +120,7 @@ struct ConsumerState {
       }
   }
   __device__ void score_and_hide(const Segment& segment, int tile) {
-    apply_score_and_mask(s, params, segment, tile, false);
+    apply_score_and_mask(s, rows, params, segment, tile, false);
     hide_absent();
   }
 
@@ -162,17 +184,17 @@ struct ConsumerState {
   }
 
   __device__ void store(const Segment& segment) const {
-    const u32 lane = recompute(threadIdx.x) % 32;  // not kept while tiles take all registers
+    const u32 lane = thread_number() % 32;  // not kept while tiles take all registers
     const int column = static_cast<int>(half) * half_columns(config) + static_cast<int>(lane) % 4 * 2;
     const bool writes = half == 0 && lane % 4 == 0, whole = uniform(segment.part < 0);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row(segment) + row_of_thread(h);
       const bool inside = row < segment.seq.q_len * kGroup;
-      const RowState state = {rows.reference[h], rows.sum[h], rows.top[h]};
+      const RowState state = {rows.reference[h], rows.sum[h] * kLowered, rows.top[h]};
       if (whole) {
         const Row at = row_at(segment.seq, inside ? row : segment.row_lo);
-        const float factor = finish_row(params, segment.seq, at, state, writes && inside);
+        const float factor = finish_row(params, segment.seq, at, state, writes && inside) * kLowered;
         const Int64 first = query_row(params.o_stride, segment.seq, at.h, at.q) + column;
         if constexpr (config.output == Element::f32)
           store_row(static_cast<float*>(params.o) + first, h, inside,
@@ -183,7 +205,8 @@ struct ConsumerState {
       } else {
         float* part = parts + static_cast<Int64>(segment.part) * kPartFloats;
         const int of_tile = row - segment.row_lo;
-        store_row(part + of_tile * kPartRow + column, h, inside, [](float a, float b) { return make_float2(a, b); });
+        store_row(part + of_tile * kPartRow + column, h, inside,
+                  [](float a, float b) { return make_float2(a * kLowered, b * kLowered); });
         if (writes && inside) {
           *reinterpret_cast<float4*>(part + kTileRows * kPartRow + of_tile * kRowState) =
               make_float4(state.reference, state.sum, state.top, 0.0f);
@@ -197,7 +220,7 @@ struct ConsumerState {
   template <class Stored, class Pair>
   __device__ void store_row(Stored* to, int h, bool inside, const Pair& pair) const {
     constexpr int kTogether = sizeof(Stored) == 2 ? 32 : 16;  // of floats there are no registers for more
-    const bool odd = recompute(threadIdx.x) % 2 != 0;
+    const bool odd = thread_number() % 2 != 0;
     to += odd ? 8 - 2 : 0;
 #pragma unroll
     for (int first = 0; first < kOutputs / 4; first += kTogether) {

@@ -37,8 +37,8 @@ struct RowFinder : QueriesProducerState {
   float scale = 1.0f, next_scale = 1.0f;
 
   // Who they are is not kept in registers.
-  __device__ static int gathering_lane() { return static_cast<int>(recompute(threadIdx.x) % 32); }
-  __device__ static int gathering_warp() { return static_cast<int>(recompute(threadIdx.x) / 32); }
+  __device__ static int gathering_lane() { return static_cast<int>(thread_number() % 32); }
+  __device__ static int gathering_warp() { return static_cast<int>(thread_number() / 32); }
   __device__ static int own_row() {
     return static_cast<int>(cluster_rank()) * kOwnRows + gathering_warp() * kRowsOfWarp;
   }

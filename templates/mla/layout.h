@@ -14,7 +14,11 @@ constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
 
 // Threads gather K where TMA cannot leave it as products want it: rows that queries have chosen lie anywhere, and elements of
 // 8 bits have to be widened.
-constexpr bool gathers_keys(const KernelConfig& c) { return is_scaled(c) || has_latent_rows(c) || c.selected > 0; }
+// Of Q and K of 8 bits products are made as they are.
+constexpr bool multiplies_narrow(const KernelConfig& c) { return c.element == Element::f8; }
+constexpr bool gathers_keys(const KernelConfig& c) {
+  return (is_scaled(c) && !multiplies_narrow(c)) || has_latent_rows(c) || c.selected > 0;
+}
 constexpr int kMlaGatherers = 4;                // warps
 constexpr long long kGatherReach = 16ll << 32;  // bytes of K: where rows lie is 32 bits, in pieces of 16 bytes
 constexpr int kSeenTiles = 4;                   // tiles whose keys warps know to be there: two in places, and two ahead
@@ -67,17 +71,24 @@ constexpr int queries_of_box(const KernelConfig& c) {
   return rows;
 }
 
-// Shared memory: [ Q | places of K | barriers | progress | states of rows | seen | copied | scratch ], tiles in panels. The first
+// Products of 8 bits read V with its keys along rows, so two warps transpose what is copied of K. Products of V are made
+// for so many columns at a time, and O takes them in by additions of fp32 (hopper/layout.h says why).
+constexpr int kMlaTransposers = 2, kFirstTransposer = 2, kMlaProductColumns = 32;  // the warps behind those that copy
+constexpr int product_pieces_of_half(const KernelConfig& c) { return half_columns(c) / kMlaProductColumns; }
+
+// Shared memory: [ Q | places of K | places of V^T, and P beside each other, where products are of 8 bits | barriers | progress | states of rows | seen | copied | scratch ], tiles in panels. The first
 // panel of K behind V is free once the scores are there: P lies there for the other warpgroup.
 struct MlaLayout {
-  PanelLayout q, k;
-  int k_offset = 0, p_offset = 0;  // P: in a place of K
+  PanelLayout q, k, v;  // V^T of two tiles side by side
+  int k_offset = 0, v_offset = 0;
+  int p_offset = 0, p_stride = 0;  // P: in places of K, or behind V^T
   int barrier_offset = 0, progress_offset = 0, row_offset = 0, seen_offset = 0, copied_offset = 0, scratch_offset = 0;
   int bytes = 0;
 };
 
 // Each place of K has barriers for its pieces (full) and for the halves of V (empty). Q has two: full and empty.
 constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers) + 2;
+constexpr int kMlaValueBarriers = 2 * kMlaStages;  // of places of V^T
 // Each row has its reference, and from each warpgroup a factor for the other one, a sum and a largest score; each warp of
 // both has a flag whether factors count.
 constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
@@ -85,16 +96,25 @@ constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
 // The warps that copy K, or gather it, or call it to L2 have their own progress; the other warps have the segment before,
 // this one and the next.
 constexpr int kProgressBytes = 160, kMlaSegments = 3;
-constexpr int mla_copies(const KernelConfig& c) { return gathers_keys(c) ? kMlaGatherers : 2; }
+constexpr int mla_copies(const KernelConfig& c) {
+  return gathers_keys(c) ? kMlaGatherers : multiplies_narrow(c) ? 1 + kMlaTransposers : 2;
+}
 
 constexpr MlaLayout mla_layout(const KernelConfig& c) {
   MlaLayout s;
   s.q = panel_layout(kMlaRows, c.head_dim_qk, c.element);
   s.k = panel_layout(kMlaKeys, c.head_dim_qk, c.element);
   s.k_offset = s.q.bytes();
-  s.p_offset = c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
-  s.barrier_offset = s.k_offset + kMlaStages * s.k.bytes();
-  s.progress_offset = s.barrier_offset + kMlaBarriers * 8;
+  s.p_offset = s.k_offset + c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
+  s.p_stride = s.k.bytes();
+  s.barrier_offset = s.v_offset = s.k_offset + kMlaStages * s.k.bytes();
+  if (multiplies_narrow(c)) {
+    s.v = panel_layout(c.head_dim_v, kMlaStages * kMlaKeys, c.element);
+    s.p_offset = s.v_offset + s.v.bytes();
+    s.p_stride = panel_layout(kMlaRows, kMlaKeys, c.element).bytes();
+    s.barrier_offset = s.p_offset + kMlaStages * s.p_stride;
+  }
+  s.progress_offset = s.barrier_offset + (kMlaBarriers + (multiplies_narrow(c) ? kMlaValueBarriers : 0)) * 8;
   s.row_offset = s.progress_offset + (mla_copies(c) + kMlaSegments) * kProgressBytes;
   s.seen_offset = s.row_offset + kMlaRows * kMlaRowFloats * 4 + kMlaConsumers * kMlaWarps * 4;
   s.copied_offset = s.seen_offset + (c.selected > 0 ? kSeenTiles * kMlaKeys / 8 : 0);

@@ -41,10 +41,10 @@ struct QueriesProducerState {
   }
   // Finds the segment behind one.
   __device__ static void find_next(Progress& next, const Progress& at) {
-    if (lane_id() == 0) {
-      next = at;
-      next.advance();
-    }
+    for (u32 i = lane_id(); i < sizeof(Progress) / sizeof(u32); i += 32)
+      reinterpret_cast<u32*>(&next)[i] = reinterpret_cast<const u32*>(&at)[i];
+    __syncwarp();
+    if (lane_id() == 0) next.advance();
   }
 };
 

@@ -12,8 +12,10 @@ namespace flashjit {
 
 constexpr MlaLayout kPlaces = mla_layout(config);
 constexpr int kCluster = config.decode.cluster;
+constexpr bool kMultipliesNarrow = multiplies_narrow(config);
 constexpr int kPanelBytes = kPlaces.k.panel_bytes();
 constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
+constexpr int kTailPanel = config.head_dim_v / kPlaces.k.panel_columns();  // the first behind V
 constexpr int kPiecePanels = kMlaConsumers * kHalfPanels / kMlaPieces;
 using Stored = Bits<config.element>;
 static_assert(mla_producer_registers(config) + kMlaConsumers * mla_consumer_registers(config) <= 3 * 168);
@@ -27,7 +29,20 @@ constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of the
 constexpr int kAskedBarrier = kConsumersBarrier + 1;              // memory has been asked for the first rows of Q
 constexpr int kAskedThreads = 64;
 
-__device__ inline u32 lane_id() { return threadIdx.x % 32; }
+// The thread of the block, found anew where it is asked for. Of 8 bits the register of the launch's own would be one too many.
+__device__ inline u32 thread_number() {
+  if constexpr (!kMultipliesNarrow) return recompute(threadIdx.x);
+  u32 number;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(number));
+  return number;
+}
+__device__ inline u32 lane_id() { return (kMultipliesNarrow ? thread_number() : threadIdx.x) % 32; }
+// True for one lane of a warp.
+__device__ inline bool is_elected() {
+  u32 elected;
+  asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected != 0;
+}
 __device__ inline u32 cluster_rank() { return kCluster == 1 ? 0 : blockIdx.x % kCluster; }
 
 // The first row of a block in a row tile of its cluster.
@@ -53,7 +68,9 @@ struct SharedMemory {
   __device__ u32 q() const { return base; }
   __device__ u32 k(u32 stage) const { return base + kPlaces.k_offset + stage * kPlaces.k.bytes(); }
   __device__ u32 v(u32 stage, u32 half) const { return k(stage) + half * kHalfPanels * kPanelBytes; }
-  __device__ u32 p(u32 stage) const { return k(stage) + kPlaces.p_offset; }
+  __device__ u32 p(u32 stage) const { return base + kPlaces.p_offset + stage * kPlaces.p_stride; }
+  // Places of V^T lie side by side: each has a half of rows.
+  __device__ u32 transposed(u32 stage) const { return base + kPlaces.v_offset + stage * kMlaKeys; }
   __device__ u32 full(u32 stage, u32 piece) const {
     return base + kPlaces.barrier_offset + (stage * kMlaPieces + piece) * 8;
   }
@@ -64,6 +81,9 @@ struct SharedMemory {
 
   __device__ u32 queries_full() const { return empty(kMlaStages, 0); }
   __device__ u32 queries_empty() const { return queries_full() + 8; }
+  // Of V^T: two warps have transposed it; both warpgroups are done with it.
+  __device__ u32 values_full(u32 stage) const { return queries_empty() + 8 + stage * 16; }
+  __device__ u32 values_empty(u32 stage) const { return values_full(stage) + 8; }
 
   __device__ float& reference(int row) const { return rows()[row]; }
   // By the warpgroup that writes them, and row.
@@ -81,6 +101,13 @@ struct SharedMemory {
     return reinterpret_cast<int*>(rows() + kMlaRows * kMlaRowFloats)[from * kMlaWarps + warp];
   }
 };
+
+// Of 8 bits: this warp is done with the keys of a place, which blocks of a cluster fill for each other.
+__device__ inline void release_keys_of(const SharedMemory& shared, u32 stage) {
+  if (!is_elected()) return;
+  arrive(shared.empty(stage, 0));
+  if constexpr (kCluster > 1) arrive_in(shared.empty(stage, 0), cluster_rank() ^ 1);
+}
 
 // The tile at or behind `tile` that some query sees; behind the last: none is left.
 __device__ inline int visible_tile(const KernelParams& params, const Segment& s, int tile) {

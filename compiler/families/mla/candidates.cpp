@@ -1,4 +1,6 @@
 // Which mla schedules exist, and why the others do not.
+#include <algorithm>
+
 #include "compiler/families/choices.h"
 #include "compiler/families/mla/mla.h"
 
@@ -12,7 +14,7 @@ constexpr int kGatheredColumns = 64;
 constexpr int kMostCluster = 2;  // blocks, with 64 rows each
 // Besides tiles, registers hold addresses, loop state and temporaries of the softmax. Compiled kernels show how many
 // these are [M47].
-constexpr int kBaseRegisters = 40, kGatheredBaseRegisters = 32;
+constexpr int kBaseRegisters = 40, kLeastBaseRegisters = 32;
 
 }  // namespace
 
@@ -32,7 +34,14 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
         "bytes={}; align the inputs, or use family={}",
         spec.align_bytes, other);
   }
-  const bool gathers = has_scaled_keys(spec) || has_latent_rows(spec) || selects(spec);
+  const bool is_narrow = has_scaled_queries(spec);
+  if (is_narrow && (selects(spec) || spec.token_scales || spec.scale_block > 0)) {
+    return fmt::format(
+        "family: mla multiplies 8 bits with one scale of all keys of a sequence, as they lie in memory, and the "
+        "spec has {}; use family={}",
+        selects(spec) ? "select" : "scales of keys or blocks", other);
+  }
+  const bool gathers = (has_scaled_keys(spec) && !is_narrow) || has_latent_rows(spec) || selects(spec);
   if (gathers && spec.d_qk % kGatheredColumns != 0) {
     return fmt::format("family: mla gathers K by {} columns, and the spec has d={}/{}; use family={}", kGatheredColumns,
                        spec.d_qk, spec.d_v, other);
@@ -91,8 +100,11 @@ bool refuses_mla(const Problem& problem, const Schedule& s, std::string* why) {
 }
 
 Registers mla_registers(const Problem& problem, const KernelConfig& c) {
-  const int base = gathers_keys(c) ? kGatheredBaseRegisters : kBaseRegisters;
-  return {base + half_columns(c) / 2 + kMlaKeys / 2 + kMlaKeys / 4 + score_registers(problem.spec),
+  const int base = gathers_keys(c) || multiplies_narrow(c) ? kLeastBaseRegisters : kBaseRegisters;
+  // Where P V has registers of its own, two products of it, scores and weights are gone by then.
+  const int scores = kMlaKeys / 2 + kMlaKeys * size_of(c.element) / 8,
+            sums = multiplies_narrow(c) ? kMlaProductColumns : 0;
+  return {base + half_columns(c) / 2 + std::max(scores, sums) + score_registers(problem.spec),
           mla_consumer_registers(c)};
 }
 

@@ -1,8 +1,10 @@
 // The work of the two warpgroups that compute, each for half the columns of O. Tiles are theirs in turn.
+#include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "compiler/families/mla/mla.h"
 #include "compiler/families/mla/roles.h"
@@ -24,7 +26,7 @@ struct Consumer : Maker {
   const KernelConfig& c;
   bool is_first;
   const Attributes &visited, &masked;
-  std::array<Product, 4> products = mla_products(c);
+  std::vector<Product> products = mla_products(c);
   const HalfNames& own = kNames[is_first ? 0 : 1];
   const HalfNames& other = kNames[is_first ? 1 : 0];
 
@@ -50,7 +52,13 @@ struct Consumer : Maker {
     Statement s = make(Kind::Mma, {"S"}, {keys, "Qs"}, "piece");
     if (piece == kMlaPieces - 1) s.reads.push_back(p.buffer("Ts"));
     s.product = products[piece == 0 ? 0 : 1];
-    append(body, batch({std::move(s)}));
+    Body pieces = {std::move(s)};
+    if (multiplies_narrow(c) && piece == kMlaPieces - 1) {
+      pieces.front().reads.pop_back();
+      pieces.push_back(make(Kind::Mma, {"S"}, {"Ts", "Qs"}, "tail"));
+      pieces.back().product = products[3];
+    }
+    append(body, batch(std::move(pieces)));
     return body;
   }
   Body multiply_pieces(int first, int end) {
@@ -59,7 +67,44 @@ struct Consumer : Maker {
     return body;
   }
 
+  // ---- products of 8 bits: V has been transposed, and O takes in some columns at a time ----
+
+  Body follow_narrow() {
+    return {await_full({"Vs"}, "values_before"), make(Kind::Await, {other.weights}, {}, "weights_before"),
+            make(Kind::Rescale, {"O", "rows"}, {"O", "rows", other.rises}, "of_before")};
+  }
+  Body multiply_values(std::string_view weights, std::string_view form) {
+    Statement s = make(Kind::Mma, {"O"}, {weights, "Vs"}, form);
+    s.product = products[2];
+    Body body = batch({std::move(s)});
+    append(body, {wait(1), wait(0), keep("O")});
+    return body;
+  }
+  Body add_other_tile_narrow() {
+    Body body = {call("follow"), let("operands_before")};
+    append(body, multiply_values(other.weights, "values_before"));
+    body.push_back(make(Kind::Release, {"Vs"}, {}, "values_before"));
+    return body;
+  }
+  Body step_narrow() {
+    Body body = {let("parity")};
+    append(body, multiply_pieces(0, kMlaPieces));
+    append(body,
+           {wait(0), keep("S"), make(Kind::Release, {"K0s"}, {}, c.decode.cluster > 1 ? "keys_in_cluster" : "keys")});
+    body.push_back(make(Kind::Advance, {"K0s"}, {}, "if_follows"));
+    append(body,
+           {score_and_mask(), when("starts", {make(Kind::Fill, {"rows"}, {"S"}, "begin")}), let("factor"),
+            make(Kind::Softmax, {"P", "rows"}, {"S", "rows"}), when("rose", {make(Kind::Rescale, {"O"}, {"O"})})});
+    append(body, hand_over());
+    append(body, {make(Kind::Await, {own.weights}, {}, "own_weights"), await_full({"Vs"}, "values"),
+                  let("operands_of_values")});
+    append(body, multiply_values(own.weights, "values"));
+    append(body, {make(Kind::Release, {"Vs"}, {}, "values"), make(Kind::Advance, {"K0s"})});
+    return body;
+  }
+
   Body follow() {
+    if (multiplies_narrow(c)) return follow_narrow();
     Body body = {await_full({own.half, own.other_piece}, "half_before"),
                  make(Kind::Await, {other.weights}, {}, "weights_before"),
                  make(Kind::Rescale, {"O", "rows"}, {"O", "rows", other.rises}, "of_before")};
@@ -67,6 +112,7 @@ struct Consumer : Maker {
     return body;
   }
   Body add_other_tile() {
+    if (multiplies_narrow(c)) return add_other_tile_narrow();
     Statement s = make(Kind::Mma, {"O"}, {other.weights, own.half, own.other_piece}, "output_before");
     s.product = products[3];
     return {when("follows", {call("follow")}),
@@ -100,7 +146,7 @@ struct Consumer : Maker {
     Statement mask = make(Kind::Mask, {"S"}, {"S"}, !is_chosen ? "" : folds_scale(c) ? "absent" : "scored_absent");
     mask.attributes = masked;
     if (is_chosen) return mask;
-    return folds_scale(c) ? when("mixed", {std::move(mask)}) : mask;
+    return folds_scale(c) || (multiplies_narrow(c) && !c.has_score) ? when("mixed", {std::move(mask)}) : mask;
   }
   Body make_weights() {
     Body body = {score_and_mask(), when("starts", {make(Kind::Fill, {"rows"}, {"S"}, "begin")}), let("factor"),
@@ -120,6 +166,7 @@ struct Consumer : Maker {
             make(Kind::Complete, {own.weights}, {}, "weights")};
   }
   Body step() {
+    if (multiplies_narrow(c)) return step_narrow();
     Body body = multiply_scores();
     append(body, make_weights());
     append(body, clear_hidden("hidden"));
@@ -135,32 +182,33 @@ struct Consumer : Maker {
   // Where there is no tile before, what happens to lie there is added, and own products replace it: code of its own for the
   // first step would come from memory.
   Body attend() {
-    const Statement add = call("add_other_tile");
-    Body tiles = {is_first ? add : when("tiles_end", {add}), when("tiles_end", {leave_loop()})};
+    const bool is_narrow = multiplies_narrow(c);
+    const Statement issue = call("add_other_tile"), add = is_narrow ? when("follows", {issue}) : issue;
+    Body tiles = {is_first || is_narrow ? add : when("tiles_end", {add}), when("tiles_end", {leave_loop()})};
     append(tiles, {let("mixed"), call("step"), mark("before"), when("none_before", {make(Kind::Return)}), mark("tile"),
                    mark("follows")});
     Statement all = loop("alternating", std::move(tiles));
     all.attributes = visited;
-    return {make(Kind::Fill, {"rows"}, {}, "none"),
-            make(Kind::Fill, {"O"}),
-            let("tiles"),
-            when("none_before", {make(Kind::Return)}),
-            let("follows"),
-            when("follows", {mark("tile")}),
-            std::move(all),
-            wait(0),
-            keep("O"),
-            release("before"),
-            make(Kind::Advance, {"K0s"})};
+    Body begun = {make(Kind::Fill, {"rows"}, {}, is_narrow ? "none_scaled" : "none"),
+                  make(Kind::Fill, {"O"}),
+                  let("tiles"),
+                  when("none_before", {make(Kind::Return)}),
+                  let("follows"),
+                  when("follows", {mark("tile")}),
+                  std::move(all)};
+    if (!is_narrow) append(begun, {wait(0), keep("O"), release("before")});
+    begun.push_back(make(Kind::Advance, {"K0s"}));
+    return begun;
   }
   Body consume() {
+    const bool is_narrow = multiplies_narrow(c);
     Statement join = make(Kind::Barrier, {own.sums}, {other.sums});
-    return {loop(
-        "items",
-        {let("segment"), await_full({"Qs"}, "queries"), call("attend"), make(Kind::Stage, {own.sums}, {"rows"}, "sums"),
-         std::move(join), make(Kind::Reduce, {"rows"}, {"rows", other.sums}),
-         make(Kind::Release, {"Qs"}, {}, "queries"), let("last"), when("last_item", {call("begin_next_launch")}),
-         make(Kind::Store, {"o"}, {"O", "rows"}), when("last_item", {make(Kind::Return)})})};
+    return {loop(is_narrow ? "items_in_memory" : "items",
+                 {let(is_narrow ? "segment_in_memory" : "segment"), await_full({"Qs"}, "queries"), call("attend"),
+                  make(Kind::Stage, {own.sums}, {"rows"}, "sums"), std::move(join),
+                  make(Kind::Reduce, {"rows"}, {"rows", other.sums}), make(Kind::Release, {"Qs"}, {}, "queries"),
+                  let("last"), when("last_item", {call("begin_next_launch")}), make(Kind::Store, {"o"}, {"O", "rows"}),
+                  when("last_item", {make(Kind::Return)})})};
   }
 
   Statement consumer() {
@@ -171,7 +219,58 @@ struct Consumer : Maker {
   }
 };
 
+// Registers that sums of some columns lie in, in turn.
+constexpr std::array<std::string_view, 2> kValueSums = {"T", "U"};
+
+// P V of a tile of 8 bits, which O takes in by additions, some columns at a time.
+struct ValueSums : Maker {
+  const KernelConfig& c;
+
+  // In place of the product of this form and of the waits for it. Sums lie in two places, so that a product runs while O
+  // takes in the one before.
+  void spread(Body& body, std::string_view form) {
+    const Place product = find_place(p, body, Kind::Mma, form);
+    if (!product) return;
+    const Statement whole = product.statement();
+    const Place first{product.body, product.at - 1};  // a fence
+    const Body replaced = first.take(6);              // product, commit, two waits and a keep
+    first.insert_before(pieces(whole, {replaced[3], replaced[4]}));
+  }
+  Body pieces(const Statement& whole, const Body& waits) {
+    Body body;
+    const int count = product_pieces_of_half(c), ahead = static_cast<int>(kValueSums.size());
+    const auto to = [&](int piece) { return kValueSums[static_cast<std::size_t>(piece % ahead)]; };
+    for (int piece = 0; piece < count + ahead; ++piece) {
+      if (piece >= ahead) {
+        const std::string_view done = to(piece - ahead);
+        const bool is_alone = std::min(ahead, count + ahead - piece) == 1;
+        append(body, {waits[is_alone ? 1 : 0], keep(done),
+                      with(make(Kind::TakeIn, {"O"}, {"O", done}), "piece", std::int64_t{piece - ahead})});
+      }
+      if (piece >= count) continue;
+      Statement s = with(whole, "piece", std::int64_t{piece});
+      s.writes = {p.buffer(to(piece))};
+      append(body, batch({std::move(s)}));
+    }
+    return body;
+  }
+};
+
 }  // namespace
+
+Result<Program> add_up_mla_values(Program p, const PassContext& context) {
+  if (!multiplies_narrow(context.config)) return p;
+  ValueSums values{{p, "add_up_tiles"}, context.config};
+  for (const HalfNames& names : kNames) {
+    const auto is_role = [&](const Statement& s) { return s.kind == Kind::Consumer && s.label == names.role; };
+    Statement& role = *std::ranges::find_if(p.body, is_role);
+    for (Statement& body : role.body) {
+      for (const std::string_view form : {"values", "values_before"}) values.spread(body.body, form);
+    }
+  }
+  FLASHJIT_TRY(values.failed);
+  return p;
+}
 
 Result<void> add_mla_consumers(Program& program, const KernelConfig& config, const Attributes& visited,
                                const Attributes& masked) {

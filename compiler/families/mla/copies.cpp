@@ -1,4 +1,5 @@
 // The roles of mla that do not compute, and how a block is shared out.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,12 @@ struct CopyRoles : Maker {
 
   // The columns behind V come with its last ones.
   Body copy_tile() {
+    Body body = copy_halves();
+    if (multiplies_narrow(c))
+      std::erase_if(body, [&](const Statement& s) { return s.kind == Kind::Await && s.writes[0] == p.buffer("K2s"); });
+    return body;
+  }
+  Body copy_halves() {
     return {await_empty({"K0s"}, "place"),
             make(Kind::Expect, {"K0s", "K1s"}, {}, "pieces"),
             call("gather_warp"),
@@ -72,6 +79,23 @@ struct CopyRoles : Maker {
     return {let("segment_of_warp"), std::move(items)};
   }
 
+  // What is copied of K becomes rows of V^T.
+  Body transpose_tile() {
+    return {await_full({"K0s", "K1s", "K2s", "K3s"}, "keys"),
+            await_empty({"Vs"}, "values_place"),
+            make(Kind::Transpose, {"Vs"}, {"K0s", "K1s", "K2s", "K3s"}),
+            make(Kind::Publish),
+            call("gather_warp"),
+            make(Kind::Complete, {"Vs"}, {}, "values"),
+            make(Kind::Release, {"K0s"}, {}, c.decode.cluster > 1 ? "keys_in_cluster" : "keys"),
+            make(Kind::Advance, {"K0s"})};
+  }
+  Body transpose() {
+    return {let("segment_of_warp"),
+            loop("items_of_warp",
+                 {let("first_tile"), loop("steps", {call("transpose_tile"), mark("next_tile")}), call("next_item")})};
+  }
+
   Body copy_queries(std::string_view which) {
     const bool is_first = which == "first";
     return {make(Kind::Expect, {"Qs"}, {}, is_first ? "queries" : "queries_next"), call("gather_warp"),
@@ -103,8 +127,14 @@ struct CopyRoles : Maker {
     const std::int64_t fillers = copies_rows(c) ? kMlaGatherers * 32 : gathers_keys(c) ? kMlaGatherers : 1;
     for (const std::string_view piece : {"K0s", "K1s", "K2s", "K3s"})
       slots.push_back(init(piece, "full", fillers, "piece"));
-    for (const std::string_view half : {"K0s", "K2s"})
-      slots.push_back(init(half, "empty", kMlaWarps * c.decode.cluster, "half"));
+    if (multiplies_narrow(c)) {
+      append(slots,
+             {init("K0s", "empty", (kMlaWarps + kMlaTransposers) * c.decode.cluster, "half"),
+              init("Vs", "full", kMlaTransposers, "values"), init("Vs", "empty", kMlaConsumers * kMlaWarps, "values")});
+    } else {
+      for (const std::string_view half : {"K0s", "K2s"})
+        slots.push_back(init(half, "empty", kMlaWarps * c.decode.cluster, "half"));
+    }
     return body("set_up", {when("first_thread", {for_slots(kMlaStages, std::move(slots)), call("clear_copied"),
                                                  init("Qs", "full", 1, "queries"),
                                                  init("Qs", "empty", kMlaConsumers * kMlaWarps, "queries"),
@@ -112,14 +142,18 @@ struct CopyRoles : Maker {
                            make(Kind::Barrier, {}, {}, "block")});
   }
 
+  Body call_or_transpose() {
+    if (multiplies_narrow(c)) return {call("transpose_keys")};
+    return {when("warp_2", {call("call_keys")})};
+  }
+
   Statement entry() {
     Body copying = {call("shrink_registers")};
     if (gathers_keys(c)) {
       copying.push_back(call("gather_keys"));
     } else {
-      append(copying,
-             {when("warp_0", {call("produce_keys")}), otherwise({when("warp_1", {call("produce_queries")}),
-                                                                 otherwise({when("warp_2", {call("call_keys")})})})});
+      append(copying, {when("warp_0", {call("produce_keys")}),
+                       otherwise({when("warp_1", {call("produce_queries")}), otherwise(call_or_transpose())})});
     }
     Body computing = {call("grow_registers"), when("first_half", {call("consume_first")}),
                       otherwise({call("consume_second")})};
@@ -133,7 +167,9 @@ struct CopyRoles : Maker {
                 when("no_steps", {make(Kind::Return)}),
                 let("segments"),
                 let("progress"),
-                when("first_thread", {mark(gathers_keys(c) ? "first_item_of_gatherers" : "first_item")}),
+                when("first_thread", {mark(gathers_keys(c)        ? "first_item_of_gatherers"
+                                           : multiplies_narrow(c) ? "first_item_of_transposers"
+                                                                  : "first_item")}),
                 call("set_up")};
     if (c.decode.cluster > 1) all.push_back(call("meet_cluster"));
     append(all, {when("copying_warpgroup", std::move(copying)), otherwise(std::move(computing))});
@@ -159,6 +195,13 @@ Result<void> add_mla_copies(Program& program, const KernelConfig& config) {
                        {roles.body("copy_tile", roles.copy_tile()), roles.body("produce_keys", roles.produce())}));
     program.body.push_back(
         roles.producer("QueriesProducer", "queries.cuh", {roles.body("produce_queries", roles.produce_queries())}));
+    if (multiplies_narrow(config)) {
+      Statement transposer =
+          roles.with(roles.role(Kind::Transposer, "Transposer", "values.cuh"), "count", std::int64_t{kMlaTransposers});
+      transposer.body = {roles.body("transpose_tile", roles.transpose_tile()),
+                         roles.body("transpose_keys", roles.transpose())};
+      program.body.push_back(std::move(transposer));
+    }
   }
   return roles.failed;
 }

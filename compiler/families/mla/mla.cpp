@@ -17,7 +17,8 @@ void configure(const Problem& problem, const Schedule&, KernelConfig& c) {
   c.tile_kv = kMlaKeys;
   c.stages = kMlaStages;
   c.decode.cluster = c.tile_q / kMlaRows;
-  c.widened_rows = is_scaled(c);
+  if (has_scaled_queries(problem.spec)) c.element = Element::f8;
+  c.widened_rows = is_scaled(c) && !multiplies_narrow(c);
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
   c.head_tiles = HeadTiles::grouped;
 }
@@ -70,14 +71,16 @@ std::string describe(const KernelConfig& c) {
   return text + "  a second launch adds up what several blocks have of a row\n";
 }
 
-constexpr std::array<std::string_view, 12> kHonoured = {
-    "fn",      "when=mixed", "holes",     "row",   "direction=first_to_last", "arrivals", "copy=tma", "barrier",
-    "pending", "smem_bytes", "registers", "count",
+constexpr std::array<std::string_view, 13> kHonoured = {
+    "fn",        "when=mixed", "holes",   "row",     "direction=first_to_last",
+    "arrivals",  "copy=tma",   "barrier", "pending", "smem_bytes",
+    "registers", "count",      "piece",
 };
 
-constexpr std::array<std::string_view, 17> kOptions = {
-    "places", "max_logit", "sink",        "k_lens",       "v_in_k", "append", "shared_prefix", "lse",         "packed",
-    "paged",  "narrow_kv", "latent_rows", "token_scales", "scales", "rope",   "select",        "head_tables",
+constexpr std::array<std::string_view, 18> kOptions = {
+    "places",        "max_logit",    "sink",   "k_lens", "v_in_k",   "append",
+    "shared_prefix", "lse",          "packed", "paged",  "narrow_q", "narrow_kv",
+    "latent_rows",   "token_scales", "scales", "rope",   "select",   "head_tables",
 };
 
 }  // namespace

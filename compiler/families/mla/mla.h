@@ -2,7 +2,7 @@
 // Its loop is printed; templates/mla has what it calls.
 #pragma once
 
-#include <array>
+#include <vector>
 
 #include "compiler/families/family.h"
 #include "compiler/program/product.h"
@@ -21,6 +21,6 @@ Registers mla_registers(const Problem& problem, const KernelConfig& config);
 Prediction predict_mla(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work);
 // passes.cpp
 std::span<const Pass> mla_passes();
-std::array<Product, 4> mla_products(const KernelConfig& config);
+std::vector<Product> mla_products(const KernelConfig& config);
 
 }  // namespace flashjit

@@ -1,4 +1,5 @@
 // Tiles, products, shared memory and registers of the mla loop.
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -12,15 +13,25 @@ namespace flashjit {
 
 namespace {
 
+// The type of elements in shared memory: of Q, of K, and of P.
+struct Elements {
+  Dtype q, k, p;
+};
+Elements elements_of(const AttentionSpec& spec, const KernelConfig& c) {
+  if (multiplies_narrow(c)) return {spec.dtype, spec.kv_dtype, Dtype::E4M3};
+  const Dtype wide = c.element == Element::bf16 ? Dtype::BF16 : Dtype::F16;
+  return {wide, wide, wide};
+}
+
 // A tile of shared memory, as products read it. Its slots are `stride` bytes apart.
-Buffer shared_tile(std::string name, const KernelConfig& c, int rows, int columns, int offset, int stages, int stride) {
-  Buffer b{std::move(name), Space::Shared, c.element == Element::bf16 ? Dtype::BF16 : Dtype::F16,
-           fmt::format("{}", rows), fmt::format("{}", columns)};
+Buffer shared_tile(std::string name, Dtype elements, int rows, int columns, int offset, int stages, int stride) {
+  Buffer b{std::move(name), Space::Shared, elements, fmt::format("{}", rows), fmt::format("{}", columns)};
   b.layout = fmt::format("swizzle{}", kPanelWidth);
   b.offset = offset;
-  b.bytes = panel_layout(rows, columns, c.element).bytes();
+  b.bytes = panel_layout(rows, columns, size_of(elements)).bytes();
   b.stages = stages;
   b.stride = stride;
+  if (stride > 0) b.bytes = std::min<std::int64_t>(b.bytes, stride);  // slots of V^T have a half of each row
   return b;
 }
 // A number for each row, by which warpgroups tell each other something.
@@ -43,20 +54,30 @@ Result<Program> assign_warps(Program p, const PassContext&) {
 }
 
 // A place of K is pieces that arrive by themselves, two for each half of V, and the columns behind V, where P lies once the
-// scores are there: that of the first warpgroup's tiles in the first place, and of the second's in the second.
-void add_tiles(Program& p, const KernelConfig& c) {
+// scores are there: that of the first warpgroup's tiles in the first place, and of the second's in the second. Beside V^T
+// it has room of its own.
+void add_tiles(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
+  const Elements elements = elements_of(spec, c);
   const MlaLayout l = mla_layout(c);
   const int stride = l.k.bytes(), piece_columns = c.head_dim_v / kMlaPieces;
   const int piece_bytes = piece_columns / l.k.panel_columns() * l.k.panel_bytes();
-  p.buffers.push_back(shared_tile("Qs", c, l.q.rows, l.q.columns, 0, 1, 0));
+  p.buffers.push_back(shared_tile("Qs", elements.q, l.q.rows, l.q.columns, 0, 1, 0));
   for (int piece = 0; piece < kMlaPieces; ++piece) {
-    p.buffers.push_back(shared_tile(fmt::format("K{}s", piece), c, l.k.rows, piece_columns,
+    p.buffers.push_back(shared_tile(fmt::format("K{}s", piece), elements.k, l.k.rows, piece_columns,
                                     l.k_offset + piece * piece_bytes, kMlaStages, stride));
   }
-  const int behind = l.k_offset + l.p_offset;
-  p.buffers.push_back(shared_tile("Ts", c, l.k.rows, c.head_dim_qk - c.head_dim_v, behind, kMlaStages, stride));
+  p.buffers.push_back(shared_tile("Ts", elements.k, l.k.rows, c.head_dim_qk - c.head_dim_v,
+                                  l.k_offset + kMlaPieces * piece_bytes, kMlaStages, stride));
+  if (multiplies_narrow(c)) {
+    p.buffers.push_back(
+        shared_tile("Vs", elements.k, l.v.rows, kMlaKeys, l.v_offset, kMlaStages, l.v.bytes() / kMlaStages));
+    for (const char* sums : {"T", "U"})
+      p.buffers.push_back({sums, Space::Register, Dtype::F32, fmt::format("{}", kMlaRows),
+                           fmt::format("{}", kMlaProductColumns), "fragment"});
+  }
   for (int of = 0; of < kMlaConsumers; ++of) {
-    p.buffers.push_back(shared_tile(fmt::format("P{}s", of), c, kMlaRows, kMlaKeys, behind + of * stride, 1, 0));
+    p.buffers.push_back(
+        shared_tile(fmt::format("P{}s", of), elements.p, kMlaRows, kMlaKeys, l.p_offset + of * l.p_stride, 1, 0));
     p.buffers.push_back(row_numbers(fmt::format("rises {}", of), l.row_offset + (1 + of) * kMlaRows * 4));
     p.buffers.push_back(
         row_numbers(fmt::format("sums {}", of), l.row_offset + (1 + kMlaConsumers + of) * kMlaRows * 4));
@@ -69,6 +90,27 @@ struct CodeName {
   Counter counter = Counter::Rings;
   std::string_view guard = {}, place = {}, inside = {};
   int givers = 0;
+};
+constexpr CodeName kNarrowCodeNames[] = {
+    {"S", "s"},
+    {"P", "p"},
+    {"O", "o"},
+    {"T", "sums[0]"},
+    {"U", "sums[1]"},
+    {"rows", "rows"},
+    {"Qs", "", "", Counter::Items},
+    {"K0s", "0", "0", Counter::Steps},
+    {"K1s", "1", "0", Counter::Steps, "", "K0s"},
+    {"K2s", "2", "1", Counter::Steps, "", "K0s"},
+    {"K3s", "3", "1", Counter::Steps, "", "K0s"},
+    {"Ts", "", "1", Counter::Steps, "K3s", "K0s"},
+    {"Vs", "", "", Counter::Steps},
+    {"P0s", "", "", Counter::Alternating, "", "", "Qs"},
+    {"P1s", "", "", Counter::Alternating, "", "", "Qs"},
+    {"rises 0", "", "", Counter::Alternating, "P0s", "", "Qs"},
+    {"rises 1", "", "", Counter::Alternating, "P1s", "", "Qs"},
+    {"sums 0", "", "", Counter::Items, "", "", "Qs"},
+    {"sums 1", "", "", Counter::Items, "", "", "Qs"},
 };
 constexpr CodeName kCodeNames[] = {
     {"S", "s"},
@@ -88,24 +130,27 @@ constexpr CodeName kCodeNames[] = {
     {"sums 0", "", "", Counter::Items, "", "", "Qs"},
     {"sums 1", "", "", Counter::Items, "", "", "Qs"},
 };
-void name_buffers(Program& p) {
-  for (const CodeName& name : kCodeNames) {
+void name_buffers(Program& p, const KernelConfig& c) {
+  const std::span<const CodeName> names =
+      multiplies_narrow(c) ? std::span<const CodeName>(kNarrowCodeNames) : kCodeNames;
+  for (const CodeName& name : names) {
     Buffer& b = p.buffers[static_cast<std::size_t>(p.buffer(name.buffer))];
     b.code = name.code, b.ring = name.ring, b.counter = name.counter;
     b.givers = name.givers, b.guard = p.buffer(name.guard), b.place = p.buffer(name.place),
     b.inside = p.buffer(name.inside);
   }
+  if (multiplies_narrow(c)) p.buffers[static_cast<std::size_t>(p.buffer("K0s"))].in_turn = true;
 }
 
 Result<Program> place_buffers(Program p, const PassContext& context) {
   FLASHJIT_TRY(set_shared_memory(p, context.problem.target, mla_layout(context.config).bytes));
-  add_tiles(p, context.config);
+  add_tiles(p, context.problem.spec, context.config);
   return p;
 }
 
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
   p.vocabulary = context.schedule.family->vocabulary;
-  name_buffers(p);
+  name_buffers(p, context.config);
   Body textbook = std::exchange(p.body, {});
   const Place loop = find_place(p, textbook, Kind::Loop), mask = find_place(p, textbook, Kind::Mask);
   if (!loop || !mask) return internal("pass pipeline_copies: the program has no loop, or no mask in it");
@@ -122,16 +167,16 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
 }
 
 constexpr std::array kPasses = {
-    Pass{"choose_tiling", choose_tiling},       Pass{"assign_warps", assign_warps},
-    Pass{"place_buffers", place_buffers},       Pass{"pipeline_copies", pipeline_copies},
-    Pass{"budget_registers", budget_registers},
+    Pass{"choose_tiling", choose_tiling},    Pass{"assign_warps", assign_warps},
+    Pass{"place_buffers", place_buffers},    Pass{"pipeline_copies", pipeline_copies},
+    Pass{"add_up_tiles", add_up_mla_values}, Pass{"budget_registers", budget_registers},
 };
 
 }  // namespace
 
 std::span<const Pass> mla_passes() { return kPasses; }
 
-std::array<Product, 4> mla_products(const KernelConfig& c) {
+std::vector<Product> mla_products(const KernelConfig& c) {
   const int step = step_columns(c.element);
   Product scores = {.name = "scores",
                     .target = "S",
@@ -166,7 +211,21 @@ std::array<Product, 4> mla_products(const KernelConfig& c) {
   output_of_other.name = "output_of_other";
   output_of_other.a = "P0s";
   output_of_other.a_in_registers = false;
-  return {scores, more_scores, output, output_of_other};
+  if (!multiplies_narrow(c)) return {scores, more_scores, output, output_of_other};
+  scores.replaces = true;
+  Product last_scores = more_scores;
+  last_scores.name = "last_scores";
+  last_scores.b = "Ts";
+  last_scores.depth = c.head_dim_qk - c.head_dim_v;
+  Product values = output_of_other;
+  values.name = "values";
+  values.target = "T";
+  values.b = "Vs";
+  values.columns = values.n = kMlaProductColumns;
+  values.b_transposed = values.accumulates = false;
+  values.replaces = true;
+  values.remark = {};
+  return {scores, more_scores, values, last_scores};
 }
 
 }  // namespace flashjit

@@ -14,6 +14,8 @@ extern const Vocabulary kMlaVocabulary;
 Result<void> add_mla_copies(Program& program, const KernelConfig& config);
 Result<void> add_mla_consumers(Program& program, const KernelConfig& config, const Attributes& visited,
                                const Attributes& masked);
+// P V of 8 bits is spread over registers of its own, from which O takes it.
+Result<Program> add_up_mla_values(Program program, const PassContext& context);
 void add_mla_entry(Program& program, const KernelConfig& config);
 
 }  // namespace flashjit
