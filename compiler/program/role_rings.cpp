@@ -212,7 +212,8 @@ void Rings::find_rings(Actor& actor, const Body& body) const {
     const bool fills = std::ranges::count(kFill, s.kind) > 0, awaits = s.kind == Kind::Await;
     if (is_of_ring && (fills || (awaits && awaits_empty(s)))) {
       for (int other = 0; other < static_cast<int>(p.buffers.size()); ++other)
-        if (other == b || guard(other) == b || place(other) == b) actor.fillers[other].asks |= awaits;
+        if (!buffer(other).is_room && (other == b || guard(other) == b || place(other) == b))
+          actor.fillers[other].asks |= awaits;
     }
     if (is_of_ring && actor.trace.role->kind != Kind::Producer &&
         (s.kind == Kind::Release || (awaits && !awaits_empty(s))))

@@ -219,11 +219,13 @@ struct ConsumerState {
   // are exchanged before the first is stored: in a branch around each store ptxas computed its address anew, 15 KB of code.
   template <class Stored, class Pair>
   __device__ void store_row(Stored* to, int h, bool inside, const Pair& pair) const {
-    constexpr int kTogether = sizeof(Stored) == 2 ? 32 : 16;  // of floats there are no registers for more
+    constexpr int kEights = kOutputs / 4,
+                  kMost = sizeof(Stored) == 2 ? 32 : 16;  // of floats there are no registers for more
+    constexpr int kTogether = kEights < kMost ? kEights : kMost;
     const bool odd = thread_number() % 2 != 0;
     to += odd ? 8 - 2 : 0;
 #pragma unroll
-    for (int first = 0; first < kOutputs / 4; first += kTogether) {
+    for (int first = 0; first < kEights; first += kTogether) {
       decltype(pair(0.0f, 0.0f)) pairs[kTogether];
 #pragma unroll
       for (int j = 0; j < kTogether; ++j) {

@@ -26,6 +26,9 @@ constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaCo
 
 // A tile arrives in pieces, two for each half of V. The columns behind V come with the last piece.
 constexpr int kMlaPieces = 2 * kMlaConsumers;
+constexpr int columns_behind(const KernelConfig& c) { return c.head_dim_qk - c.head_dim_v; }
+// Of a piece all panels are V's.
+constexpr int kLeastLatentV = kMlaPieces * 64;
 
 // Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
 constexpr int rows_of_block(const KernelConfig& c) { return kMlaKeys / c.decode.cluster; }
@@ -41,14 +44,15 @@ struct GatheredRow {
   int narrow_panels, wide_panels;
   int pieces;           // of a row
   int wide_at;          // the first piece of the wide panels
-  int scales_at;        // the piece that has scales of columns, if the row has them
+  int scales_at;        // the piece that has scales of columns, if the row has them in itself
   int panels_of_scale;  // neighbours that share one of these
 };
 constexpr GatheredRow gathered_row(const KernelConfig& c) {
   const int panels = c.head_dim_qk / 64;
   if (has_latent_rows(c)) {
     const LatentRows l = latent_rows(c.cache_format);
-    return {l.narrow_columns / 64, l.wide_columns / 64, l.row_bytes / 16,
+    const int bytes = l.scales_behind_page ? l.data_bytes : l.row_bytes;
+    return {l.narrow_columns / 64, l.wide_columns / 64, bytes / 16,
             l.wide_at / 16,        l.scales_at / 16,    l.columns_of_scale / 64};
   }
   if (is_scaled(c)) return {panels, 0, panels * 4, 0, 0, 1};
@@ -56,6 +60,12 @@ constexpr GatheredRow gathered_row(const KernelConfig& c) {
 }
 // Panels of 16 bits are copied to their place. A thread holds pieces of the other ones until it widens them.
 constexpr bool holds_rows(const KernelConfig& c) { return gathers_keys(c) && gathered_row(c).narrow_panels > 0; }
+// These are a half of V at a time, and the last panel by itself.
+constexpr int held_panels(const KernelConfig& c, int half) {
+  const int panels = half_columns(c) / 64;
+  return half == 0 ? panels : c.head_dim_qk / 64 - 1 - panels;
+}
+constexpr int kMostHeldPanels = 4;  // that a thread has registers for
 constexpr bool copies_rows(const KernelConfig& c) { return gathers_keys(c) && !holds_rows(c); }
 // Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
 // thread: who asked for more would wait for ever.
@@ -76,11 +86,12 @@ constexpr int queries_of_box(const KernelConfig& c) {
 constexpr int kMlaTransposers = 2, kFirstTransposer = 2, kMlaProductColumns = 32;  // the warps behind those that copy
 constexpr int product_pieces_of_half(const KernelConfig& c) { return half_columns(c) / kMlaProductColumns; }
 
-// Shared memory: [ Q | places of K | places of V^T, and P beside each other, where products are of 8 bits | barriers | progress | states of rows | seen | copied | scratch ], tiles in panels. The first
-// panel of K behind V is free once the scores are there: P lies there for the other warpgroup.
+// Shared memory: [ Q | places of K | places of V^T, and P, where products are of 8 bits | barriers | progress | states of rows |
+// seen | copied | scratch ], tiles in panels. A place of K has a panel behind V, in which P lies for the other warpgroup: the
+// first one of K's, which is free once the scores are there, or where V is all of K one that has nothing else.
 struct MlaLayout {
   PanelLayout q, k, v;  // V^T of two tiles side by side
-  int k_offset = 0, v_offset = 0;
+  int k_offset = 0, place_bytes = 0, v_offset = 0;
   int p_offset = 0, p_stride = 0;  // P: in places of K, or behind V^T
   int barrier_offset = 0, progress_offset = 0, row_offset = 0, seen_offset = 0, copied_offset = 0, scratch_offset = 0;
   int bytes = 0;
@@ -105,9 +116,11 @@ constexpr MlaLayout mla_layout(const KernelConfig& c) {
   s.q = panel_layout(kMlaRows, c.head_dim_qk, c.element);
   s.k = panel_layout(kMlaKeys, c.head_dim_qk, c.element);
   s.k_offset = s.q.bytes();
-  s.p_offset = s.k_offset + c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
-  s.p_stride = s.k.bytes();
-  s.barrier_offset = s.v_offset = s.k_offset + kMlaStages * s.k.bytes();
+  const int behind = c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
+  s.place_bytes = larger(s.k.bytes(), behind + s.k.panel_bytes());
+  s.p_offset = s.k_offset + behind;
+  s.p_stride = s.place_bytes;
+  s.barrier_offset = s.v_offset = s.k_offset + kMlaStages * s.place_bytes;
   if (multiplies_narrow(c)) {
     s.v = panel_layout(c.head_dim_v, kMlaStages * kMlaKeys, c.element);
     s.p_offset = s.v_offset + s.v.bytes();

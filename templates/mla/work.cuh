@@ -55,7 +55,8 @@ struct Turn {
   __device__ u32 parity() const { return count / kMlaStages % 2; }
 };
 
-// The panels behind V hold P while they are not needed: they are free when both warpgroups are done with the tile.
+// Panels behind V come with the last piece, if K has any. P lies there: they are free when both warpgroups are done with the
+// tile.
 __device__ inline int panels_before(int piece) {
   return piece == kMlaPieces ? kPlaces.k.panels() : piece * kPiecePanels;
 }
@@ -66,7 +67,7 @@ struct SharedMemory {
 
   __device__ float* rows() const { return reinterpret_cast<float*>(memory + kPlaces.row_offset); }
   __device__ u32 q() const { return base; }
-  __device__ u32 k(u32 stage) const { return base + kPlaces.k_offset + stage * kPlaces.k.bytes(); }
+  __device__ u32 k(u32 stage) const { return base + kPlaces.k_offset + stage * kPlaces.place_bytes; }
   __device__ u32 v(u32 stage, u32 half) const { return k(stage) + half * kHalfPanels * kPanelBytes; }
   __device__ u32 p(u32 stage) const { return base + kPlaces.p_offset + stage * kPlaces.p_stride; }
   // Places of V^T lie side by side: each has a half of rows.

@@ -16,6 +16,7 @@ std::optional<Latent> draw_latent(std::uint64_t seed) {
   if (random.chance(0.6)) {
     Latent latent{576, 512, random.pick({16, 16, 5, 32, 64, 128}), random.integer(1, 4)};
     if (random.chance(0.25)) latent.d_qk = latent.d_v;
+    else if (random.chance(0.2)) latent.d_qk = 320, latent.d_v = 256;
     return latent;
   }
   const auto eighth = random.integer(1, 40);

@@ -8,8 +8,8 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kLatentV = 512;  // columns of V: two warpgroups have registers for 256 each
-constexpr int kPageStep = 8;   // rows after which the swizzle of shared memory repeats
+constexpr int kMostLatentV = 512;  // columns of V: two warpgroups have registers for 256 each
+constexpr int kPageStep = 8;       // rows after which the swizzle of shared memory repeats
 constexpr int kGatheredColumns = 64;
 constexpr int kMostCluster = 2;  // blocks, with 64 rows each
 // Besides tiles, registers hold addresses, loop state and temporaries of the softmax. Compiled kernels show how many
@@ -22,11 +22,13 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
   const std::string_view other = floor_family(target.gpu)->name;
   if (!target.can.wgmma || !target.can.tma)
     return fmt::format("family: mla needs WGMMA and TMA, which {} does not have; use family={}", target.name, other);
-  if (!spec.v_in_k || spec.heads_kv != 1 || spec.d_v != kLatentV || spec.d_qk <= kLatentV) {
+  const bool has_halves = spec.d_v % kLeastLatentV == 0 && spec.d_v <= kMostLatentV;
+  if (!spec.v_in_k || spec.heads_kv != 1 || !has_halves || spec.d_qk <= kMaxHeadDim) {
     return fmt::format(
-        "family: mla is for v_in_k with one KV head and d=576/512, and the spec has d={}/{} with {} KV heads{}; use "
-        "family={}",
-        spec.d_qk, spec.d_v, spec.heads_kv, spec.v_in_k ? "" : " and no v_in_k", other);
+        "family: mla is for v_in_k with one KV head, more than {} columns of K, and {} or {} of V, as d=576/512, and the "
+        "spec has d={}/{} with {} KV heads{}; use family={}",
+        kMaxHeadDim, kLeastLatentV, kMostLatentV, spec.d_qk, spec.d_v, spec.heads_kv,
+        spec.v_in_k ? "" : " and no v_in_k", other);
   }
   if (spec.align_bytes < 16) {
     return fmt::format(
@@ -51,6 +53,10 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
         "family: mla gathers rows that have their scales in themselves, and latent584 has them behind its "
         "pages; use family={}",
         other);
+  }
+  if (has_scaled_keys(spec) && spec.d_qk - spec.d_v != kGatheredColumns) {
+    return fmt::format("family: mla holds {} columns of 8 bits behind V, and the spec has d={}/{}; use family={}",
+                       kGatheredColumns, spec.d_qk, spec.d_v, other);
   }
   if (!gathers && spec.page_size % kPageStep != 0) {
     return fmt::format("family: mla copies {} rows of a page at a time, and pages have {}; use family={}", kPageStep,

@@ -50,7 +50,7 @@ struct Consumer : Maker {
     const std::string_view keys = kPieces[static_cast<std::size_t>(piece)];
     Body body = {await_full({keys}, copies_rows(c) ? "unfenced_piece" : "piece")};
     Statement s = make(Kind::Mma, {"S"}, {keys, "Qs"}, "piece");
-    if (piece == kMlaPieces - 1) s.reads.push_back(p.buffer("Ts"));
+    if (piece == kMlaPieces - 1 && columns_behind(c) > 0) s.reads.push_back(p.buffer("Ts"));
     s.product = products[piece == 0 ? 0 : 1];
     Body pieces = {std::move(s)};
     if (multiplies_narrow(c) && piece == kMlaPieces - 1) {

@@ -13,7 +13,11 @@ namespace {
 struct CopyRoles : Maker {
   const KernelConfig& c;
 
-  // The columns behind V come with its last ones.
+  // The columns of K behind V, where it has any, come with its last ones.
+  Statement with_columns_behind(Statement s) const {
+    if (columns_behind(c) > 0) s.writes.push_back(p.buffer("Ts"));
+    return s;
+  }
   Body copy_tile() {
     Body body = copy_halves();
     if (multiplies_narrow(c))
@@ -28,7 +32,7 @@ struct CopyRoles : Maker {
             await_empty({"K2s"}, "place"),
             make(Kind::Expect, {"K2s", "K3s"}, {}, "pieces"),
             call("gather_warp"),
-            copied({"K2s", "K3s", "Ts"}, "k", "half"),
+            with_columns_behind(copied({"K2s", "K3s"}, "k", "half")),
             make(Kind::Advance, {"K0s"}, {}, "copied")};
   }
   // Memory is asked for the first rows of Q before: they would come behind the first tiles of all blocks else, which nobody
@@ -43,18 +47,20 @@ struct CopyRoles : Maker {
 
   // Rows that threads hold leave them a half at a time, for which products of the other half need not wait. Memory is asked
   // for more behind the fence, which waits for all that a thread has asked for.
-  Body gather_half(Names told, Names written) {
-    return {await_empty({*told.begin()}, "place"), make(Kind::Load, written, {"k"}, "gathered"), make(Kind::Publish),
-            call("gather_warp"), make(Kind::Complete, told, {}, "gathered")};
+  Body gather_half(Names pieces) {
+    return {await_empty({*pieces.begin()}, "place"), make(Kind::Load, pieces, {"k"}, "gathered"), make(Kind::Publish),
+            call("gather_warp"), make(Kind::Complete, pieces, {}, "gathered")};
   }
   Body gather_tile() {
     Body body;
     if (copies_rows(c)) {
       for (const std::string_view piece : {"K0s", "K1s", "K2s", "K3s"}) append(body, copy_piece(piece));
     } else {
-      append(body, gather_half({"K0s", "K1s"}, {"K0s", "K1s"}));
+      append(body, gather_half({"K0s", "K1s"}));
       if (c.decode.cluster == 1) body.push_back(call("fetch_last_half"));
-      append(body, gather_half({"K2s", "K3s"}, {"K2s", "K3s", "Ts"}));
+      Body last = gather_half({"K2s", "K3s"});
+      last[1] = with_columns_behind(std::move(last[1]));
+      append(body, std::move(last));
     }
     append(body, {call("find_next"), call("fetch_rows"), make(Kind::Advance, {"K0s"})});
     return body;
@@ -62,8 +68,8 @@ struct CopyRoles : Maker {
   Body copy_piece(std::string_view piece) {
     Body body;
     if (piece == "K0s" || piece == "K2s") body.push_back(await_empty({piece}, "place"));
-    body.push_back(piece == "K3s" ? make(Kind::Load, {piece, "Ts"}, {"k"}, "gathered_piece")
-                                  : make(Kind::Load, {piece}, {"k"}, "gathered_piece"));
+    Statement copy = make(Kind::Load, {piece}, {"k"}, "gathered_piece");
+    body.push_back(piece == "K3s" ? with_columns_behind(std::move(copy)) : std::move(copy));
     body.push_back(make(Kind::Complete, {piece}, {}, "gathered_piece"));
     return body;
   }

@@ -1,4 +1,4 @@
-// The mla family: latent attention, V being the first 512 columns of K, split along the keys; WGMMA and TMA, sm_90a.
+// The mla family: latent attention, V being the first columns of K, 256 or 512, split along the keys; WGMMA and TMA, sm_90a.
 // Its loop is printed; templates/mla has what it calls.
 #pragma once
 

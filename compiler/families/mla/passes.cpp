@@ -53,21 +53,24 @@ Result<Program> assign_warps(Program p, const PassContext&) {
   return p;
 }
 
-// A place of K is pieces that arrive by themselves, two for each half of V, and the columns behind V, where P lies once the
-// scores are there: that of the first warpgroup's tiles in the first place, and of the second's in the second. Beside V^T
-// it has room of its own.
+// A place of K is pieces that arrive by themselves, two for each half of V, and what lies behind V: columns that come with the
+// last piece, and P once the scores are there, that of the first warpgroup's tiles in the first place, and of the second's in
+// the second. Where V is all of K it is room for P alone, which belongs to who reads the last piece all the same. Beside V^T
+// P has room of its own.
 void add_tiles(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   const Elements elements = elements_of(spec, c);
   const MlaLayout l = mla_layout(c);
-  const int stride = l.k.bytes(), piece_columns = c.head_dim_v / kMlaPieces;
+  const int stride = l.place_bytes, piece_columns = c.head_dim_v / kMlaPieces;
   const int piece_bytes = piece_columns / l.k.panel_columns() * l.k.panel_bytes();
   p.buffers.push_back(shared_tile("Qs", elements.q, l.q.rows, l.q.columns, 0, 1, 0));
   for (int piece = 0; piece < kMlaPieces; ++piece) {
     p.buffers.push_back(shared_tile(fmt::format("K{}s", piece), elements.k, l.k.rows, piece_columns,
                                     l.k_offset + piece * piece_bytes, kMlaStages, stride));
   }
-  p.buffers.push_back(shared_tile("Ts", elements.k, l.k.rows, c.head_dim_qk - c.head_dim_v,
+  const bool is_room = columns_behind(c) == 0;
+  p.buffers.push_back(shared_tile("Ts", elements.k, l.k.rows, is_room ? l.k.panel_columns() : columns_behind(c),
                                   l.k_offset + kMlaPieces * piece_bytes, kMlaStages, stride));
+  p.buffers.back().is_room = is_room;
   if (multiplies_narrow(c)) {
     p.buffers.push_back(
         shared_tile("Vs", elements.k, l.v.rows, kMlaKeys, l.v_offset, kMlaStages, l.v.bytes() / kMlaStages));

@@ -61,8 +61,8 @@ const std::vector<Factor> kOfAttention = {
 };
 // clang-format on
 
-const std::vector<std::string> kDimsOfAttention = {"d=128",     "d=64",    "d=256",    "d=72",
-                                                   "d=192/128", "d=96/64", "d=576/512"};
+const std::vector<std::string> kDimsOfAttention = {"d=128",   "d=64",      "d=256", "d=72",     "d=192/128",
+                                                   "d=96/64", "d=576/512", "d=512", "d=320/256"};
 
 std::vector<std::string> heads_of(Operation operation) {
   switch (operation) {

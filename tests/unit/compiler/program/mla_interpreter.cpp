@@ -16,7 +16,7 @@ namespace flashjit::testing {
 
 namespace {
 
-// A piece of K is a column here, of which two are a half of V; the last column lies behind V.
+// A piece of K is a column here, of which two are a half of V; the last column lies behind V, if K has more than V.
 constexpr int kRows = 2, kKeys = 3, kPieces = 4, kColumns = kPieces + 1;
 constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -159,7 +159,7 @@ struct Consumer {
   }
 };
 
-std::string compare(const Consumer& consumer, std::int64_t item, const RoleItem& its) {
+std::string compare(const Consumer& consumer, std::int64_t item, const RoleItem& its, int columns) {
   const auto found = consumer.results.find(item);
   if (found == consumer.results.end()) return fmt::format("O of item {} is never stored", item);
   for (int row = 0; row < kRows && its.tiles > 0; ++row) {
@@ -169,7 +169,7 @@ std::string compare(const Consumer& consumer, std::int64_t item, const RoleItem&
         for (int k = 0; k < kKeys; ++k) {
           if (is_hidden(its, tile, k)) continue;
           double score = 0;
-          for (int i = 0; i < kColumns; ++i) score += query(item, row, i) * key(item, tile, k, i);
+          for (int i = 0; i < columns; ++i) score += query(item, row, i) * key(item, tile, k, i);
           sum += std::exp(score);
           total += std::exp(score) * key(item, tile, k, consumer.half * 2 + column);
         }
@@ -198,9 +198,13 @@ std::string interpret_mla(const Program& program, const Scenario& scenario) {
     if (trace.role->kind == Kind::Consumer) consumers[static_cast<std::size_t>(trace.number)].execute(program, step);
   });
   if (!done) return done.error().message;
+  const auto extent = [&](std::string_view name) {
+    return program.buffers[static_cast<std::size_t>(program.buffer(name))].cols;
+  };
+  const int columns = extent("k") == extent("o") ? kPieces : kColumns;
   for (std::size_t item = 0; item < scenario.items.size(); ++item)
     for (const Consumer& consumer : consumers)
-      if (const std::string off = compare(consumer, static_cast<std::int64_t>(item), scenario.items[item]);
+      if (const std::string off = compare(consumer, static_cast<std::int64_t>(item), scenario.items[item], columns);
           !off.empty())
         return off;
   return {};
