@@ -26,4 +26,13 @@ __device__ inline LatentRow latent_row(const KeyRowsOfBytes& rows, Int64 stride,
   return latent_row(rows.row(key) - token * stride, stride, token);
 }
 
+// That of a key whose row, or page, has this number.
+template <class KeyRowsOfBytes>
+__device__ inline LatentRow numbered_latent_row(const KeyRowsOfBytes& rows, Int64 stride, u32 number, int key) {
+  constexpr u32 kPage = config.page_size > 0 ? config.page_size : 1;
+  const u32 of_all = kKeyRows == Rows::chosen ? number : static_cast<u32>(key);
+  const int token = static_cast<int>(config.page_size > 0 ? of_all % kPage : of_all);
+  return latent_row(rows.numbered_row(number, key) - token * stride, stride, token);
+}
+
 }  // namespace flashjit

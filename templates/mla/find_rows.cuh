@@ -3,6 +3,7 @@
 // their turn. held_rows.cuh and copied_rows.cuh say how rows come from memory.
 #pragma once
 
+#include "templates/latents/places.cuh"
 #include "templates/mla/queries.cuh"
 
 namespace flashjit {
@@ -20,6 +21,10 @@ constexpr int kOwnRows = rows_of_block(config), kRowsOfWarp = kOwnRows / kMlaGat
 constexpr bool kScalesKeys = has_key_scales(config);
 constexpr u32 kNoRow = ~0u;
 
+// Scales of columns lie in the row, or behind its page: exponents, all of which a lane reads when it finds the row.
+constexpr bool kScalesBehind = has_latent_rows(config) && kLatents.scales_behind_page;
+static_assert(!kScalesBehind || (kLatents.scale == LatentScale::exponent && kLatents.scale_bytes == sizeof(uint2)));
+
 // A row that is not there. Zeros are read: to write them into registers would wait for all loads before.
 struct ZeroRow {
   uint4 pieces[kRow.pieces];
@@ -35,6 +40,7 @@ struct RowFinder : QueriesProducerState {
   int asked_tile = 0;               // where a mask has holes; else it follows from this one
   u32 now = kNoRow, next = kNoRow;  // where rows lie: pieces behind the begin of K
   float scale = 1.0f, next_scale = 1.0f;
+  uint2 exponents = {}, next_exponents = {};
 
   // Who they are is not kept in registers.
   __device__ static int gathering_lane() { return static_cast<int>(thread_number() % 32); }
@@ -77,8 +83,16 @@ struct RowFinder : QueriesProducerState {
             static_cast<u16>(seen);
     }
     next = kNoRow;
+    if constexpr (kScalesBehind) next_exponents = {};  // zeros stay zeros
     if (!is_there) return;
-    const auto* row = reinterpret_cast<const char*>(rows.numbered_row(number, key));
+    const char* row;
+    if constexpr (kScalesBehind) {
+      const LatentRow latent = numbered_latent_row(rows, params.k_stride.token, number, key);
+      row = reinterpret_cast<const char*>(latent.data);
+      next_exponents = __ldg(reinterpret_cast<const uint2*>(latent.scales));
+    } else {
+      row = reinterpret_cast<const char*>(rows.numbered_row(number, key));
+    }
     next = static_cast<u32>((row - static_cast<const char*>(params.k)) / kPieceBytes);
     if constexpr (kScalesKeys) next_scale = key_scale(params, params.scale_k, params.scale_k_stride, s.seq, key);
   }
@@ -91,20 +105,21 @@ struct RowFinder : QueriesProducerState {
     for (int line = 0; line < kLines; ++line) prefetch_line(row + line * kLineBytes);
   }
 
+  __device__ void take_found() { now = next, scale = next_scale, exponents = next_exponents; }
   // The rows of an item's first two tiles. Their numbers are on their way together.
   __device__ void find_first_rows(const Segment& s, int tile) {
     const int second_tile = visible_tile(params, s, tile + 1);
     const u32 first = number_of_row(s, tile), second = number_of_row(s, second_tile);
     find(s, tile, first, 0);
     call_rows();
-    now = next, scale = next_scale;
+    take_found();
     find(s, second_tile, second, 1);
     call_rows();
     ask(s, second_tile + 1);
   }
   // Memory is called for rows that are found, from there to L2.
   __device__ void find_next_rows(const Segment& s, int tile) {
-    now = next, scale = next_scale;
+    take_found();
     const int found_tile = config.mask_has_holes ? asked_tile : tile + 2;
     find(s, found_tile, asked, 2);
     call_rows();

@@ -13,18 +13,27 @@ namespace flashjit {
 constexpr int kStepRows = 8, kSteps = kRowsOfWarp / kStepRows, kHeldParts = 2;
 static_assert(kSteps <= 2 && kMlaConsumers == 2);
 
-// The panel behind V may have 16 bits in memory already. Where registers are short its pieces come when others have gone.
+// The last panel may have 16 bits in memory already. Where registers are short its pieces come when others have gone.
 constexpr bool kTailIsWide = kRow.wide_panels > 0;
 constexpr int kTailPieces = kTailIsWide ? 2 : 1;
-static_assert(kPanels == 2 * kHalfPanels + 1 && kRow.narrow_panels + kRow.wide_panels == kPanels);
+constexpr int kTail = kPanels - 1;
+static_assert(kRow.wide_panels <= 1 && kRow.narrow_panels + kRow.wide_panels == kPanels);
+constexpr int kPartPanels = larger(held_panels(config, 0), held_panels(config, 1));
+static_assert(kPartPanels <= kMostHeldPanels);
+__device__ constexpr bool is_held(int half, int j) {
+  constexpr bool kAlike = held_panels(config, 0) == held_panels(config, 1);
+  return kAlike || j < held_panels(config, half);
+}
 
-// Scales are those of all keys, of each key, or of columns of a key.
+// Scales are those of all keys, of each key, or of columns of a key. Those that lie in a row come with its parts.
 constexpr bool kScalesColumns = has_latent_rows(config);
-static_assert(!kScalesColumns || kHalfPanels == 2 * kRow.panels_of_scale);
+constexpr bool kScalesInRow = kScalesColumns && !kScalesBehind;
+static_assert(!kScalesInRow || (kLatents.scale == LatentScale::number && kHalfPanels == 2 * kRow.panels_of_scale));
+static_assert(!kScalesBehind || kRow.panels_of_scale == 1);
 
 struct GathererState : RowFinder {
   struct Part {
-    uint4 pieces[kHalfPanels];
+    uint4 pieces[kPartPanels];
     float2 scales;
   };
   Part held[kHeldParts] = {};
@@ -39,8 +48,9 @@ struct GathererState : RowFinder {
     const uint4* row = begin_of(step * kStepRows + row_of_lane());
     const uint4* pieces = row + half * kHalfPanels * kQuad + piece_of_lane();
 #pragma unroll
-    for (int j = 0; j < kHalfPanels; ++j) to.pieces[j] = load_early(pieces + j * kQuad);
-    if constexpr (kScalesColumns) to.scales = __ldg(reinterpret_cast<const float2*>(row + kRow.scales_at) + half);
+    for (int j = 0; j < kPartPanels; ++j)
+      if (is_held(half, j)) to.pieces[j] = load_early(pieces + j * kQuad);
+    if constexpr (kScalesInRow) to.scales = __ldg(reinterpret_cast<const float2*>(row + kRow.scales_at) + half);
   }
   __device__ void fetch_half(int half) {
 #pragma unroll
@@ -50,8 +60,7 @@ struct GathererState : RowFinder {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const uint4* row = begin_of(step * kStepRows + row_of_lane());
-      const uint4* pieces =
-          row + (kTailIsWide ? kRow.wide_at : 2 * kHalfPanels * kQuad) + kTailPieces * piece_of_lane();
+      const uint4* pieces = row + (kTailIsWide ? kRow.wide_at : kTail * kQuad) + kTailPieces * piece_of_lane();
 #pragma unroll
       for (int i = 0; i < kTailPieces; ++i) tails[step][i] = load_early(pieces + i);
     }
@@ -86,7 +95,7 @@ struct GathererState : RowFinder {
     store_shared(to ^ kChunkBytes, widen(bytes.z, bytes.w, scale));
   }
 
-  // Leaves a half of the warp's rows where products find it. The panel behind V goes with its last half.
+  // Leaves a half of the warp's rows where products find it. The last panel goes with the last half.
   __device__ void gather(int half) {
     store(half, 0);
     if (half == 1 && kSteps > 1) fetch_tails();
@@ -102,6 +111,11 @@ struct GathererState : RowFinder {
   __device__ float scale_of_key(int step) const {
     return kScalesKeys ? __shfl_sync(0xffffffff, scale, step * kStepRows + row_of_lane()) : scale;
   }
+  // Of the columns of a part, a byte for each panel.
+  __device__ u32 exponents_of_row(int half, int step) const {
+    if constexpr (!kScalesBehind) return 0;
+    return __shfl_sync(0xffffffff, half == 0 ? exponents.x : exponents.y, step * kStepRows + row_of_lane());
+  }
   // There are never so many tiles, but ptxas does not know: without a branch it widens all panels at once, which there are
   // no registers for. Blocks that have all rows have none for two.
   __device__ bool is_over(int piece) const { return turn.count == ~static_cast<u32>(piece); }
@@ -109,17 +123,20 @@ struct GathererState : RowFinder {
     const Part& from = held[place_of(half, step)];
     const u32 first = first_chunk(half * kHalfPanels, step);
     const float of_key = scale_of_key(step);
+    const u32 of_panels = exponents_of_row(half, step);
 #pragma unroll
-    for (int j = 0; j < kHalfPanels; ++j) {
-      const float of_columns = j < kRow.panels_of_scale ? from.scales.x : from.scales.y;
-      store_widened(first + j * kPanelBytes, from.pieces[j], kScalesColumns ? of_columns : of_key);
+    for (int j = 0; j < kPartPanels; ++j) {
+      if (!is_held(half, j)) continue;
+      const float in_row = j < kRow.panels_of_scale ? from.scales.x : from.scales.y;
+      const float behind = __uint_as_float(latent_scale_bits(static_cast<unsigned char>(of_panels >> 8 * j)));
+      store_widened(first + j * kPanelBytes, from.pieces[j], kScalesBehind ? behind : kScalesInRow ? in_row : of_key);
       if ((kSteps > 1 || j % 2 != 0) && is_over(step * kHalfPanels + j)) return;
     }
   }
   __device__ void store_tails() const {
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const u32 to = first_chunk(2 * kHalfPanels, step);
+      const u32 to = first_chunk(kTail, step);
       if constexpr (kTailIsWide) {
         store_shared(to, tails[step][0]);
         store_shared(to ^ kChunkBytes, tails[step][kTailPieces - 1]);

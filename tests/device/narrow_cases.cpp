@@ -119,11 +119,14 @@ const FixedCase kCases[] = {
     {"latent584",       "fwd bf16 kv=latent584 d=512 heads=64/1 q_len=1 v_in_k layout=paged(64) sink lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},
     {"latent584-append","fwd bf16 kv=latent584 d=512 heads=64/1 q_len<=4 mask=\"causal\" v_in_k layout=paged(8) append bytes=8 lse=ln", {4, 4}, {500, 70}},
     {"latent584-packed","fwd bf16 kv=latent584 d=512 heads=16/1 layout=packed/paged(24) v_in_k", {1, 4, 0, 2}, {300, 800, 20, 2}},
+    {"latent584-128",   "fwd bf16 kv=latent584 d=512 heads=128/1 q_len=2 mask=\"causal\" v_in_k layout=paged(64) lse=ln", {2, 2, 2}, {500, 70, 1}},
     // latents of other dims
     {"mla-512",         "fwd bf16 d=512 heads=64/1 q_len=1 v_in_k layout=paged(64) sink lse=ln max_logit", {1, 1, 1, 1}, {64, 1000, 0, 1}},
     {"mla-512-cluster", "fwd fp16 d=512 heads=128/1 layout=packed/paged(64) q_len<=4 mask=\"causal\" v_in_k lse=ln", {1, 4, 0, 2}, {300, 800, 20, 2}},
     {"mla-320",         "fwd bf16 d=320/256 heads=8/1 q_len=1 v_in_k layout=paged(64) lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},
     {"mla-320-cluster", "fwd bf16 d=320/256 heads=128/1 q_len=2 mask=\"causal\" v_in_k out=fp32 lse=ln", {2, 2}, {333, 333}},
+    {"e4m3-320",        "fwd bf16 kv=e4m3 d=320/256 heads=32/1 q_len=1 v_in_k layout=paged(16) token_scales lse=ln", {1, 1, 1}, {500, 70, 1}},
+    {"e4m3-512",        "fwd bf16 kv=e4m3 d=512 heads=128/1 q_len=1 v_in_k layout=paged(64) lse=ln", {1, 1, 1}, {500, 70, 1}},
 };
 // clang-format on
 

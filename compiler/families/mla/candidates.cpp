@@ -48,15 +48,10 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
     return fmt::format("family: mla gathers K by {} columns, and the spec has d={}/{}; use family={}", kGatheredColumns,
                        spec.d_qk, spec.d_v, other);
   }
-  if (spec.cache_format == CacheFormat::latent584) {
+  if (has_scaled_keys(spec) && spec.d_qk - spec.d_v > kGatheredColumns) {
     return fmt::format(
-        "family: mla gathers rows that have their scales in themselves, and latent584 has them behind its "
-        "pages; use family={}",
-        other);
-  }
-  if (has_scaled_keys(spec) && spec.d_qk - spec.d_v != kGatheredColumns) {
-    return fmt::format("family: mla holds {} columns of 8 bits behind V, and the spec has d={}/{}; use family={}",
-                       kGatheredColumns, spec.d_qk, spec.d_v, other);
+        "family: mla holds at most {} columns of 8 bits behind V, and the spec has d={}/{}; use family={}",
+        kGatheredColumns, spec.d_qk, spec.d_v, other);
   }
   if (!gathers && spec.page_size % kPageStep != 0) {
     return fmt::format("family: mla copies {} rows of a page at a time, and pages have {}; use family={}", kPageStep,
