@@ -72,6 +72,35 @@ def test_packed_tokens_and_pages():
     agree(numpy, flashjit.attention(q, *rows, layout="packed", lse=True, **lists), wanted)
 
 
+def test_lists_over_latents():
+    """V is the first columns of K, which one head has for all."""
+    setting = Setting("float32")
+    torch, flashjit = setting.torch, setting.flashjit
+    import numpy
+    random = numpy.random.default_rng(11)
+    q, pool = random.standard_normal((11, 4, 40)).astype("float32"), random.standard_normal((5, 16, 1, 40)).astype("float32")
+    index, count = drawn_lists(numpy, random, (11, 1), 80, 20)
+    lists = {"key_index": index, "key_count": count}
+    wanted = exact(numpy, q, pool.reshape(80, 1, 40), pool.reshape(80, 1, 40)[..., :32], index, count)
+    agree(numpy, flashjit.attention(q, pool, pool[..., :32], layout="packed/paged(16)", spec="v_in_k", lse=True, **lists), wanted)
+    invalid = flashjit.InvalidError
+    refused(invalid, ["v:", "first columns"], flashjit.attention, q, pool, pool[..., :32].copy(), layout="packed/paged(16)", spec="v_in_k", **lists)
+    refused(invalid, ["v:", "first columns"], flashjit.attention, q, pool, pool[..., 8:], layout="packed/paged(16)", spec="v_in_k", **lists)
+    if setting.gpu:
+        return  # which computes no fp32
+    given = {name: torch.from_numpy(x) for name, x in lists.items()}
+    of_q, of_pool = torch.from_numpy(q), torch.from_numpy(pool)
+    for _ in range(2):
+        o, lse = flashjit.attention(of_q, of_pool, of_pool[..., :32], layout="packed/paged(16)", spec="v_in_k", lse=True, **given)
+        agree(numpy, (o.numpy(), lse.numpy()), wanted)
+    # A call that was made before finds another address.
+    other = of_pool.clone()
+    for k, v in ((of_pool, other[..., :32]), (other, of_pool[..., :32])):
+        refused(invalid, ["v:", "first columns"], flashjit.attention, of_q, k, v, layout="packed/paged(16)", spec="v_in_k", lse=True, **given)
+    o, lse = flashjit.attention(of_q, other, other[..., :32], layout="packed/paged(16)", spec="v_in_k", lse=True, **given)
+    agree(numpy, (o.numpy(), lse.numpy()), wanted)
+
+
 def test_lists_of_pages():
     """A list of pages is that of the rows which these have, up to the count."""
     flashjit, numpy = load("numpy")

@@ -28,7 +28,8 @@ PLACES = {f"{rows}_{number}" for rows in "qk" for number in ("begin", "step", "t
 RESERVED = ("o", "lse", "max_logit", "do", "dlse", "dq", "dk", "dv", "dsink")
 _KEYWORDS = ("mask", "score", "lse", "layout", "scale", "align", "blocks", "spec", "out", "stream", "max_q_len", "max_k_len", "seed", "offset",
              *OPERANDS)
-_LEFT_OUT = ('v: there is none; where it is the first columns of k (v_in_k), use flashjit.Engine.prepare and Kernel.run')
+_LEFT_OUT = ('v: there is none; where it is the first columns of k, give these, as k[..., :512], and spec="v_in_k"')
+NOT_IN_K = "v: with v_in_k it is the first columns of k where they lie; give k[..., :512], or leave v_in_k out"
 
 Array = TypeVar("Array")  # PyTorch's tensors, NumPy's arrays, and what speaks DLPack
 Blocks = Union[int, Sequence[int], None]  # of as many queries as keys, or of queries and keys
@@ -130,6 +131,27 @@ def is_paged(words: str) -> bool:
     return "paged" in (word(words, "layout") or "")
 
 
+def in_k(words: str) -> bool:
+    """Is V the first columns of K? A call says by its v how many, and a kernel is given none."""
+    return "v_in_k" in unquoted(words).split()
+
+
+def _steps(view: View) -> list[int]:
+    """The strides of dimensions that have any."""
+    strides = view.tensor.strides[:view.tensor.ndim] if view.tensor.strides else ()
+    return [stride for count, stride in zip(view.shape[:-1], strides) if count > 1]
+
+
+def check_in_k(k: View, v: View) -> None:
+    at_k, at_v = ((view.tensor.data or 0) + view.tensor.byte_offset for view in (k, v))
+    if at_k != at_v or k.shape[:-1] != v.shape[:-1] or k.shape[-1] < v.shape[-1] or _steps(k) != _steps(v):
+        raise InvalidError(NOT_IN_K)
+
+
+def given_to_kernel(words: str, views: Mapping[str, View]) -> dict[str, View]:
+    return {name: view for name, view in views.items() if name != "v" or not in_k(words)}
+
+
 def columns_of(v_shape: Sequence[int], words: str) -> int:
     """The head dim of V, which may be given as V^T."""
     return v_shape[-2 if "v_transposed" in words.split() else -1]
@@ -194,6 +216,8 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
         tensors.check_computed(name, views[name].dtype)
     if v.dtype != k.dtype:
         raise InvalidError(f"v: is {v.dtype}, and k is {k.dtype}; convert one of them")
+    if in_k(words):
+        check_in_k(k, v)
     d, d_v, kv_heads = q.shape[-1], columns_of(v.shape, words), k.shape[2 if paged else heads]
     parts = [operation, q.dtype, f"d={d}" if d == d_v else f"d={d}/{d_v}",
              f"heads={q.shape[heads]}" if q.shape[heads] == kv_heads else f"heads={q.shape[heads]}/{kv_heads}", words]
@@ -287,8 +311,10 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
     their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. With `blocks`, a number of tokens or
     two, those of queries and of keys, lists (`block_count`, `block_index`, `full_count`, `full_index`) say which blocks are
     seen. With `key_index` or `page_index`, [batch, tokens, KV heads, N], and `key_count` each query sees the keys or pages of
-    its list alone, as `select` of the spec says. A `block_table` of [batch, KV heads, pages] has pages for each KV head. With `lse` (True, "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a
-    CUDA stream as a number, for others than PyTorch and CuPy.
+    its list alone, as `select` of the spec says. A `block_table` of [batch, KV heads, pages] has pages for each KV head. Where V
+    is the first columns of K, as of latents, `v` is these, k[..., :512], and spec="v_in_k" has K read once. With `lse` (True,
+    "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a CUDA stream as a number, for
+    others than PyTorch and CuPy.
 
     >>> import flashjit, numpy
     >>> q = numpy.random.rand(2, 300, 8, 64).astype("float32")
@@ -405,7 +431,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
         views["lse"] = tensors.view(lse, "lse", stream)
     device = views["q"].tensor.device
     kernel = prepare((device.device_type, device.device_id), spec_of("fwd", words, views, scalars), stream)
-    launch = kernel.bind({**views, **scalars}, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, like=q)
+    launch = kernel.bind({**given_to_kernel(words, views), **scalars}, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, like=q)
     launch.notice = tensors.notice_of_changes((o, k, v) if "k_new" in given else (o,))
     launch()
     o = o if out is not None else _given_back(o, q)

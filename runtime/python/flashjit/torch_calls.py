@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flashjit import calls, tensors
 from flashjit.calls import scalar_word
+from flashjit.capi import InvalidError
 from flashjit.engine import Kernel, Launch
 from flashjit.values import integer
 
@@ -51,7 +52,8 @@ class Call:
     def __init__(self, launch: Launch, given: Mapping[str, Tensor], scalars: Sequence[str], o: Tensor, lse: Tensor | None) -> None:
         self.launch, self.run, self.handle = launch, launch.run, launch.handle
         self.arguments, self.error = launch.references
-        self.q, self.k, self.v, *self.more = (launch.tensors[name] for name in given)
+        # V that is the first columns of K has no tensor of its own: its address, which is K's, goes where K's does.
+        self.q, self.k, self.v, *self.more = (launch.tensors.get(name) or launch.tensors["k"] for name in given)
         self.scalars = [launch.scalars[name] for name in scalars]
         self.o, self.lse = launch.tensors["o"], launch.tensors.get("lse")
         # Rows behind the last sequence are not written. Where gradients are wanted, for which the LSE is kept, they must be numbers: the
@@ -68,7 +70,7 @@ class Call:
         """Makes it a call of these sizes: of the same kernel, dtypes and dimensions."""
         launch = self.launch
         for name, tensor in {**given, "o": o, "lse": lse}.items():
-            if tensor is not None:
+            if tensor is not None and name in launch.tensors:
                 tensors.resize(launch.tensors[name], tensor.shape, tensor.stride())
                 launch.tensors[name].data = tensor.data_ptr()  # looked at, not kept
         launch.arguments.max_q_len, launch.arguments.max_k_len = integer("max_q_len", max_q_len), integer("max_k_len", max_k_len)
@@ -180,6 +182,8 @@ class _Asked:
         if q.dim() != rank or k.dim() != rank_of_v or v.dim() != rank_of_v:
             for name, wanted in (("q", rank), ("k", rank_of_v), ("v", rank_of_v)):
                 calls.check_rank(name, tensors.view(given[name], name), wanted, self.words)
+        if calls.in_k(self.words):
+            calls.check_in_k(tensors.view(k, "k"), tensors.view(v, "v"))
         self.o, self.lse = new_outputs(q, v, self.words)
         if out is not None:
             self.o = out
@@ -223,7 +227,8 @@ class _Asked:
         return kind
 
     def call(self, stream: int | None, max_q_len: int, max_k_len: int) -> Call:
-        launch = Launch(self.kind(stream).kernel, self.views(), self.scalars, max_q_len, max_k_len)
+        views = calls.given_to_kernel(self.words, self.views())
+        launch = Launch(self.kind(stream).kernel, views, self.scalars, max_q_len, max_k_len)
         return Call(launch, self.given, list(self.scalars), self.o, self.lse)
 
 
@@ -276,6 +281,9 @@ def new_tensor(ordinal: int, shape: Any, strides: Any, dtype: torch.dtype) -> Te
 def finish(call: Call, pool: Pool, q: Tensor, ordinal: int, stream: int | None, at_q: int, at_k: int, at_v: int,
            out: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Runs a call that was taken from `pool` and lacks these addresses."""
+    if call.k is call.v and at_k != at_v:
+        pool.append(call)
+        raise InvalidError(calls.NOT_IN_K)
     call.q.data, call.k.data, call.v.data = at_q, at_k, at_v
     o = new_tensor(ordinal, call.o_shape, call.o_strides, call.o_dtype) if out is None else out
     call.o.data = o.data_ptr()
