@@ -25,7 +25,7 @@ __device__ constexpr bool is_held(int half, int j) {
   return kAlike || j < held_panels(config, half);
 }
 
-// Scales are those of all keys, of each key, or of columns of a key. Those that lie in a row come with its parts.
+// Scales are those of all keys, of each key, or of columns of a key, which come with the parts of a row if they lie in it.
 constexpr bool kScalesColumns = has_latent_rows(config);
 constexpr bool kScalesInRow = kScalesColumns && !kScalesBehind;
 static_assert(!kScalesInRow || (kLatents.scale == LatentScale::number && kHalfPanels == 2 * kRow.panels_of_scale));
@@ -111,7 +111,7 @@ struct GathererState : RowFinder {
   __device__ float scale_of_key(int step) const {
     return kScalesKeys ? __shfl_sync(0xffffffff, scale, step * kStepRows + row_of_lane()) : scale;
   }
-  // Of the columns of a part, a byte for each panel.
+  // The scales of a part's columns, a byte for each panel.
   __device__ u32 exponents_of_row(int half, int step) const {
     if constexpr (!kScalesBehind) return 0;
     return __shfl_sync(0xffffffff, half == 0 ? exponents.x : exponents.y, step * kStepRows + row_of_lane());

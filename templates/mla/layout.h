@@ -27,7 +27,7 @@ constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaCo
 // A tile arrives in pieces, two for each half of V. The columns behind V come with the last piece.
 constexpr int kMlaPieces = 2 * kMlaConsumers;
 constexpr int columns_behind(const KernelConfig& c) { return c.head_dim_qk - c.head_dim_v; }
-// Of a piece all panels are V's.
+// A piece has whole panels of V.
 constexpr int kLeastLatentV = kMlaPieces * 64;
 
 // Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
