@@ -195,7 +195,8 @@ void add_unrounded_errors(const Problem& problem, const CompareOptions& options,
 
 Comparison compare(const Problem& problem, const CompareOptions& options) {
   if (problem.spec().operation == Operation::Backward) return compare_gradients(problem, options);
-  if (problem.spec().operation == Operation::Quantize) return compare_quantized(problem, options);
+  if (quantizes(problem.spec()))
+    return has_latent_rows(problem.spec()) ? compare_latents(problem) : compare_quantized(problem, options);
   if (problem.spec().compute) return compare_narrowed(problem, options);
   const std::vector<RowId> rows = choose_rows(problem, options);
   std::vector<Tally> tallies(std::max(1, options.threads));

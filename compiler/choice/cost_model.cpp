@@ -113,7 +113,9 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
                k = static_cast<double>(shape.k_len);
   if (quantizes(spec)) {
     const double angles = has_rope_tables(spec) ? q * spec.rope_dims * size_of(Dtype::F32) : 0;
-    return quantized_bytes(spec, shape) * (1 + 1 / element_bytes_of(spec)) + angles;
+    const double written = has_latent_rows(spec) ? b * q * static_cast<double>(cached_bytes(spec))
+                                                 : quantized_bytes(spec, shape) / element_bytes_of(spec);
+    return quantized_bytes(spec, shape) + written + angles;
   }
   if (merges(spec)) {
     const double rows = b * q * spec.heads_q;

@@ -102,10 +102,13 @@ Result<Program> build_quantize(Program p, const PassContext& context) {
   const std::string d = extent(spec.d_qk);
   p.buffers = {{"x", Space::Global, spec.dtype, "q_len", d},
                {"y", Space::Global, spec.out_dtype, "q_len", d},
-               {"scale", Space::Global, Dtype::F32, spec.scale_block > 0 ? "blocks" : "1", "1"},
                {"rotation", Space::Register, spec.dtype, d, d},
                {"X", Space::Register, Dtype::F32, "q_len", d},
                {"largest", Space::Register, Dtype::F32, "q_len", "1"}};
+  const bool has_scale = !has_latent_rows(spec);  // else scales are a part of y
+  if (has_scale)
+    p.buffers.insert(p.buffers.begin() + 2,
+                     {"scale", Space::Global, Dtype::F32, spec.scale_block > 0 ? "blocks" : "1", "1"});
   if (spec.rotate) {
     p.body.push_back(make(p, Kind::Fill, {"rotation"}, {}));
     p.body.push_back(make(p, Kind::Mma, {"X"}, {"x", "rotation"}));
@@ -113,7 +116,7 @@ Result<Program> build_quantize(Program p, const PassContext& context) {
     p.body.push_back(make(p, Kind::Convert, {"X"}, {"x"}));
   }
   p.body.push_back(make(p, Kind::Reduce, {"largest"}, {"X"}));
-  p.body.push_back(make(p, Kind::Store, {"scale"}, {"largest"}));
+  if (has_scale) p.body.push_back(make(p, Kind::Store, {"scale"}, {"largest"}));
   p.body.push_back(make(p, Kind::Store, {"y"}, {"X", "largest"}));
   return p;
 }

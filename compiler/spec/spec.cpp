@@ -61,7 +61,7 @@ Result<void> check_head_dim(std::string_view which, int d, int most) {
 
 Result<void> check_head_dims(const AttentionSpec& spec) {
   if (merges(spec)) return check_head_dim("", spec.d_v, kMaxLatentDimV);
-  if (quantizes(spec)) return check_head_dim("", spec.d_qk, kMaxHeadDim);
+  if (quantizes(spec)) return check_head_dim("", spec.d_qk, has_latent_rows(spec) ? kMaxLatentDimQk : kMaxHeadDim);
   if (!spec.v_in_k) {
     if (spec.d_v < spec.d_qk && spec.d_qk > kMaxHeadDim && spec.d_qk <= kMaxLatentDimQk) {
       return invalid(fmt::format(
@@ -417,7 +417,7 @@ VariableRanges variable_ranges(const AttentionSpec& spec, std::int64_t batch, st
 std::string print(const AttentionSpec& spec) {
   std::string out = fmt::format("{} {}", kOperationNames[static_cast<int>(spec.operation)], name(spec.dtype));
   if (spec.kv_dtype != spec.dtype) out += fmt::format(" kv={}", name(spec.kv_dtype));
-  if (has_latent_rows(spec)) out += fmt::format(" kv={}", word(spec.cache_format));
+  if (has_latent_rows(spec) && !quantizes(spec)) out += fmt::format(" kv={}", word(spec.cache_format));
   if (spec.compute) out += fmt::format(" compute={}", name(*spec.compute));
   if (const std::string dtypes = print_out(spec); dtypes != name(usual_out(spec))) out += " out=" + dtypes;
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));

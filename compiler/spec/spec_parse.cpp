@@ -84,7 +84,18 @@ Result<void> parse_name(const Word& word, const std::array<std::string_view, n>&
   return {};
 }
 
-// "fp32"; of bwd also "fp32/bf16/bf16", for dq, dk and dv.
+constexpr std::array<std::string_view, 4> kRoundedNames = {"e4m3", "e5m2", "latent656", "latent584"};
+
+// A format of rows of latents; false: it is none.
+bool parse_format(const Word& word, AttentionSpec& spec) {
+  const auto& formats = Words<CacheFormat>::values;
+  const auto at = std::find(formats.begin() + 1, formats.end(), word.value);  // `elements` is no word of a spec
+  if (at == formats.end()) return false;
+  spec.cache_format = static_cast<CacheFormat>(at - formats.begin());
+  return true;
+}
+
+// "fp32"; of bwd also "fp32/bf16/bf16", for dq, dk and dv; of quantize also "latent656".
 Result<void> parse_out(const Word& word, AttentionSpec& spec) {
   const std::span<const OutField> fields = out_fields(spec);
   const auto count = static_cast<std::size_t>(std::ranges::count(word.value, '/')) + 1;
@@ -99,9 +110,13 @@ Result<void> parse_out(const Word& word, AttentionSpec& spec) {
                     "out=fp32/bf16/bf16",
                     quoted(word.value), count, fields.size()));
   }
+  if (quantizes(spec) && parse_format(word, spec)) {
+    set_out(spec, usual_out(spec));
+    return {};
+  }
   std::string_view rest = word.value;
   std::span<const std::string_view> dtypes = kWideDtypeNames;
-  if (spec.operation == Operation::Quantize) dtypes = kNarrowDtypeNames;
+  if (quantizes(spec)) dtypes = kRoundedNames;
   for (const OutField& field : fields) {
     const std::string_view text = rest.substr(0, rest.find('/'));
     FLASHJIT_ASSIGN(dtype, read_dtype(word.key, text, kTensorDtypeNames, dtypes));
@@ -286,10 +301,9 @@ Result<void> parse_text(const Word& word, std::string& field) {
 // ---- fields ----
 
 Result<void> parse_cache(const Word& word, AttentionSpec& spec) {
-  const auto& formats = Words<CacheFormat>::values;
-  if (const auto at = std::find(formats.begin() + 1, formats.end(), word.value); at != formats.end()) {
-    spec.cache_format = static_cast<CacheFormat>(at - formats.begin());  // `elements` is no word of a spec
-    return {};
+  if (parse_format(word, spec)) {
+    if (!quantizes(spec)) return {};
+    return invalid(fmt::format("kv: {0} is a cache that fwd reads; quantize writes it with out={0}", word.value));
   }
   // One dtype of 16 bits alone goes with the spec's.
   std::vector<std::string_view> shown = {name(spec.dtype)};

@@ -1,4 +1,5 @@
-// New rows of a cache of latents: a thread rounds eight columns, and finds their scale by itself.
+// Rows of a cache of latents, of new tokens or of rows that a quantize reads: a thread rounds eight columns, and finds their
+// scale by itself.
 #pragma once
 
 #include "templates/append/narrow.cuh"
@@ -20,12 +21,8 @@ __device__ inline float latent_scale(float largest, unsigned char* scales, int n
   }
 }
 
-__device__ inline void append_latent(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
-                                     int column) {
-  if (position < 0) return;  // the cache has no room for it
-  const auto rows = key_rows(p, p.k_stride, static_cast<const unsigned char*>(p.k) + key_begin(p.k_stride, seq), seq);
-  if (!rows.has_row(position)) return;  // nobody else's page is written
-  const LatentRow to = latent_row(rows, p.k_stride.token, position);
+// The columns of a piece, which begins at `column`.
+__device__ inline void write_latent(const LatentRow& to, const RowElement* row, int column) {
   auto* const data = const_cast<unsigned char*>(to.data);
   const uint4 piece = load_piece<config.copy_bytes>(row + column);
   if (column >= kLatents.narrow_columns) {
@@ -45,6 +42,14 @@ __device__ inline void append_latent(const KernelParams& p, const Sequence& seq,
   const uint2 narrow = narrowed_piece<Narrow::e4m3>(columns_of(piece), scale);
   reinterpret_cast<u32*>(data + column)[0] = narrow.x;
   reinterpret_cast<u32*>(data + column)[1] = narrow.y;
+}
+
+__device__ inline void append_latent(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
+                                     int column) {
+  if (position < 0) return;  // the cache has no room for it
+  const auto rows = key_rows(p, p.k_stride, static_cast<const unsigned char*>(p.k) + key_begin(p.k_stride, seq), seq);
+  if (!rows.has_row(position)) return;  // nobody else's page is written
+  write_latent(latent_row(rows, p.k_stride.token, position), row, column);
 }
 
 }  // namespace flashjit::appending

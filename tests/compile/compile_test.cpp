@@ -163,7 +163,8 @@ std::vector<Row> every_row() {
           rows.push_back({fmt::format("fwd {} d=192/128 heads=32/8{}", dtype, variant), target.name, pins});
           rows.push_back({fmt::format("fwd {} d=64/256 heads=32/8{}", dtype, variant), target.name, pins});
           if (pins.empty() && std::string_view(variant).find("dropout") == std::string_view::npos)
-            rows.push_back({fmt::format("fwd {} d=576/512 heads=64/1 v_in_k{}", dtype, variant), target.name, pins});
+            for (const char* d : {"576/512", "512", "320/256"})
+              rows.push_back({fmt::format("fwd {} d={} heads=64/1 v_in_k{}", dtype, d, variant), target.name, pins});
         }
       }
     }

@@ -13,6 +13,8 @@ const FixedCase kCases[] = {
     {"quantize-128-plain",  "quantize bf16 d=128 heads=4 scales=block(128)", {256}, {}},
     {"quantize-128-heads",  "quantize bf16 d=128 heads=3 rotate", {1000, 1000}, {}},
     {"quantize-heads",      "quantize fp16 d=64 heads=5 out=e5m2", {515}, {}},
+    {"quantize-latent656",  "quantize bf16 out=latent656 d=576 layout=packed", {300}, {}},
+    {"quantize-latent584",  "quantize bf16 out=latent584 d=512 bytes=8", {64, 64, 64}, {}, Data::Sharp},
     {"quantize-64",         "quantize fp16 d=64 heads=2 layout=bhsd rotate scales=block(64)", {200, 200}, {}, Data::Sharp},
     {"quantize-256",        "quantize bf16 d=256 heads=2 rotate scales=block(128)", {140, 140}, {}},
     {"quantize-256-more",   "quantize bf16 d=256 heads=2 rotate scales=block(512)", {1300}, {}, Data::Sharp},

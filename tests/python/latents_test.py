@@ -52,5 +52,24 @@ def test_rows_of_engines():
         refused(setting.flashjit.InvalidError, [f"{k.shape[-1] - 8}, must be {k.shape[-1]}", "bytes of a row"], kernel.run, **{**call, "k": k[..., :-8].contiguous()})
 
 
+def test_quantize_makes_rows_of_engines():
+    setting = Setting("bfloat16")
+    torch = setting.torch
+    engine = setting.flashjit.Engine("gpu" if setting.gpu else "host")
+    for name, d, fill in (("latent656", 576, rows_of_656), ("latent584", 512, rows_of_584)):
+        x = torch.randn(3, PAGE, 1, d, device=setting.device).bfloat16()
+        k, _ = fill(torch, x.float().view(-1, d))
+        y = torch.zeros_like(k, memory_format=torch.contiguous_format)
+        kernel = engine.prepare(f"quantize bf16 out={name} d={d}")
+        kernel.run(x=x, y=y)
+        made, wanted = y.flatten(1), k.reshape(3, PAGE * k.shape[-1]).clone()
+        if name == "latent584":  # a byte of eight is to spare
+            for page in (made, wanted):
+                page[:, PAGE * 576:].view(3, PAGE, 8)[..., 7] = 0
+        assert torch.equal(made, wanted), name
+        refused(setting.flashjit.InvalidError, ["scale", "out=latent656"], kernel.run, x=x, y=y, scale=torch.ones(3, 1, device=setting.device))
+        refused(setting.flashjit.InvalidError, ["y.shape", "bytes of a row"], kernel.run, x=x, y=y[..., :-8].contiguous())
+
+
 if __name__ == "__main__":
     harness.main(globals())

@@ -101,6 +101,10 @@ Arguments without_keys(const ReplayCase& c, std::int64_t batch, std::int64_t q_t
   Arguments call;
   if (quantizes(spec)) {
     call.params["x"] = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
+    if (has_latent_rows(spec)) {
+      call.params["y"] = place(Dtype::U8, q_tokens, spec.heads_q, latent_rows(spec.cache_format).row_bytes);
+      return call;
+    }
     call.params["y"] = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_qk);
     Numbers scales = packed ? Numbers{spec.heads_q} : Numbers{batch, spec.heads_q};
     if (spec.scale_block > 0) scales.insert(scales.begin() + 1, (q_tokens + spec.scale_block - 1) / spec.scale_block);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "autotune/reference/quantize.h"
 #include "autotune/reference/reference.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
@@ -101,23 +102,69 @@ Problem::KeysValues Problem::latents(std::int64_t b) const {
   return kv;
 }
 
+namespace {
+
+// Says where a row holds something else than these numbers become; empty: nowhere.
+std::string difference(const AttentionSpec& spec, const LatentRow& held, const std::vector<double>& given) {
+  const std::vector<float> numbers(given.begin(), given.end());
+  std::array<std::uint8_t, 1024> memory = {};  // a page of one token, or more
+  AttentionSpec alone = spec;
+  alone.page_size = 1;
+  const LatentRow wanted = latent_row(alone, memory.data(), 0, 0);
+  store_latents(spec, wanted, numbers.data());
+  for (int c = 0; c < spec.d_qk; ++c) {
+    const float a = load_latent(spec, held, c), b = load_latent(spec, wanted, c);
+    if (a != b && !(std::isnan(a) && std::isnan(b))) return fmt::format("{} instead of {} for {}", a, b, numbers[c]);
+  }
+  return {};
+}
+
+}  // namespace
+
 std::string Problem::wrong_latent(const RowId& token) const {
   const Tensor& k_new = arguments_->params.at("k_new");
   const std::vector<double> given = elements(k_new, query_offset(k_new, token), spec_->d_qk);
-  const std::vector<float> numbers(given.begin(), given.end());
-  std::array<std::uint8_t, 1024> memory = {};  // a page of one token, or more
-  AttentionSpec alone = *spec_;
-  alone.page_size = 1;
-  const LatentRow wanted = latent_row(alone, memory.data(), 0, 0),
-                  held = latent_row_of(token.b, token_position(token.b, token.q));
-  store_latents(*spec_, wanted, numbers.data());
-  for (int c = 0; c < spec_->d_qk; ++c) {
-    const float a = load_latent(*spec_, held, c), b = load_latent(*spec_, wanted, c);
-    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
-    return fmt::format("k holds {} instead of {} for {} of new token {} of batch {}, column {}", a, b, numbers[c],
-                       token.q, token.b, c);
+  const std::string wrong = difference(*spec_, latent_row_of(token.b, token_position(token.b, token.q)), given);
+  if (wrong.empty()) return {};
+  return fmt::format("k holds {} of new token {} of batch {}", wrong, token.q, token.b);
+}
+
+Comparison compare_latents(const Problem& problem) {
+  const AttentionSpec& spec = problem.spec();
+  const Tensor &x = problem.arguments().params.at("x"), &y = problem.arguments().params.at("y");
+  const bool packed = spec.layout == Layout::Packed;
+  const std::size_t at = packed ? 0 : spec.layout == Layout::Bhsd ? 2 : 1;  // of tokens
+  const std::int64_t batch = packed ? 1 : x.shape[0], tokens = x.shape[at];
+  const std::vector<std::int64_t> of_x = strides_of(x), of_y = strides_of(y);
+  AttentionSpec paged = spec;
+  paged.page_size = static_cast<int>(tokens);  // where scales lie behind a page, which is a batch of x
+  Comparison result;
+  double squares = 0, norm = 0;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    auto* const begin = static_cast<std::uint8_t*>(y.data) + (packed ? 0 : b * of_y[0]);
+    for (std::int64_t token = 0; token < tokens; ++token) {
+      const std::int64_t from = (packed ? 0 : b * of_x[0]) + token * of_x[at];
+      std::vector<double> row;
+      for (int c = 0; c < spec.d_qk; ++c) row.push_back(load_float(spec.dtype, x.data, from + c));
+      const LatentRow held = latent_row(paged, begin, token, of_y[at]);
+      if (const std::string wrong = difference(spec, held, row); !wrong.empty() && result.problem.empty())
+        result.problem = fmt::format("y holds {} (batch {}, token {})", wrong, b, token);
+      for (int c = 0; c < spec.d_qk; ++c) {
+        const double error = load_latent(spec, held, c) - row[static_cast<std::size_t>(c)];
+        if (!std::isfinite(error)) continue;
+        result.max_abs_err = std::max(result.max_abs_err, std::fabs(error));
+        squares += error * error;
+        norm += row[static_cast<std::size_t>(c)] * row[static_cast<std::size_t>(c)];
+      }
+    }
   }
-  return {};
+  result.rows = result.rows_checked = batch * tokens;
+  result.rel_err = std::sqrt(squares / (norm > 0 ? norm : 1));
+  result.recipe_max_abs_err = result.max_abs_limit =
+      result.max_abs_err;  // rows are exactly what they are to be, or wrong
+  result.recipe_rel_err = result.rel_limit = result.rel_err;
+  result.ok = result.problem.empty();
+  return result;
 }
 
 }  // namespace flashjit::reference

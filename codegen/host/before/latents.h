@@ -13,6 +13,9 @@ namespace flashjit::host {
 // A kernel that widens all rows, whoever's they are, and then runs `attention` on these.
 std::unique_ptr<HostKernel> kernel_of_latents(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention);
 
+// Rounds a row of numbers to what memory holds of it.
+void store_latent(const LatentRows& rows, const float* row, unsigned char* data, unsigned char* scales);
+
 // The rows of one call. There is one KV head.
 class LatentCache {
  public:
@@ -23,7 +26,6 @@ class LatentCache {
     return packed_ ? KeyPlace{0, number} : KeyPlace{number / rows_of_block_, number % rows_of_block_};
   }
   void widen(KeyPlace place, std::uint16_t* row) const;
-  // Rounds a row of numbers to what the cache holds.
   void store(KeyPlace place, const float* row) const;
 
  private:

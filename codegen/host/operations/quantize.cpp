@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "codegen/host/before/latents.h"
 #include "codegen/host/problem.h"
 #include "codegen/host/rope.h"
 #include "codegen/host/workspace.h"
@@ -184,9 +185,42 @@ class QuantizeKernel final : public HostKernel {
   float length_ = 1;  // that a rotated row is to have beside what the matrix makes of it
 };
 
+// Rows of latents, as a cache has them. Where scales lie behind a page, the batches of x are the pages.
+class QuantizeLatentsKernel final : public HostKernel {
+ public:
+  explicit QuantizeLatentsKernel(const AttentionSpec& spec) : spec_(spec), rows_(latent_rows(spec.cache_format)) {}
+
+  Result<void> run(const KernelParams& p, const ParallelFor& parallel) const override {
+    const std::int64_t count = std::int64_t{p.batch} * p.q_len;
+    parallel.each((count + kRowsOfItem - 1) / kRowsOfItem, [&](std::int64_t item, int) {
+      const std::int64_t end = std::min((item + 1) * kRowsOfItem, count);
+      for (std::int64_t number = item * kRowsOfItem; number < end; ++number)
+        write(p, number / p.q_len, number % p.q_len);
+    });
+    return {};
+  }
+
+ private:
+  void write(const KernelParams& p, std::int64_t b, std::int64_t token) const {
+    std::array<float, kMaxLatentDimQk> row;
+    const std::int64_t from = b * p.x_stride.batch + token * p.x_stride.token;
+    for (int c = 0; c < spec_.d_qk; ++c)
+      row[static_cast<std::size_t>(c)] = reference::load_float(spec_.dtype, p.x, from + c);
+    auto* const begin = static_cast<unsigned char*>(p.y) + b * p.y_stride.batch;
+    const Int64 stride = p.y_stride.token;
+    const auto number = static_cast<int>(token);
+    store_latent(rows_, row.data(), begin + latent_data_at(rows_, stride, number),
+                 begin + latent_scales_at(rows_, stride, number, p.q_len));
+  }
+
+  const AttentionSpec spec_;
+  const LatentRows rows_;
+};
+
 }  // namespace
 
 std::unique_ptr<HostKernel> quantize_kernel(const AttentionSpec& spec) {
+  if (has_latent_rows(spec)) return std::make_unique<QuantizeLatentsKernel>(spec);
   return std::make_unique<QuantizeKernel>(spec);
 }
 

@@ -3,6 +3,8 @@
 #include "compiler/choice/cost_parts.h"
 #include "compiler/families/choices.h"
 #include "compiler/plan.h"
+#include "templates/append/layout.h"
+#include "templates/latents/rows.h"
 #include "templates/quantize/layout.h"
 
 namespace flashjit {
@@ -36,7 +38,7 @@ Registers registers(const Problem&, const KernelConfig&) { return {}; }
 
 double matrix_rate(const Target&) { return 0; }
 
-bool takes_two_launches(const KernelConfig& c) { return tiles_of_scale(c) != 1; }
+bool takes_two_launches(const KernelConfig& c) { return !has_latent_rows(c) && tiles_of_scale(c) != 1; }
 
 Prediction predict_quantize(const Problem& problem, const Schedule& s, const Shape& shape, const Work&) {
   constexpr double kLaunchMicroseconds = 2.8;
@@ -49,8 +51,22 @@ Prediction predict_quantize(const Problem& problem, const Schedule& s, const Sha
   return p;
 }
 
+// A thread has a piece of a row, as one has that appends.
+KernelLaunch launch_of_latents(const KernelConfig& c) {
+  return {.entry = "flashjit_quantize",
+          .threads = kAppendThreads,
+          .grid = {.pieces = new_key_pieces(c), .of_item = kAppendThreads},
+          .bounds = "flashjit::kAppendThreads",
+          .call = "quantize_latents(params)",
+          .file = "templates/quantize/latents.cuh"};
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
+  if (has_latent_rows(c)) {
+    plan.launches = {launch_of_latents(c)};
+    return;
+  }
   const bool packed = c.sequences == Sequences::packed;
   const auto launch = [&](std::string entry, std::string call) {
     return KernelLaunch{
@@ -86,17 +102,15 @@ void finish(Plan& plan) {
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig& c) {
+  if (has_latent_rows(c)) return "  a thread rounds eight columns of a row, and finds their scale by itself\n";
   const std::string turns = c.rope == Rope::none ? "" : "  rows turn by their positions first\n";
   if (!takes_two_launches(c)) return turns + "  rows that share a scale are one block's: x is read once\n";
   return turns +
          "  more rows share a scale than a block has: a launch of its own finds the largest number of each block first\n";
 }
 
-constexpr std::array<std::string_view, 4> kOptions = {
-    "rotate",
-    "packed",
-    "scales",
-    "rope",
+constexpr std::array<std::string_view, 5> kOptions = {
+    "rotate", "packed", "scales", "rope", "latent_rows",
 };
 
 }  // namespace
@@ -107,6 +121,7 @@ const FamilyRow kQuantize = {
     .loop_file = "templates/quantize/quantize.cuh",
     .fields = "tile_q",
     .computes = quantizes,
+    .reads_latent_rows = true,
     .why_not = why_not,
     .enumerate = enumerate,
     .refuses = refuses,

@@ -7,8 +7,50 @@
 
 namespace flashjit {
 
+namespace {
+
+constexpr int kLeastAlignment = size_of(Dtype::F32);
+
+// Rows that a quantize writes (out=latent656).
+Result<void> check_written(const AttentionSpec& spec) {
+  const LatentRows rows = latent_rows(spec.cache_format);
+  const std::string_view format = word(spec.cache_format);
+  const auto refuse = [&](std::string_view field, std::string_view why) {
+    return invalid(fmt::format("{}: {}", field, why));
+  };
+  if (spec.dtype != Dtype::BF16) {
+    return refuse("dtype", fmt::format("{} with out={}, whose columns without a scale are bf16; write quantize bf16",
+                                       name(spec.dtype), format));
+  }
+  if (spec.d_qk != rows.head_dim_qk) {
+    return refuse("d", fmt::format("{}, and rows of out={} have {} columns; write d={}", spec.d_qk, format,
+                                   rows.head_dim_qk, rows.head_dim_qk));
+  }
+  if (spec.heads_q != 1)
+    return refuse("heads", fmt::format("{}, and a token has one row of out={}; write heads=1", spec.heads_q, format));
+  if (spec.rotate || spec.scale_block > 0 || spec.rope != Rope::none) {
+    return refuse(
+        spec.rotate            ? "rotate"
+        : spec.scale_block > 0 ? "scales"
+                               : "rope",
+        fmt::format("rows of out={} are what append writes, with scales of their own columns; leave it out", format));
+  }
+  if (rows.scales_behind_page && spec.layout != Layout::Bshd) {
+    return refuse("layout",
+                  fmt::format("scales of out={} lie behind the rows of a page, and batches of x are the pages; "
+                              "use layout=bshd",
+                              format));
+  }
+  if (spec.align_bytes >= kLeastAlignment) return {};
+  return refuse("bytes", fmt::format("{} is below {}, the size of a scale of out={}; use bytes={}", spec.align_bytes,
+                                     kLeastAlignment, format, kLeastAlignment));
+}
+
+}  // namespace
+
 Result<void> check_latents(const AttentionSpec& spec) {
   if (!has_latent_rows(spec)) return {};
+  if (quantizes(spec)) return check_written(spec);
   const LatentRows rows = latent_rows(spec.cache_format);
   const std::string_view format = word(spec.cache_format);
   const auto refuse = [&](std::string_view field, std::string_view why) {
@@ -52,7 +94,6 @@ Result<void> check_latents(const AttentionSpec& spec) {
                     "new keys before the call",
                     format));
   }
-  constexpr int kLeastAlignment = size_of(Dtype::F32);
   if (spec.align_bytes < kLeastAlignment) {
     return refuse("bytes", fmt::format("{} is below {}, the size of a scale of kv={}; use bytes={}", spec.align_bytes,
                                        kLeastAlignment, format, kLeastAlignment));

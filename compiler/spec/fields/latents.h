@@ -1,4 +1,5 @@
-// Caches of latents whose rows are bytes in a format of their own (kv=latent656): the specs that may have them.
+// Caches of latents whose rows are bytes in a format of their own (kv=latent656), or that quantize writes
+// (out=latent656): the specs that may have them.
 #pragma once
 
 #include "compiler/spec/spec.h"

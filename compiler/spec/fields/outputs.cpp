@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/spec/config_words.h"
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 
@@ -30,6 +31,7 @@ void set_out(AttentionSpec& spec, Dtype dtype) {
 }
 
 std::string print_out(const AttentionSpec& spec) {
+  if (quantizes(spec) && has_latent_rows(spec)) return std::string(word(spec.cache_format));
   std::vector<std::string_view> names;
   for (const OutField& field : out_fields(spec)) names.push_back(name(spec.*field.dtype));
   if (std::ranges::count(names, names.front()) == std::ssize(names)) return std::string(names.front());
@@ -40,7 +42,8 @@ Result<void> check_out(const AttentionSpec& spec) {
   if (quantizes(spec)) {
     if (is_float(spec.out_dtype) && size_of(spec.out_dtype) == 1) return {};
     return invalid(
-        fmt::format("out: {} is no type of 8 bits, which quantize writes; use e4m3 or e5m2", name(spec.out_dtype)));
+        fmt::format("out: {} is no type of 8 bits, which quantize writes; use e4m3 or e5m2, or latent656 or latent584",
+                    name(spec.out_dtype)));
   }
   for (const OutField& field : out_fields(spec)) {
     const Dtype dtype = spec.*field.dtype;

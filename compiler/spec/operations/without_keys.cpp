@@ -53,6 +53,7 @@ Result<void> check_merge(const AttentionSpec& spec) {
 
 Result<void> check_quantize(const AttentionSpec& spec) {
   AttentionSpec plain = without_keys(spec, spec.d_qk);
+  plain.cache_format = spec.cache_format;
   plain.rotate = spec.rotate;
   plain.scale_block = spec.scale_block;
   plain.rope = spec.rope;

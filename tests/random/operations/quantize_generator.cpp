@@ -8,6 +8,7 @@
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "templates/latents/rows.h"
 #include "templates/quantize/rotation.h"
 #include "tests/random/operations/rope_generator.h"
 #include "tests/random/random.h"
@@ -49,6 +50,25 @@ void draw_positions(Case& c, const AttentionSpec& spec, const Shape& shape, Rand
   rope.lay_out_tables(random, c.params, needed, spec.align_bytes);
 }
 
+void fill(CaseTensor& x, const AttentionSpec& spec, Data data, Random& random) {
+  double factor = 1;
+  each_element(x, [&](const Shape& at, std::int64_t offset) {
+    if (at.back() == 0) factor = data != Data::Codes && random.chance(0.1) ? 0 : 1;
+    reference::store_float(spec.dtype, x.data(), offset, static_cast<float>(factor * draw_number(data, random)));
+  });
+}
+
+// Bytes of rows, with room between these or, where scales lie behind a page, between pages.
+void lay_out_latents(CaseTensor& y, const AttentionSpec& spec, Shape shape, std::int64_t gap) {
+  const LatentRows rows = latent_rows(spec.cache_format);
+  shape.back() = rows.row_bytes;
+  const std::int64_t align = spec.align_bytes;
+  lay_out(y, Dtype::U8, shape, align, rows.scales_behind_page ? 0 : gap, true);
+  if (!rows.scales_behind_page) return;
+  y.strides[0] = (shape[1] * rows.row_bytes + align - 1) / align * align + gap;
+  allocate(y, align, true);
+}
+
 // `lengths`: of the sequences, which differ only where their packed tokens have scales in blocks.
 Case make(std::uint64_t seed, std::string_view text, const Shape& lengths, Data data) {
   Random random(seed);
@@ -69,8 +89,14 @@ Case make(std::uint64_t seed, std::string_view text, const Shape& lengths, Data 
   c.shape = is_packed(spec) ? fmt::format("b={} q={{{}}}", batch, fmt::join(lengths, ","))
                             : fmt::format("b={} q={}", packed ? 1 : batch, tokens);
   c.data = kDataNames[static_cast<std::size_t>(data)];
-  CaseTensor &x = c.params["x"], &y = c.params["y"], &scale = c.params["scale"];
+  CaseTensor &x = c.params["x"], &y = c.params["y"];
   lay_out(x, spec.dtype, rows, spec.align_bytes, gap, false);
+  if (has_latent_rows(spec)) {
+    lay_out_latents(y, spec, rows, gap);
+    fill(x, spec, data, random);
+    return c;
+  }
+  CaseTensor& scale = c.params["scale"];
   // Rows of 8 bits that follow each other would only be as aligned as they are long.
   const std::int64_t align = spec.align_bytes, padding = (align - d % align) % align;
   lay_out(y, spec.out_dtype, rows, spec.align_bytes, gap + padding, true);
@@ -86,11 +112,7 @@ Case make(std::uint64_t seed, std::string_view text, const Shape& lengths, Data 
     c.max_q_len = longest;
   }
   if (spec.rope != Rope::none) draw_positions(c, spec, packed ? Shape{tokens} : Shape{batch, tokens}, random);
-  double factor = 1;
-  each_element(x, [&](const Shape& at, std::int64_t offset) {
-    if (at.back() == 0) factor = data != Data::Codes && random.chance(0.1) ? 0 : 1;
-    reference::store_float(spec.dtype, x.data(), offset, static_cast<float>(factor * draw_number(data, random)));
-  });
+  fill(x, spec, data, random);
   return c;
 }
 
@@ -149,6 +171,12 @@ Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options) {
     RopeGenerator rope;
     rope.draw(random, static_cast<int>(d));
     spec += rope.words();
+  }
+  if (Random latents(seed ^ 0x6c6174); latents.chance(0.15)) {
+    spec = latents.pick<std::string>(
+        {"quantize bf16 out=latent656 d=576", "quantize bf16 out=latent656 d=576 layout=bhsd",
+         "quantize bf16 out=latent656 d=576 layout=packed", "quantize bf16 out=latent584 d=512"});
+    spec += latents.pick<std::string_view>({"", " bytes=8", " bytes=4"});
   }
   const Data data = random.pick({Data::Normal, Data::Sharp, Data::Huge, Data::Zero, Data::NotFinite, Data::Codes});
   const std::int64_t batch = random.integer(0, 3), longest = options.large ? 1000 : 150;

@@ -294,7 +294,7 @@ TEST(Spec, WordsOfOthersForDtypesAndFields) {
       {"fwd float32 d=64", "dtype: `float32` is none of fp16, bf16, fp32, e4m3, e5m2, did you mean `fp32`?"},
       {"bwd bfloat16 d=64", "dtype: `bfloat16` is none of fp16, bf16, fp32, did you mean `bf16`?"},
       {"quantize int8 d=64", "dtype: `int8` is none of fp16, bf16, fp32"},
-      {"quantize bf16 d=64 out=int8", "out: `int8` is none of e4m3, e5m2"},
+      {"quantize bf16 d=64 out=int8", "out: `int8` is none of e4m3, e5m2, latent656, latent584"},
       {"fwd bf16 d=64 out=float32", "out: `float32` is none of fp16, bf16, fp32, did you mean `fp32`?"},
       {"fwd bf16 d=64 kv=float8_e5m2",
        "kv: `float8_e5m2` is none of bf16, e4m3, e5m2, int8, latent656, latent584, did you mean `e5m2`?"},
