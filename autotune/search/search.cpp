@@ -27,8 +27,8 @@ constexpr double kMostTie = 0.02;
 
 class Search {
  public:
-  Search(std::size_t count, std::size_t reference, const SearchBench& bench, const SearchOptions& options)
-      : reference_(reference),
+  Search(std::size_t count, std::size_t baseline, const SearchBench& bench, const SearchOptions& options)
+      : baseline_(baseline),
         bench_(bench),
         options_(options),
         samples_(count + 1),
@@ -67,10 +67,10 @@ class Search {
 
   // Nothing: the subject failed, which is noted.
   Result<std::optional<double>> try_sample(std::size_t subject, int starts) {
-    const bool is_reference = subject == twin() || subject == reference_;
-    auto us = sample(is_reference ? reference_ : subject, starts);
+    const bool is_baseline = subject == twin() || subject == baseline_;
+    auto us = sample(is_baseline ? baseline_ : subject, starts);
     if (us) return std::optional<double>(*us);
-    if (is_reference) return us.error();
+    if (is_baseline) return us.error();
     result_.subjects[subject].state = State::Failed;
     result_.subjects[subject].why = us.error().message;
     return std::optional<double>();
@@ -85,14 +85,14 @@ class Search {
       }
       if (round > 0 && elapsed() > options_.seconds / 4) break;  // slow subjects are warm after one run
     }
-    best_ = reference_;
+    best_ = baseline_;
     for (std::size_t i = 0; i < warm_us_.size(); ++i) {
       if (alive(i) && warm_us_[i] < warm_us_[best_]) best_ = i;
     }
     const double fastest = warm_us_[best_];
     for (std::size_t i = 0; i < warm_us_.size(); ++i) {
       const double ratio = warm_us_[i] / fastest;
-      if (alive(i) && i != reference_ && ratio > kHopeless) stop(i, {ratio, ratio, ratio}, "in the warm-up");
+      if (alive(i) && i != baseline_ && ratio > kHopeless) stop(i, {ratio, ratio, ratio}, "in the warm-up");
     }
     if (fastest < kShortUs) starts_ = std::min(kMostStarts, static_cast<int>(std::ceil(kSampleUs / fastest)));
     return {};
@@ -135,17 +135,17 @@ class Search {
   }
 
   double noise() const {
-    const MedianInterval aa = median_interval(ratios(twin(), reference_));
+    const MedianInterval aa = median_interval(ratios(twin(), baseline_));
     return std::max({std::abs(aa.median - 1), (aa.high - aa.low) / 2, options_.least_noise});
   }
 
-  // The lowest median of ratios to the reference.
+  // The lowest median of ratios to the baseline.
   std::size_t fastest() const {
-    std::size_t best = reference_;
+    std::size_t best = baseline_;
     double least = 1;
     for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
-      if (!alive(i) || i == reference_) continue;
-      const double ratio = median_interval(ratios(i, reference_)).median;
+      if (!alive(i) || i == baseline_) continue;
+      const double ratio = median_interval(ratios(i, baseline_)).median;
       if (ratio < least) least = ratio, best = i;
     }
     return best;
@@ -164,7 +164,7 @@ class Search {
     for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
       if (!alive(i) || i == best_) continue;
       const MedianInterval ratio = median_interval(ratios(i, best_));
-      if (i != reference_ && ratio.low > 1 + margin) {
+      if (i != baseline_ && ratio.low > 1 + margin) {
         stop(i, ratio, fmt::format("after {} rounds", result_.rounds));
       } else if (ratio.low <= 1 + result_.noise && ratio.high > 1 + result_.noise) {
         settled_ = false;  // whether it is tied with the best is open
@@ -186,20 +186,20 @@ class Search {
   }
 
   bool certainly_faster(std::size_t i, double bound) const {
-    return alive(i) && i != reference_ && result_.rounds >= kCertainRounds &&
-           median_interval(ratios(i, reference_)).high < bound;
+    return alive(i) && i != baseline_ && result_.rounds >= kCertainRounds &&
+           median_interval(ratios(i, baseline_)).high < bound;
   }
 
   void conclude() {
-    const MedianInterval own = median_interval(samples_[reference_]);
-    SearchSubject& reference = result_.subjects[reference_];
-    reference.us = own.median, reference.us_low = own.low, reference.us_high = own.high;
-    if (best_ != reference_) set_time(best_, own.median, median_interval(ratios(best_, reference_)));
-    const double bound = std::min(1.0, median_interval(ratios(twin(), reference_)).low);
+    const MedianInterval own = median_interval(samples_[baseline_]);
+    SearchSubject& baseline = result_.subjects[baseline_];
+    baseline.us = own.median, baseline.us_low = own.low, baseline.us_high = own.high;
+    if (best_ != baseline_) set_time(best_, own.median, median_interval(ratios(best_, baseline_)));
+    const double bound = std::min(1.0, median_interval(ratios(twin(), baseline_)).low);
     for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
       result_.subjects[i].rounds = static_cast<int>(samples_[i].size());
       result_.subjects[i].faster = certainly_faster(i, bound);
-      if (alive(i) && i != best_ && i != reference_)
+      if (alive(i) && i != best_ && i != baseline_)
         set_time(i, result_.subjects[best_].us, median_interval(ratios(i, best_)));
     }
     // The last first: who was the best then may have been stopped after that, or failed.
@@ -214,11 +214,11 @@ class Search {
     MedianInterval over_best;
   };
 
-  const std::size_t reference_;
+  const std::size_t baseline_;
   const SearchBench& bench_;
   const SearchOptions& options_;
   SearchResult result_;
-  std::vector<std::vector<double>> samples_;  // per subject and round; the last is the reference's twin
+  std::vector<std::vector<double>> samples_;  // per subject and round; the last is the baseline's twin
   std::vector<double> warm_us_;               // least of the warm-up
   std::vector<Stop> stopped_;                 // in that order
   std::uint64_t random_;
@@ -246,9 +246,9 @@ std::size_t first_of_fastest(std::span<const double> us, double tie) {
   return static_cast<std::size_t>(first - us.begin());
 }
 
-Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench,
+Result<SearchResult> search(std::size_t subjects, std::size_t baseline, const SearchBench& bench,
                             const SearchOptions& options) {
-  return Search(subjects, reference, bench, options).run();
+  return Search(subjects, baseline, bench, options).run();
 }
 
 }  // namespace flashjit

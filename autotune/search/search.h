@@ -30,12 +30,12 @@ struct SearchBench {
 struct SearchSubject {
   enum class State { Measured, Stopped, Failed };
   State state = State::Measured;
-  // The reference's: median of its samples and 95 % interval. All others': by the ratios to the fastest, or to what was
+  // The baseline's: median of its samples and 95 % interval. All others': by the ratios to the fastest, or to what was
   // that when they were stopped, in the same rounds; so who was stopped as slower is slower here, too. 0: Failed.
   double us = 0, us_low = 0, us_high = 0;
   int rounds = 0;
-  // Measured, and faster than the reference for certain: the 95 % interval of the ratios to it lies below 1, and below
-  // that of the reference to itself. Fewer than six rounds make nothing certain.
+  // Measured, and faster than the baseline for certain: the 95 % interval of the ratios to it lies below 1, and below
+  // that of the baseline to itself. Fewer than six rounds make nothing certain.
   bool faster = false;
   std::string why;  // of Stopped and Failed
 };
@@ -52,8 +52,9 @@ double tie_of(double noise);
 // Returns the index of the first time within `tie` of the least. Times that are 0 do not count, and not all of them are 0.
 std::size_t first_of_fastest(std::span<const double> us, double tie);
 
-// `reference` is never stopped, and runs twice in each round: how far it differs from itself is the noise. An error is the reference's; other subjects that fail are marked.
-Result<SearchResult> search(std::size_t subjects, std::size_t reference, const SearchBench& bench,
+// `baseline` is never stopped, and runs twice in each round: how far it differs from itself is the noise. An error is the
+// baseline's; other subjects that fail are marked.
+Result<SearchResult> search(std::size_t subjects, std::size_t baseline, const SearchBench& bench,
                             const SearchOptions& options);
 
 struct MedianInterval {

@@ -301,11 +301,11 @@ class Tuning::Parts {
   Result<void> search_entries() {
     FLASHJIT_TRY(check_entries());
     std::vector<std::size_t> subjects;
-    std::size_t reference = 0;
+    std::size_t baseline = 0;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const bool again = i == untuned_place_ || (searched_ && i == best_);
       if (!entries_[i].kernel || (entries_[i].candidate.timed() && !again)) continue;
-      if (i == untuned_place_) reference = subjects.size();
+      if (i == untuned_place_) baseline = subjects.size();
       subjects.push_back(i);
     }
     SearchOptions options;
@@ -320,7 +320,7 @@ class Tuning::Parts {
       say(fmt::format("{} schedules, best so far {:.1f} us: {}", subjects.size(), us,
                       print(entries_[subjects[best]].candidate.schedule)));
     };
-    FLASHJIT_ASSIGN(found, search(subjects.size(), reference, bench, options));
+    FLASHJIT_ASSIGN(found, search(subjects.size(), baseline, bench, options));
     if (searched_) keep_ratios(subjects, found.subjects);
     for (std::size_t i = 0; i < subjects.size(); ++i) {
       Entry& entry = entries_[subjects[i]];

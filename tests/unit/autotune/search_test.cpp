@@ -55,7 +55,7 @@ TEST(Search, FindsTheFastestAndStopsTheHopeless) {
   const auto found = search(4, 0, fake.bench(), quick());
   ASSERT_TRUE(found);
   EXPECT_EQ(best_of(*found), 1u);
-  EXPECT_EQ(found->subjects[0].state, State::Measured);  // the reference stays, however slow
+  EXPECT_EQ(found->subjects[0].state, State::Measured);  // the baseline stays, however slow
   EXPECT_EQ(found->subjects[2].state, State::Stopped);   // 1.5 % is beyond the noise
   EXPECT_EQ(found->subjects[3].state, State::Stopped);
   EXPECT_LE(fake.samples[3], 3);  // in the warm-up
