@@ -125,7 +125,7 @@ std::string why_passed_over(Family family, const Plan& plan, const Schedule& pin
   const auto best = std::ranges::find(*plan.candidates, family, [](const Candidate& c) { return c.schedule.family; });
   if (!best->legal) return why_illegal(plan.spec, plan.target, best->schedule);
   return fmt::format("{:.1f} us are predicted for it at {}, {:.1f} us for the best of the {} family",
-                     plan.candidates->front().predicted_us, print(reference_shape(plan.spec)), best->predicted_us,
+                     plan.candidates->front().predicted_us, print(assumed_shape(plan.spec)), best->predicted_us,
                      name(family));
 }
 
@@ -240,7 +240,7 @@ Result<Plan> draft_plan(const AttentionSpec& spec, const Target& target, const S
   plan.tiles = analyse_tiles(spec.mask);
   const Problem problem(plan.spec, plan.target, plan.tiles);
   if (problem.query_tiles) plan.query_tiles = *problem.query_tiles;
-  plan.candidates = std::make_shared<const Candidates>(candidates(problem, pins, reference_shape(spec)));
+  plan.candidates = std::make_shared<const Candidates>(candidates(problem, pins, assumed_shape(spec)));
   FLASHJIT_ASSIGN(schedule, choose(*plan.candidates, spec, target, pins));
   plan.schedule = schedule;
   plan.config = config_of(problem, schedule);

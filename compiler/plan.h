@@ -23,7 +23,7 @@ namespace flashjit {
 // One schedule that was considered.
 struct Candidate {
   Schedule schedule;
-  double predicted_us = 0;  // on the cost model's reference shape
+  double predicted_us = 0;  // on the cost model's assumed shape
   double rank = 1;          // product of the predicted times of all shapes that count
   bool legal = true;        // if not, why_illegal() of candidates.h says why
 };

@@ -149,7 +149,7 @@ Shape seen_by_kernels(const AttentionSpec& spec, const Shape& shape) {
   return selects(spec) ? Shape{shape.b * shape.q_len, 1, listed_keys(spec)} : shape;
 }
 
-Shape reference_shape(const AttentionSpec& spec) {
+Shape assumed_shape(const AttentionSpec& spec) {
   constexpr std::int64_t kSequence = 4096, kTokens = 16384, kDecodeKeys = 8192, kDecodeBatch = 32;
   constexpr std::int64_t kParts = 2;
   Shape shape;
@@ -183,7 +183,7 @@ Prediction predict(const Problem& problem, const Schedule& schedule, const Shape
 // Lengths that the spec leaves open may be short as well: what is fast for long ones alone is not taken.
 std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& target, const Shape& shape) {
   std::vector<Shape> shapes = {shape};
-  if (target.gpu && !spec.q_len.pinned() && shape == reference_shape(spec)) shapes.push_back(quarter(shape));
+  if (target.gpu && !spec.q_len.pinned() && shape == assumed_shape(spec)) shapes.push_back(quarter(shape));
   return shapes;
 }
 
@@ -192,7 +192,7 @@ std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& targe
 // the shape is known.
 std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& target, Shape shape) {
   constexpr std::int64_t kFew = 2;
-  const bool is_open = target.gpu && attends(spec) && !spec.batch.pinned() && shape == reference_shape(spec);
+  const bool is_open = target.gpu && attends(spec) && !spec.batch.pinned() && shape == assumed_shape(spec);
   const bool is_few = shape.q_len < kFewQueries || (has_scaled_keys(spec) && !has_scaled_queries(spec));
   if (!is_open || !is_few) return {};
   shape.b = std::min(shape.b, kFew);
@@ -204,7 +204,7 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
   // Who knows the sizes is given what is best for few queries also where the spec allows more. (Of packed sequences they are
   // means: what splits keys takes a long one among short ones for as many of these.)
   Problem problem = asked;
-  if (shape != reference_shape(problem.spec)) problem.queries = std::min(problem.queries, shape.q_len);
+  if (shape != assumed_shape(problem.spec)) problem.queries = std::min(problem.queries, shape.q_len);
   const std::vector<Shape> shapes = ranking_shapes(problem.spec, problem.target, shape);
   std::vector<WorkSamplers> samplers;
   for (const Shape& each : shapes) samplers.emplace_back(problem, each);

@@ -25,7 +25,7 @@ Shape seen_by_kernels(const AttentionSpec& spec, const Shape& shape);
 
 // The shape by which schedules are ranked when nobody names one: the spec's pins and bounds, otherwise about 16k tokens
 // in sequences of 4k.
-Shape reference_shape(const AttentionSpec& spec);
+Shape assumed_shape(const AttentionSpec& spec);
 
 // The work that a mask leaves, from a sample of query tiles of head 0 of sequence 0. Numbers that masks read at
 // run time count as 0: `exact` is false. With an analysis along queries it is the other way round: query tiles per KV

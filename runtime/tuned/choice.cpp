@@ -64,7 +64,7 @@ Result<void> TunedSchedules::tune(const Request& request, const PrepareOptions& 
   const Tuner measure = tuner;
   if (!measure)
     return unsupported("tune: this program was linked without what measures schedules; libflashjit.so has it");
-  Shape shape = reference_shape(request.spec);
+  Shape shape = assumed_shape(request.spec);
   if (!options.shape.empty()) {
     FLASHJIT_ASSIGN(hinted, parse_shape_hint(options.shape));
     shape = hinted;

@@ -16,7 +16,7 @@
 namespace flashjit {
 
 struct TunedChoice {
-  std::optional<Schedule> schedule;  // none: nothing is known; the cost model ranks at its reference shape
+  std::optional<Schedule> schedule;  // none: nothing is known; the cost model ranks at its assumed shape
   std::string note;                  // for Facts::notes; empty: there is nothing to say
 };
 

@@ -245,7 +245,7 @@ std::string_view changed_numerics(const Schedule& a, const Schedule& b) {
 const TunedRecord* find_record(std::span<const TunedRecord> records, const AttentionSpec& spec, const Machine& machine,
                                const Target& target, const std::optional<Shape>& shape, const Schedule& untuned) {
   const std::string text = print(spec);
-  const Shape wanted = rounded(shape.value_or(reference_shape(spec)));
+  const Shape wanted = rounded(shape.value_or(assumed_shape(spec)));
   const double farthest = shape ? kFarthestClass : 0;
   const TunedRecord* best = nullptr;
   std::tuple<double, double, bool, std::string> best_place;

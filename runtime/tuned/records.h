@@ -63,7 +63,7 @@ std::string_view changed_numerics(const Schedule& a, const Schedule& b);
 //   1. spec, target, device and number of units are the same, the schedule is legal here and of the pinned numerics
 //   class;
 //   2. the shape's class is the same, or, with `shape` given, at most two doublings away in sum (b, q, k). Without
-//      `shape` the reference shape of the cost model is meant, and only its own class;
+//      `shape` the assumed shape of the cost model is meant, and only its own class;
 //   3. of those: nearest class, then nearest sizes, then this driver and library version, then by the text of the
 //   record.
 // `untuned` is the model's own schedule, whose numerics a pinned class keeps. The order of `records` does not matter.

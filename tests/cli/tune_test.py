@@ -11,7 +11,7 @@ import subprocess
 import harness
 from harness import flashjit, need, read, refused, scratch, write
 
-SPEC = "fwd fp32 d=32 heads=2 b=1 q_len=48 k_len=48"  # its reference shape is its only shape
+SPEC = "fwd fp32 d=32 heads=2 b=1 q_len=48 k_len=48"  # its assumed shape is its only shape
 FIELDS = {"spec", "target", "schedule", "ok", "error", "shape", "default_us", "best_us", "best_schedule", "tried", "regret", "noise", "space"}
 
 

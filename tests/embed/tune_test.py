@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness
 from harness import flashjit, need, read, refused, scratch
 
-SPEC = "fwd bf16 d=64 heads=2 b=1 q_len=128 k_len=128"  # its reference shape is its only shape
+SPEC = "fwd bf16 d=64 heads=2 b=1 q_len=128 k_len=128"  # its assumed shape is its only shape
 
 
 def environment():

@@ -45,7 +45,7 @@ struct ExplainArgs {
 
 // Dense problems as they are; those with lengths that differ are explained by their longest sequence.
 Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
-  if (args.shape.empty()) return reference_shape(spec);
+  if (args.shape.empty()) return assumed_shape(spec);
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, spec));
   return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
 }

@@ -20,7 +20,7 @@ constexpr int kShownRefusals = 4;
 // Why the first of the list is not the schedule that was chosen.
 std::string why_not_first(const Plan& plan) {
   std::string shapes;
-  for (const Shape& shape : ranking_shapes(plan.spec, plan.target, reference_shape(plan.spec)))
+  for (const Shape& shape : ranking_shapes(plan.spec, plan.target, assumed_shape(plan.spec)))
     shapes += (shapes.empty() ? "" : " and ") + print(shape);
   return fmt::format("  * is not the first: where prepare is told no sizes, a schedule is chosen for {}\n", shapes);
 }

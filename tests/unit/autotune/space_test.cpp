@@ -25,7 +25,7 @@ struct Made {
 Made space_for(const std::string& spec, const std::string& target, const std::string& pins = "") {
   auto plan = plan_spec(spec, target, pins);
   EXPECT_TRUE(plan) << plan.error().message;
-  const Shape shape = reference_shape(plan->spec);
+  const Shape shape = assumed_shape(plan->spec);
   SearchSpace space = space_of(plan->spec, plan->target, *parse_schedule(pins), plan->tiles, shape, plan->schedule);
   return {std::move(*plan), shape, std::move(space)};
 }
@@ -113,7 +113,7 @@ ProblemData data_with(const std::string& spec_text, float factor, std::int64_t b
     if (t.role != NamedTensor::Role::Output) continue;
     const auto count = static_cast<std::int64_t>(t.bytes.size()) / size_of(t.dtype);
     for (std::int64_t i = 0; i < count; ++i) {
-      reference::store_float(t.dtype, t.bytes.data(), i, i == broken ? 1e3f : factor * static_cast<float>(i % 17 - 8));
+      store_float(t.dtype, t.bytes.data(), i, i == broken ? 1e3f : factor * static_cast<float>(i % 17 - 8));
     }
   }
   return std::move(*data);

@@ -319,7 +319,7 @@ TEST(Roofline, BytesAreThoseOfVisibleKeys) {
 }
 
 TEST(ReferenceShape, FollowsPinsAndBounds) {
-  const auto shape = [](const char* text) { return reference_shape(*parse_spec(text)); };
+  const auto shape = [](const char* text) { return assumed_shape(*parse_spec(text)); };
   EXPECT_EQ(shape("fwd bf16 d=64"), (Shape{4, 4096, 4096}));
   EXPECT_EQ(shape("fwd bf16 d=64 q_len=1"), (Shape{32, 1, 8192}));
   EXPECT_EQ(shape("fwd bf16 d=64 b=3 q_len=512 k_len=512"), (Shape{3, 512, 512}));

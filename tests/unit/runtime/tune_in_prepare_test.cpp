@@ -79,7 +79,7 @@ TEST_F(TuneInPrepare, MeasuresOnceAndIsRemembered) {
   tune.shape = "q=25";
   ASSERT_TRUE(engine()->prepare(kTuned, tune));
   EXPECT_EQ(read_records(folder + "/v1/tuned.txt")->records, records->records);
-  // Without a hint the reference shape is meant, which is another class.
+  // Without a hint the assumed shape is meant, which is another class.
   const auto plain = engine()->prepare(kTuned);
   ASSERT_TRUE(plain);
   EXPECT_FALSE(tuned(**plain));

@@ -129,7 +129,7 @@ TEST_F(TunedRecords, NearestWithinTwoDoublings) {
 }
 
 TEST_F(TunedRecords, WithoutAHintOnlyTheReferenceShapeCounts) {
-  EXPECT_EQ(chosen({record_of("b=4,q=4096", 128)}, ""), 128);  // reference_shape: 16k tokens in sequences of 4k
+  EXPECT_EQ(chosen({record_of("b=4,q=4096", 128)}, ""), 128);  // assumed_shape: 16k tokens in sequences of 4k
   EXPECT_EQ(chosen({record_of("b=2,q=4096", 128)}, ""), 0);
 }
 
