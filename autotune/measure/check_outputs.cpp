@@ -29,7 +29,7 @@ struct Sums {
 std::vector<float> values_of(Dtype dtype) {
   if (size_of(dtype) > 2) return {};
   std::vector<float> values(std::size_t{1} << 8 * size_of(dtype));
-  for (std::uint32_t bits = 0; bits < values.size(); ++bits) values[bits] = reference::load_float(dtype, &bits, 0);
+  for (std::uint32_t bits = 0; bits < values.size(); ++bits) values[bits] = load_float(dtype, &bits, 0);
   return values;  // little-endian host
 }
 
@@ -95,7 +95,7 @@ std::vector<NamedTensor> outputs_of(ProblemData& data) {
 
 double unit_of_weights(const Facts& facts) {
   const auto dtype = parse_dtype(facts.weights);
-  return dtype && size_of(*dtype) == 1 ? reference::unit_roundoff(*dtype) : 0;
+  return dtype && size_of(*dtype) == 1 ? unit_roundoff(*dtype) : 0;
 }
 
 std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got, double unit_of_weights) {
@@ -103,7 +103,7 @@ std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemDat
     const Sums sums = compare_all(a, *got.find(a.name));
     if (sums.unlike >= 0)
       return fmt::format("{}: element {} is NaN or infinite in one of the two kernels", a.name, sums.unlike);
-    const double unit = std::max({reference::unit_roundoff(a.dtype), kLeastUnit, unit_of_weights});
+    const double unit = std::max({unit_roundoff(a.dtype), kLeastUnit, unit_of_weights});
     if (std::sqrt(sums.square_of_difference) > kRmsUnits * unit * std::sqrt(sums.square) ||
         sums.largest_difference > kLargestUnits * unit * std::max(sums.largest, std::numeric_limits<double>::min())) {
       return fmt::format(

@@ -22,7 +22,7 @@ void set_usual_lse(NamedTensor& lse, const AttentionSpec& spec, const ProblemSha
   const double usual = (std::log(static_cast<double>(std::max<std::int64_t>(shape.longest_k(), 1))) + 0.5) * unit;
   const auto elements = static_cast<std::int64_t>(lse.bytes.size()) / size_of(lse.dtype);
   for (std::int64_t i = 0; i < elements; ++i)
-    reference::store_float(lse.dtype, lse.bytes.data(), i, static_cast<float>(usual));
+    store_float(lse.dtype, lse.bytes.data(), i, static_cast<float>(usual));
 }
 
 // Where drawn tensors, which have no gaps, hold a row.
@@ -59,9 +59,9 @@ void set_exactly(NamedTensor* o, NamedTensor* lse, const NamedTensor& like_lse, 
         const reference::ExactRow exact = problem.exact(row, kv);
         const PlacesOfRow at = places_of(spec, like_lse, row, starts[static_cast<std::size_t>(row.b)]);
         for (int c = 0; o && c < spec.d_v; ++c)
-          reference::store_float(o->dtype, o->bytes.data(), at.o + c,
+          store_float(o->dtype, o->bytes.data(), at.o + c,
                                  static_cast<float>(exact.o[static_cast<std::size_t>(c)]));
-        if (lse) reference::store_float(lse->dtype, lse->bytes.data(), at.lse, static_cast<float>(exact.lse * unit));
+        if (lse) store_float(lse->dtype, lse->bytes.data(), at.lse, static_cast<float>(exact.lse * unit));
       }
     }));
   }

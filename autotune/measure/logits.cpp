@@ -44,9 +44,9 @@ class Rows {
       for (std::int64_t h = 0; h < heads_; ++h) visit(tokens_(b, h));
     }
   }
-  float get(std::int64_t i) const { return reference::load_float(tensor_.dtype, tensor_.bytes.data(), i); }
+  float get(std::int64_t i) const { return load_float(tensor_.dtype, tensor_.bytes.data(), i); }
   void set(std::int64_t i, double value) {
-    reference::store_float(tensor_.dtype, tensor_.bytes.data(), i, static_cast<float>(value));
+    store_float(tensor_.dtype, tensor_.bytes.data(), i, static_cast<float>(value));
   }
   std::int64_t width() const { return tensor_.shape.back(); }
 
@@ -83,8 +83,8 @@ void add_outliers(NamedTensor& tensor, std::uint64_t seed) {
   const std::int64_t elements = static_cast<std::int64_t>(tensor.bytes.size()) / size_of(tensor.dtype);
   for (std::int64_t i = 0; i < elements; ++i) {
     if (random() % kOneOf != 0) continue;
-    const double value = reference::load_float(tensor.dtype, tensor.bytes.data(), i) + normal(random);
-    reference::store_float(tensor.dtype, tensor.bytes.data(), i, static_cast<float>(value));
+    const double value = load_float(tensor.dtype, tensor.bytes.data(), i) + normal(random);
+    store_float(tensor.dtype, tensor.bytes.data(), i, static_cast<float>(value));
   }
 }
 

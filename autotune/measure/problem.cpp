@@ -306,9 +306,9 @@ void forget_rows(NamedTensor& o, NamedTensor& lse, const AttentionSpec& spec) {
   for (std::int64_t i = 2; i < rows; i += 5) {
     const std::int64_t token = i % tokens, head = i / tokens % heads, b = i / tokens / heads;
     const std::int64_t row = bhsd ? i : ((packed ? 0 : b * tokens) + token) * heads + head;
-    reference::store_float(Dtype::F32, lse.bytes.data(), i, -INFINITY);
+    store_float(Dtype::F32, lse.bytes.data(), i, -INFINITY);
     for (std::int64_t c = 0; c < spec.d_v; ++c)
-      reference::store_float(Dtype::F32, o.bytes.data(), row * spec.d_v + c, NAN);
+      store_float(Dtype::F32, o.bytes.data(), row * spec.d_v + c, NAN);
   }
 }
 

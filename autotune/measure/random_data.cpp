@@ -64,7 +64,7 @@ void fill_slopes(NamedTensor& tensor, std::int64_t begin, std::int64_t end) {
   const std::int64_t heads = extent(tensor, 0);
   for (std::int64_t i = begin; i < end; ++i) {
     const double slope = std::exp2(-8.0 * static_cast<double>(i % heads + 1) / static_cast<double>(heads));
-    reference::store_float(tensor.dtype, tensor.bytes.data(), i, static_cast<float>(slope));
+    store_float(tensor.dtype, tensor.bytes.data(), i, static_cast<float>(slope));
   }
 }
 
@@ -72,8 +72,8 @@ void fill_normal(NamedTensor& tensor, std::int64_t begin, std::int64_t end, Rand
   for (std::int64_t i = begin; i < end; i += 2) {
     float a = 0, b = 0;
     random.normal(a, b);
-    reference::store_float(tensor.dtype, tensor.bytes.data(), i, a);
-    if (i + 1 < end) reference::store_float(tensor.dtype, tensor.bytes.data(), i + 1, b);
+    store_float(tensor.dtype, tensor.bytes.data(), i, a);
+    if (i + 1 < end) store_float(tensor.dtype, tensor.bytes.data(), i + 1, b);
   }
 }
 

@@ -42,8 +42,8 @@ Widener::Widener(Dtype from, Dtype to) : bytes_(size_of(to)) {
   for (std::size_t code = 0; code < bits_.size(); ++code) {
     const float value = value_of_code(from, static_cast<std::uint8_t>(code));
     bits_[code] = to == Dtype::F32    ? std::bit_cast<std::uint32_t>(value)
-                  : to == Dtype::BF16 ? reference::float_to_bf16(value)
-                                      : reference::float_to_half(value);
+                  : to == Dtype::BF16 ? float_to_bf16(value)
+                                      : float_to_half(value);
   }
 }
 

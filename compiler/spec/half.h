@@ -9,7 +9,7 @@
 
 #include "compiler/spec/dtype.h"
 
-namespace flashjit::reference {
+namespace flashjit {
 
 inline float half_to_float(std::uint16_t bits) {
   const int exponent = bits >> 10 & 31;
@@ -127,4 +127,4 @@ inline void store_float(Dtype dtype, void* data, std::int64_t index, float value
   }
 }
 
-}  // namespace flashjit::reference
+}  // namespace flashjit

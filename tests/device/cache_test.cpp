@@ -49,7 +49,7 @@ class CacheTest : public GpuTest {
     made.bytes.assign(static_cast<std::size_t>(count * width), 0xff);
     if (!output && width == 2) {
       for (std::int64_t i = 0; i < count; ++i)
-        reference::store_float(Dtype::BF16, made.bytes.data(), i, std::normal_distribution<float>()(random));
+        store_float(Dtype::BF16, made.bytes.data(), i, std::normal_distribution<float>()(random));
     }
     made.here = {made.bytes.data(), dtype, std::move(shape), {}};
     auto buffer = DeviceBuffer::allocate(gpu, made.bytes.size());

@@ -23,7 +23,7 @@ class DropoutTest : public GpuTest {
     std::int64_t count = 1;
     for (const std::int64_t size : shape) count *= size;
     std::vector<std::uint16_t> numbers(static_cast<std::size_t>(count));
-    for (std::int64_t i = 0; i < count; ++i) reference::store_float(Dtype::BF16, numbers.data(), i, value(i));
+    for (std::int64_t i = 0; i < count; ++i) store_float(Dtype::BF16, numbers.data(), i, value(i));
     return {place(numbers.data(), numbers.size() * sizeof numbers[0]), "bf16", std::move(shape), {}};
   }
   void* place(const void* bytes, std::size_t count) {
@@ -47,7 +47,7 @@ void DropoutTest::expect_mask(const DeviceBuffer& o, std::int64_t seed, std::int
     const std::int64_t b = row / kHeads / kQueries, q = row / kHeads % kQueries, h = row % kHeads;
     for (std::int64_t k = 0; k < kKeys; ++k) {
       const bool is_kept = kept[static_cast<std::size_t>(((b * kHeads + h) * kQueries + q) * kKeys + k)] == 1;
-      const float weight = reference::load_float(Dtype::BF16, found.data(), row * kD + k);
+      const float weight = load_float(Dtype::BF16, found.data(), row * kD + k);
       ASSERT_EQ(weight > 0, is_kept) << "b " << b << " h " << h << " q " << q << " k " << k << ": " << weight;
     }
   }

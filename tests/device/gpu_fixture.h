@@ -41,7 +41,7 @@ class GpuTensorsTest : public GpuTest {
     for (const std::int64_t size : shape) count *= size;
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count * size_of(type)), 0xff);
     for (std::int64_t i = 0; random && i < count; ++i)
-      reference::store_float(type, bytes.data(), i, std::normal_distribution<float>()(numbers));
+      store_float(type, bytes.data(), i, std::normal_distribution<float>()(numbers));
     auto buffer = DeviceBuffer::allocate(gpu, bytes.size());
     EXPECT_TRUE(buffer && buffer->upload(bytes.data()));
     memory.push_back(std::move(*buffer));

@@ -63,7 +63,7 @@ void GradientsTest::expect_same_bits(int d, const char* schedule) {
     if (run == 0) {
       wanted = found;
       for (const std::uint16_t& bits : wanted)
-        ASSERT_TRUE(std::isfinite(reference::load_float(Dtype::BF16, &bits, 0))) << "element " << &bits - wanted.data();
+        ASSERT_TRUE(std::isfinite(load_float(Dtype::BF16, &bits, 0))) << "element " << &bits - wanted.data();
     }
     ASSERT_TRUE(found == wanted) << "run " << run;
   }

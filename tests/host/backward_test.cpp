@@ -15,8 +15,8 @@ namespace flashjit {
 namespace {
 
 using reference::Dropout;
-using reference::load_float;
-using reference::store_float;
+using load_float;
+using store_float;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kUntouched = 12345;  // what lies in the gaps

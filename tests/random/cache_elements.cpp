@@ -52,11 +52,11 @@ void CacheElements::store(CaseTensor& tensor, std::int64_t at, double value) {
   if (!scaled || !all_codes_) return put(tensor, at, value);
   do {
     tensor.data()[at] = static_cast<std::uint8_t>(random_.bits());
-  } while (!std::isfinite(reference::load_float(dtype, tensor.data(), at)));
+  } while (!std::isfinite(load_float(dtype, tensor.data(), at)));
 }
 
 void CacheElements::put(CaseTensor& tensor, std::int64_t at, double value) const {
-  reference::store_float(dtype, tensor.data(), at, static_cast<float>(scaled ? value / unit_ : value));
+  store_float(dtype, tensor.data(), at, static_cast<float>(scaled ? value / unit_ : value));
 }
 
 // Those of Q are about 1, and never so large that a product of two scales is no number of fp32.
@@ -129,7 +129,7 @@ void CacheElements::lay_out_scales(std::map<std::string, CaseTensor>& params, co
     allocate(tensor, 4, false);
     const auto count = static_cast<std::int64_t>((tensor.image.size() - tensor.begin) / sizeof(float));
     for (std::int64_t i = 0; i < count; ++i)
-      reference::store_float(Dtype::F32, tensor.data(), i, static_cast<float>(scale(of_queries)));
+      store_float(Dtype::F32, tensor.data(), i, static_cast<float>(scale(of_queries)));
     shapes_ += fmt::format(" {}[{}]", name, fmt::join(tensor.shape, ","));
   }
 }

@@ -118,7 +118,7 @@ void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,
       case Dtype::U32: put(static_cast<std::uint32_t>(x)); break;
       case Dtype::I64: put(static_cast<std::int64_t>(x)); break;
       case Dtype::U8: put(static_cast<std::uint8_t>(x)); break;
-      default: reference::store_float(dtype, at, 0, static_cast<float>(x));
+      default: store_float(dtype, at, 0, static_cast<float>(x));
     }
   }
 }

@@ -120,7 +120,7 @@ class Drawer {
     for (std::int64_t size : shape) count *= size;
     auto values = std::make_shared<std::vector<double>>(count);
     for (std::int64_t i = 0; i < count; ++i) {
-      (*values)[i] = is_float(dtype) ? reference::round_to(dtype, static_cast<float>(fill(i))) : fill(i);
+      (*values)[i] = is_float(dtype) ? round_to(dtype, static_cast<float>(fill(i))) : fill(i);
     }
     params_.push_back({name, dtype, std::move(shape), std::move(values), declared});
     return params_.back();
@@ -414,7 +414,7 @@ DrawnParam draw_values(Random& random, const ExpressionContext& c, const Param& 
   auto values = std::make_shared<std::vector<double>>(count);
   std::int64_t document = 0;
   for (double& value : *values) {
-    if (is_float(param.dtype)) value = reference::round_to(param.dtype, static_cast<float>(random.normal()));
+    if (is_float(param.dtype)) value = round_to(param.dtype, static_cast<float>(random.normal()));
     else if (param.rank == 3) value = static_cast<double>(random.bits() >> 14);
     else if (param.rank == 2) value = static_cast<double>(document += random.chance(0.03));
     else value = static_cast<double>(random.integer(1, 64));

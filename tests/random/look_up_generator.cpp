@@ -29,7 +29,7 @@ const DrawnParam& add(std::vector<DrawnParam>& params, std::string name, Dtype d
   for (const std::int64_t size : shape) count *= size;
   auto values = std::make_shared<std::vector<double>>(count);
   for (double& value : *values)
-    value = is_float(dtype) ? reference::round_to(dtype, static_cast<float>(fill())) : static_cast<double>(fill());
+    value = is_float(dtype) ? round_to(dtype, static_cast<float>(fill())) : static_cast<double>(fill());
   params.push_back({std::move(name), dtype, std::move(shape), std::move(values), true});
   return params.back();
 }

@@ -63,8 +63,8 @@ Value evaluate_at(const AttentionSpec& spec, const Expr& expr, const Arguments& 
       if (param.dtype == Dtype::I64) put(static_cast<std::int64_t>(value));
       else if (param.dtype == Dtype::I32) put(static_cast<std::int32_t>(value));
       else if (param.dtype == Dtype::F32) put(static_cast<float>(value));
-      else if (param.dtype == Dtype::F16) put(reference::float_to_half(static_cast<float>(value)));
-      else if (param.dtype == Dtype::BF16) put(reference::float_to_bf16(static_cast<float>(value)));
+      else if (param.dtype == Dtype::F16) put(float_to_half(static_cast<float>(value)));
+      else if (param.dtype == Dtype::BF16) put(float_to_bf16(static_cast<float>(value)));
       values[i].data = scalars[i].data();
       continue;
     }

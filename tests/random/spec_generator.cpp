@@ -286,7 +286,7 @@ class Generator {
 
   void store(CaseTensor& tensor, std::int64_t at, double value) {
     if (&tensor != &case_.k && &tensor != &case_.v)
-      reference::store_float(dtype_, tensor.data(), at, static_cast<float>(value));
+      store_float(dtype_, tensor.data(), at, static_cast<float>(value));
     else elements_.store(tensor, at, value);
   }
 
@@ -354,7 +354,7 @@ class Generator {
   }
   void put(CaseTensor& tensor, std::int64_t offset, double value) {
     if (&tensor != &case_.k && &tensor != &case_.v)
-      reference::store_float(dtype_, tensor.data(), offset, static_cast<float>(value));
+      store_float(dtype_, tensor.data(), offset, static_cast<float>(value));
     else elements_.put(tensor, offset, value);
   }
 

@@ -44,9 +44,9 @@ class AppendingKernel final : public HostKernel {
   void copy_row(const void* from, const void* to, int columns, Dtype dtype, float scale, const RowTurner* turner,
                 std::int64_t position) const {
     std::array<float, kMaxLatentDimQk> row;
-    for (int i = 0; i < columns; ++i) row[i] = reference::load_float(spec_.dtype, from, i);
+    for (int i = 0; i < columns; ++i) row[i] = load_float(spec_.dtype, from, i);
     if (turner) turner->turn(row.data(), position);
-    for (int i = 0; i < columns; ++i) reference::store_float(dtype, const_cast<void*>(to), i, row[i] / scale);
+    for (int i = 0; i < columns; ++i) store_float(dtype, const_cast<void*>(to), i, row[i] / scale);
   }
 
   // `turner`: null where nothing rotates.
@@ -67,7 +67,7 @@ class AppendingKernel final : public HostKernel {
       if (position < 0) return;
       if (has_latent_rows(spec_)) {
         std::array<float, kMaxLatentDimQk> row;
-        for (int i = 0; i < spec_.d_qk; ++i) row[i] = reference::load_float(spec_.dtype, new_keys.q(b, 0, token), i);
+        for (int i = 0; i < spec_.d_qk; ++i) row[i] = load_float(spec_.dtype, new_keys.q(b, 0, token), i);
         LatentCache(spec_, params).store(from.place(b, position), row.data());
         return;
       }

@@ -93,7 +93,7 @@ void LatentCache::widen(KeyPlace place, std::uint16_t* row) const {
   const unsigned char* scales = block(place) + latent_scales_at(rows_, stride, token, page_size_);
   for (int c = 0; c < rows_.narrow_columns; ++c) {
     const float scale = scale_at(rows_, scales, c / rows_.columns_of_scale);
-    row[c] = reference::float_to_bf16(reference::e4m3_to_float(data[c]) * scale);
+    row[c] = float_to_bf16(e4m3_to_float(data[c]) * scale);
   }
   std::memcpy(row + rows_.narrow_columns, data + rows_.wide_at,
               sizeof *row * static_cast<std::size_t>(rows_.wide_columns));

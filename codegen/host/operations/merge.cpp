@@ -58,11 +58,11 @@ class MergeKernel final : public HostKernel {
       if (weight == 0) continue;
       sum += weight;
       const std::int64_t first = at(p.o_parts_stride, b, h, q) + part * p.o_parts_stride.part;
-      for (int i = 0; i < spec_.d_v; ++i) sums[i] += weight * reference::load_float(spec_.dtype, p.o_parts, first + i);
+      for (int i = 0; i < spec_.d_v; ++i) sums[i] += weight * load_float(spec_.dtype, p.o_parts, first + i);
     }
     const std::int64_t to = b * p.o_stride.batch + h * p.o_stride.head + q * p.o_stride.token;
     for (int i = 0; i < spec_.d_v; ++i)
-      reference::store_float(spec_.out_dtype, p.o, to + i, sum == 0 ? 0.0f : sums[i] / sum);
+      store_float(spec_.out_dtype, p.o, to + i, sum == 0 ? 0.0f : sums[i] / sum);
     const std::int64_t row = b * p.row_stride_batch + h * p.row_stride_head + q;
     if (spec_.max_logit) {
       const float* maxima = p.max_parts + at(p.max_parts_stride, b, h, q);

@@ -109,7 +109,7 @@ class QuantizeKernel final : public HostKernel {
         for (std::size_t column = 0; column < row.size(); ++column) {
           // Infinity has no place among numbers that share a scale.
           const float x = std::isfinite(row[column]) ? row[column] * factor : std::numeric_limits<float>::quiet_NaN();
-          reference::store_float(spec_.out_dtype, p.y, to + static_cast<std::int64_t>(column), x);
+          store_float(spec_.out_dtype, p.y, to + static_cast<std::int64_t>(column), x);
         }
       });
     });
@@ -171,10 +171,10 @@ class QuantizeKernel final : public HostKernel {
   // `turner`: null where nothing turns.
   void load(const KernelParams& p, const RowTurner* turner, const Item& item, std::int64_t token, float* row) const {
     const std::int64_t from = at(p.x_stride, item, item.first_token + token);
-    for (int i = 0; i < spec_.d_qk; ++i) row[i] = reference::load_float(spec_.dtype, p.x, from + i);
+    for (int i = 0; i < spec_.d_qk; ++i) row[i] = load_float(spec_.dtype, p.x, from + i);
     if (turner) {
       turner->turn(row, position(p, item, token));
-      for (int i = 0; i < spec_.rope_dims; ++i) row[i] = reference::round_to(spec_.dtype, row[i]);
+      for (int i = 0; i < spec_.rope_dims; ++i) row[i] = round_to(spec_.dtype, row[i]);
     }
     if (rotation_) rotation_->apply(row);
   }

@@ -112,12 +112,12 @@ Case with_gradients(Case c, const AttentionSpec& spec) {
     const reference::ExactRow exact = problem.exact(row, kv);
     const std::int64_t o_at = row_at(c.o, spec, b, row.h, token), do_at = row_at(c.params["do"], spec, b, row.h, token);
     for (int i = 0; i < spec.d_v; ++i) {
-      reference::store_float(spec.dtype, c.o.data(), o_at + i, static_cast<float>(exact.o[i]));
-      reference::store_float(spec.dtype, c.params["do"].data(), do_at + i, static_cast<float>(random.normal()));
+      store_float(spec.dtype, c.o.data(), o_at + i, static_cast<float>(exact.o[i]));
+      store_float(spec.dtype, c.params["do"].data(), do_at + i, static_cast<float>(random.normal()));
     }
     const std::int64_t at = number_at(c.lse, spec, b, row.h, token);
-    reference::store_float(Dtype::F32, c.lse.data(), at, static_cast<float>(exact.lse * unit));
-    if (spec.dlse) reference::store_float(Dtype::F32, c.params["dlse"].data(), at, static_cast<float>(random.normal()));
+    store_float(Dtype::F32, c.lse.data(), at, static_cast<float>(exact.lse * unit));
+    if (spec.dlse) store_float(Dtype::F32, c.params["dlse"].data(), at, static_cast<float>(random.normal()));
   }
   const std::pair<std::string_view, const std::vector<std::int64_t>*> like[] = {
       {"dq", &c.q.shape}, {"dk", &c.k.shape}, {"dv", &c.v.shape}};

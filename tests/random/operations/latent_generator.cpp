@@ -40,7 +40,7 @@ Case take_latent_rows(Case c) {
   const std::size_t token_axis = spec->layout == Layout::Bhsd && !is_paged(*spec) ? 2 : has_packed_keys(*spec) ? 0 : 1;
   std::vector<float> row;
   each_element(numbers, [&](const std::vector<std::int64_t>& index, std::int64_t from) {
-    row.push_back(reference::load_float(Dtype::BF16, numbers.image.data() + numbers.begin, from));
+    row.push_back(load_float(Dtype::BF16, numbers.image.data() + numbers.begin, from));
     if (index.back() + 1 < numbers.shape.back()) return;
     std::int64_t begin = 0;
     for (std::size_t axis = 0; axis + 1 < index.size(); ++axis)

@@ -59,12 +59,12 @@ Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::in
     CaseTensor& maxima = c.params["max_parts"];
     lay_out(maxima, Dtype::F32, of_parts(numbers), 4, 1, false);
     each_element(maxima, [&](const Shape&, std::int64_t offset) {
-      reference::store_float(Dtype::F32, maxima.data(), offset, static_cast<float>(draw_lse(random)));
+      store_float(Dtype::F32, maxima.data(), offset, static_cast<float>(draw_lse(random)));
     });
   }
   if (spec.shared_prefix) draw_lists(c, batch, queries, random);
   each_element(lse, [&](const Shape&, std::int64_t offset) {
-    reference::store_float(Dtype::F32, lse.data(), offset, static_cast<float>(draw_lse(random)));
+    store_float(Dtype::F32, lse.data(), offset, static_cast<float>(draw_lse(random)));
   });
   each_element(o, [&](const Shape& at, std::int64_t offset) {
     // [part, batch, head, query], or without the batch.
@@ -76,8 +76,8 @@ Case make(std::uint64_t seed, std::string_view text, std::int64_t batch, std::in
         packed ? at[0] * lse.strides[0] + head * lse.strides[1] + token * lse.strides[2]
                : at[0] * lse.strides[0] + at[1] * lse.strides[1] + head * lse.strides[2] + token * lse.strides[3];
     // What has seen nothing is not looked at.
-    const bool empty = reference::load_float(Dtype::F32, lse.data(), row) == -INFINITY;
-    reference::store_float(spec.dtype, o.data(), offset, empty ? NAN : static_cast<float>(random.normal()));
+    const bool empty = load_float(Dtype::F32, lse.data(), row) == -INFINITY;
+    store_float(spec.dtype, o.data(), offset, empty ? NAN : static_cast<float>(random.normal()));
   });
   return c;
 }

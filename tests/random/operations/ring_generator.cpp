@@ -28,7 +28,7 @@ void make_updated(CaseTensor& tensor, const std::function<double(const std::vect
   tensor.output = false, tensor.updated = true, tensor.new_row_elements = 1;
   each_element(tensor, [&](const std::vector<std::int64_t>& index, std::int64_t offset) {
     if (!has_tokens(tensor, index[tensor.token_axis])) return;
-    reference::store_float(Dtype::F32, tensor.data(), offset, static_cast<float>(draw(index)));
+    store_float(Dtype::F32, tensor.data(), offset, static_cast<float>(draw(index)));
     tensor.new_rows.push_back(offset);
   });
 }

@@ -40,7 +40,7 @@ struct Drawn {
     for (std::int64_t i = 0; i < b; ++i) before += lengths[static_cast<std::size_t>(i)];
     const std::int64_t tokens = lengths[static_cast<std::size_t>(b)];
     const std::int64_t row = spec.layout == Layout::Bhsd ? (b * heads + h) * tokens + t : (before + t) * heads + h;
-    return reference::load_float(tensor.dtype, tensor.bytes.data(), row * spec.d_qk + d);
+    return load_float(tensor.dtype, tensor.bytes.data(), row * spec.d_qk + d);
   }
 };
 

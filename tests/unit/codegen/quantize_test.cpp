@@ -112,7 +112,7 @@ TEST_F(Quantize, CodesStay) {
       std::vector<std::uint8_t> codes;
       for (int code = 0; code < 256; ++code) {
         const auto byte = static_cast<std::uint8_t>(code);
-        const float number = reference::load_float(dtype, &byte, 0);
+        const float number = load_float(dtype, &byte, 0);
         if (!std::isfinite(number)) continue;
         codes.push_back(byte);
         x.push_back(std::ldexp(number, power));
@@ -140,7 +140,7 @@ TEST_F(Quantize, RotationIsUndone) {
       for (std::int64_t c = 0; c < d; ++c) {
         double back = 0;
         for (std::int64_t i = 0; i < d; ++i)
-          back += m[i * d + c] * reference::e4m3_to_float(rounded.y[row * d + i]) * rounded.scale[row / 64];
+          back += m[i * d + c] * e4m3_to_float(rounded.y[row * d + i]) * rounded.scale[row / 64];
         off += std::pow(back - x[row * d + c], 2);
         norm += std::pow(x[row * d + c], 2);
       }
@@ -160,7 +160,7 @@ TEST_F(Quantize, NothingAndWhatIsNotFinite) {
     const Dtype dtype = *words == 0 ? Dtype::E4M3 : Dtype::E5M2;
     EXPECT_EQ(rounded.scale[0], 3.5f / (dtype == Dtype::E4M3 ? 448 : 57344));
     for (std::size_t i = 0; i < x.size(); ++i) {
-      const float y = reference::load_float(dtype, rounded.y.data(), static_cast<std::int64_t>(i));
+      const float y = load_float(dtype, rounded.y.data(), static_cast<std::int64_t>(i));
       EXPECT_EQ(std::isnan(y), !std::isfinite(x[i])) << words << i;
     }
   }

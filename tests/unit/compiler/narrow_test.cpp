@@ -30,7 +30,7 @@ namespace {
 template <Narrow cache>
 void expect_as(Dtype dtype, float x) {
   std::uint32_t wanted = 0;
-  reference::store_float(dtype, &wanted, 0, x);
+  store_float(dtype, &wanted, 0, x);
   const unsigned narrowed = device::flashjit::appending::narrowed<cache>(x);
   EXPECT_EQ(narrowed, wanted) << name(dtype) << " of " << x;
 }
@@ -41,7 +41,7 @@ void expect_all(Dtype dtype) {
   // Every number of the type, the middles between two, and what is beside all these; and beyond the largest.
   for (int code = 0; code < 256; ++code) {
     const auto byte = static_cast<std::uint8_t>(code), next = static_cast<std::uint8_t>(code + 1);
-    const float x = reference::load_float(dtype, &byte, 0), y = reference::load_float(dtype, &next, 0);
+    const float x = load_float(dtype, &byte, 0), y = load_float(dtype, &next, 0);
     for (const float at : {x, (x + y) / 2, x * 1.2f}) {
       for (const float beside : {at, std::nextafter(at, INFINITY), std::nextafter(at, -INFINITY)})
         expect_as<cache>(dtype, beside);
