@@ -18,7 +18,7 @@ constexpr std::size_t kMostValues = kMostTileValues;  // each takes a pass over 
 constexpr std::size_t kMostConditions = 2;            // each takes a pass over all scores
 constexpr std::size_t kMostNodes = 160;               // of an answer, which is evaluated for each pair of tiles
 constexpr int kMostSteps = 512;                       // of the search
-constexpr std::int64_t kMostParts = 8;                // of two tiles, in which a condition is asked one by one
+constexpr std::int64_t kMostRuns = 8;                // pairs of runs of two tiles, in which a condition is asked one by one
 
 // Bounds of a condition over all pairs of positions of two tiles.
 struct Known {
@@ -28,22 +28,22 @@ struct Known {
 
 class PairSolver {
  public:
-  PairSolver(int tile_q, int tile_kv, std::int64_t most_parts)
-      : tile_q_(tile_q), tile_kv_(tile_kv), most_parts_(most_parts) {}
+  PairSolver(int tile_q, int tile_kv, std::int64_t most_runs)
+      : tile_q_(tile_q), tile_kv_(tile_kv), most_runs_(most_runs) {}
   std::optional<PairAnalysis> analyse(const Expr& mask);
 
  private:
   Known of(const Expr& e);
   Known comparison(const Expr& e);
   Known asked(const Expr& e);
-  Known in_parts(const Expr& e, std::int64_t part_q, std::int64_t part_kv) const;
+  Known in_runs(const Expr& e, std::int64_t run_q, std::int64_t run_kv) const;
   Expr bound(const Expr& e, bool upper) { return bounds_.of(e, upper); }
   Expr value_of(const Expr& e, bool upper);
   Expr at_tile(const Expr& e) const;
   Expr tidy(const Expr& e) { return e ? simplifier_.simplify(e) : e; }
 
   const int tile_q_, tile_kv_;
-  const std::int64_t most_parts_;
+  const std::int64_t most_runs_;
   const VariableRanges ranges_ = widest_ranges();
   Simplifier simplifier_{ranges_};
   RangeAnalysis facts_{ranges_};
@@ -86,15 +86,15 @@ Expr PairSolver::value_of(const Expr& e, bool upper) {
   return Expr::scalar(upper ? values_.back().most : values_.back().least);
 }
 
-// A condition with one answer for so many queries and keys is asked once in each such part of two tiles. A part behind the
+// A condition with one answer for so many queries and keys is asked once in each such run of both. A run behind the
 // ends is the last one before them.
-Known PairSolver::in_parts(const Expr& e, std::int64_t part_q, std::int64_t part_kv) const {
+Known PairSolver::in_runs(const Expr& e, std::int64_t run_q, std::int64_t run_kv) const {
   const auto begin = [](Variable lo, Variable hi, std::int64_t at) {
     return at == 0 ? Expr::variable(lo) : min(Expr::variable(lo) + Expr::integer(at), Expr::variable(hi));
   };
   Known known = {Expr::boolean(false), Expr::boolean(true)};
-  for (std::int64_t q = 0; q < tile_q_; q += part_q) {
-    for (std::int64_t k = 0; k < tile_kv_; k += part_kv) {
+  for (std::int64_t q = 0; q < tile_q_; q += run_q) {
+    for (std::int64_t k = 0; k < tile_kv_; k += run_kv) {
       const Expr holds =
           at_positions(e, begin(Variable::QLo, Variable::QHi, q), begin(Variable::KLo, Variable::KHi, k));
       known = {known.some | holds, known.all & holds};
@@ -105,15 +105,15 @@ Known PairSolver::in_parts(const Expr& e, std::int64_t part_q, std::int64_t part
 
 // A condition that nothing is known of before it is asked for each pair of positions; of others it stays unknown.
 Known PairSolver::asked(const Expr& e) {
-  const std::int64_t part_q = std::gcd(equal_run(e, Variable::Q), tile_q_),
-                     part_kv = std::gcd(equal_run(e, Variable::K), tile_kv_);
-  if (tile_q_ / part_q * (tile_kv_ / part_kv) <= most_parts_) return in_parts(e, part_q, part_kv);
+  const std::int64_t run_q = std::gcd(equal_run(e, Variable::Q), tile_q_),
+                     run_kv = std::gcd(equal_run(e, Variable::K), tile_kv_);
+  if (tile_q_ / run_q * (tile_kv_ / run_kv) <= most_runs_) return in_runs(e, run_q, run_kv);
   if (reads_at(e, Variable::Q, Variable::K)) {
     auto known = std::ranges::find_if(conditions_, [&](const TileCondition& c) { return same(c.condition, e); });
     if (known == conditions_.end() && conditions_.size() < kMostConditions) {
       const std::string name = std::to_string(conditions_.size());
       conditions_.push_back(
-          {e, {name + ".some", Dtype::I32, 0}, {name + ".all", Dtype::I32, 0}, static_cast<int>(part_q)});
+          {e, {name + ".some", Dtype::I32, 0}, {name + ".all", Dtype::I32, 0}, static_cast<int>(run_q)});
       known = std::prev(conditions_.end());
     }
     if (known != conditions_.end())
@@ -194,8 +194,8 @@ std::optional<PairAnalysis> PairSolver::analyse(const Expr& mask) {
 }  // namespace
 
 std::optional<PairAnalysis> analyse_pairs(const Expr& mask, int tile_q, int tile_kv) {
-  // In many parts an answer may have too many operations.
-  auto pairs = PairSolver(tile_q, tile_kv, kMostParts).analyse(mask);
+  // In many runs an answer may have too many operations.
+  auto pairs = PairSolver(tile_q, tile_kv, kMostRuns).analyse(mask);
   return pairs ? pairs : PairSolver(tile_q, tile_kv, 0).analyse(mask);
 }
 
