@@ -72,16 +72,16 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
                                           float* head_sums = nullptr, float* kv_sums = nullptr,
                                           int* parts_done = nullptr) {
   extern __shared__ __align__(128) unsigned char shared[];
-  constexpr int kDimQk = padded_dim_qk(config), kDimV = padded_dim_v(config), kParts = gradient_parts(config, side);
-  constexpr int kTilesQk = share_of(kDimQk, kParts * kColumnGroups) / 8,
-                kTilesV = share_of(kDimV, kParts * kColumnGroups) / 8;
+  constexpr int kDimQk = padded_dim_qk(config), kDimV = padded_dim_v(config), kSlices = gradient_slices(config, side);
+  constexpr int kTilesQk = share_of(kDimQk, kSlices * kColumnGroups) / 8,
+                kTilesV = share_of(kDimV, kSlices * kColumnGroups) / 8;
   constexpr bool kShared = kColumnGroups > 1 || config.sync_backward.dq == DqSums::atomics;
   const u32 memory = shared_address(shared), rows_qk = memory, rows_v = memory + kLayout.rows_v_offset;
   const u32 shared_p = memory + kLayout.p_offset, shared_ds = memory + kLayout.ds_offset;
   BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout.state_offset);
   if (!begin_rows<side>(params, block, memory)) return;
-  const int part = kParts == 1 ? 0 : block.number % kParts;
-  const Share share_qk = share_of_warp<kDimQk, kTilesQk>(part), share_v = share_of_warp<kDimV, kTilesV>(part);
+  const int slice = kSlices == 1 ? 0 : block.number % kSlices;
+  const Share share_qk = share_of_warp<kDimQk, kTilesQk>(slice), share_v = share_of_warp<kDimV, kTilesV>(slice);
 
   Sums<kTilesQk> d_qk = {};
   Sums<kTilesV> d_v = {};
@@ -101,7 +101,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
       of_queries.of_columns = copies.facts_place();
       Scores p, ds;
       make_weights<side>(p, ds, of_parameters, params, block, tile, of_queries,
-                         {rows_qk, rows_v, columns_qk, columns_v}, memory, part == 0);
+                         {rows_qk, rows_v, columns_qk, columns_v}, memory, slice == 0);
       if constexpr (kShared) {
         share(ds, shared_ds);
         __syncthreads();
@@ -109,11 +109,11 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
       if constexpr (side == Side::keys) add_products<kDimV>(d_v, p, shared_p, columns_v, share_v.first);
       add_products<kDimQk>(d_qk, ds, shared_ds, columns_qk, share_qk.first);
       if constexpr (config.sync_backward.dq == DqSums::atomics)
-        add_query_gradients(params, block.seq, tile * kBlockColumns, part, shared_ds, rows_qk, dq_sums);
+        add_query_gradients(params, block.seq, tile * kBlockColumns, slice, shared_ds, rows_qk, dq_sums);
       copies.release();
     }
     if constexpr (kOfParameters) {
-      if (part == 0)
+      if (slice == 0)
         of_parameters.end_head(params, block.seq, first_place<side>(block.row_lo, 0).k, head_sums_of(params, head_sums),
                                block.row_lo / kBlockRows, static_cast<int>(warp_id()));
     }

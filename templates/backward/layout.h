@@ -20,10 +20,10 @@ constexpr int block_columns(const KernelConfig& c) { return c.tile_q; }
 constexpr int column_groups(const KernelConfig& c) { return c.sync_backward.warps / (block_rows(c) / kRowsOfWarp); }
 constexpr int columns_of_warp(const KernelConfig& c) { return block_columns(c) / column_groups(c); }
 
-// dK and dV together have so many columns in the registers of a warp. Where they have more, several blocks share them,
-// each of which makes all scores.
+// dK and dV together have so many columns in the registers of a warp. Where they have more, several blocks have a slice of
+// them each, and make all scores.
 constexpr int kMostSums = 160;
-constexpr int gradient_parts(const KernelConfig& c, Side side) {
+constexpr int gradient_slices(const KernelConfig& c, Side side) {
   const int most = kMostSums * column_groups(c);
   return side == Side::queries ? 1 : (padded_dim_qk(c) + padded_dim_v(c) + most - 1) / most;
 }
@@ -36,7 +36,7 @@ struct RowFacts {
 };
 
 // With dq=atomics a block of keys multiplies what its warps have left of ds in shared memory, all rows, with K: a warp
-// has 32 queries, or the 16 there are, and a share of the columns of the block's part.
+// has 32 queries, or the 16 there are, and a share of the columns of the block's slice.
 constexpr int query_tiles(const KernelConfig& c) { return block_columns(c) % 32 == 0 ? 2 : 1; }  // of 16
 constexpr int query_groups(const KernelConfig& c) { return block_columns(c) / (16 * query_tiles(c)); }
 constexpr int dq_column_groups(const KernelConfig& c) { return c.sync_backward.warps / query_groups(c); }
@@ -50,7 +50,7 @@ constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 *
 // dV.
 constexpr bool shares_keys(const KernelConfig& c) { return c.sync_backward.dq == DqSums::atomics && c.gradients == 0; }
 constexpr int key_floats(const KernelConfig& c) {
-  const int shares = gradient_parts(c, Side::keys) * column_groups(c);
+  const int shares = gradient_slices(c, Side::keys) * column_groups(c);
   return kRowsOfWarp * (share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares));
 }
 

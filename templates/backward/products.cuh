@@ -84,8 +84,8 @@ struct Share {
   int first, own;
 };
 template <int padded_dim, int tiles>
-__device__ inline Share share_of_warp(int part) {
-  const int own = (part * kColumnGroups + static_cast<int>(column_group())) * tiles * 8;
+__device__ inline Share share_of_warp(int slice) {
+  const int own = (slice * kColumnGroups + static_cast<int>(column_group())) * tiles * 8;
   return {min(own, padded_dim - tiles * 8), own};
 }
 
@@ -139,20 +139,20 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
   }
 }
 
-// dQ += ds K, for all keys of the block and the columns of its part. A warp takes its columns in turns, so that few sums are
+// dQ += ds K, for all keys of the block and the columns of its slice. A warp takes its columns in turns, so that few sums are
 // beside those of dK and dV.
-__device__ inline void add_query_gradients(const KernelParams& params, const Sequence& seq, int q_lo, int part, u32 ds,
+__device__ inline void add_query_gradients(const KernelParams& params, const Sequence& seq, int q_lo, int slice, u32 ds,
                                            u32 keys, float* dq_sums) {
   constexpr int kGroups = query_groups(config), kShares = dq_column_groups(config), kTiles = query_tiles(config);
-  constexpr int kParts = gradient_parts(config, Side::keys), kColumns = share_of(padded_dim_qk(config), kParts),
+  constexpr int kSlices = gradient_slices(config, Side::keys), kColumns = share_of(padded_dim_qk(config), kSlices),
                 kPairs = share_of(kColumns, kShares) / 16, kAtOnce = kPairs < 2 ? kPairs : 2;
   const u32 lane = recompute(lane_id());
-  const int group = warp_id() % kGroups, own = part * kColumns + warp_id() / kGroups * kPairs * 16,
-            first = min(own, padded_dim_qk(config) - kPairs * 16), end = min((part + 1) * kColumns, config.head_dim_qk);
+  const int group = warp_id() % kGroups, own = slice * kColumns + warp_id() / kGroups * kPairs * 16,
+            first = min(own, padded_dim_qk(config) - kPairs * 16), end = min((slice + 1) * kColumns, config.head_dim_qk);
   const u32 ds_lane = ds + kLayout.ds.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   // Parts begin at multiples of their columns, and warps within them at multiples of theirs.
   constexpr int kGroup = kLayout.rows_qk.group();
-  const ShareOperands<kPairs * 2 % kGroup == 0 && (kParts == 1 || kColumns / 8 % kGroup == 0)> operands(
+  const ShareOperands<kPairs * 2 % kGroup == 0 && (kSlices == 1 || kColumns / 8 % kGroup == 0)> operands(
       keys, kLayout.rows_qk, first);
   // Share by share: whether all have as many columns is known, and then all are wanted.
   constexpr bool kEven = kPairs * 16 * kShares == kColumns && padded_dim_qk(config) % kColumns == 0 &&

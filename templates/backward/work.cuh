@@ -59,13 +59,13 @@ __device__ inline bool is_mixed(const BlockState& block, int tile) {
 // The block's rows, and their copies. False: behind the last one of the sequence.
 template <Side side>
 __device__ inline bool begin_rows(const KernelParams& params, BlockState& block, u32 memory) {
-  constexpr int kHeads = side == Side::keys ? config.heads_kv : config.heads_q, kParts = gradient_parts(config, side);
+  constexpr int kHeads = side == Side::keys ? config.heads_kv : config.heads_q, kSlices = gradient_slices(config, side);
   const int tiles = ((side == Side::keys ? params.k_len : params.q_len) + kBlockRows - 1) / kBlockRows;
   int item = blockIdx.x;
   const int part_first = side == Side::keys && shares_keys(config) ? take_part(params, item) : 0;
   // With a causal mask the first keys have the most queries, and the last queries the most keys: those start first.
   const int group = max(params.heads_per_group / (side == Side::keys ? group_size(config) : 1), 1);
-  auto [head, tile] = tile_of_head(item / kParts, tiles, kHeads * params.batch, group);
+  auto [head, tile] = tile_of_head(item / kSlices, tiles, kHeads * params.batch, group);
   if (kLongestFirst && side == Side::queries) tile = tiles - 1 - tile;
   const int h = side == Side::keys ? head % kHeads * group_size(config) : head % kHeads;
   const Sequence seq = sequence_of(params, head / kHeads, h);

@@ -8,14 +8,14 @@ namespace flashjit {
 constexpr int threads_of(const KernelConfig& c) { return c.sync.warps * 32; }
 constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.sync.warps; }
 
-// Columns of V that a block multiplies P with: all, or of wide ones a part, as registers hold no more of O. Parts are
+// Columns of V that a block multiplies P with: all, or of wide ones a slice, as registers hold no more of O. Slices are
 // blocks of their own, each with all scores; the last one ends where V does, so it may share columns with the one before.
 constexpr int kMostColumns = 256;
-constexpr int value_parts(const KernelConfig& c) { return (c.head_dim_v + kMostColumns - 1) / kMostColumns; }
-constexpr int part_columns(const KernelConfig& c) {
-  return round_up((c.head_dim_v + value_parts(c) - 1) / value_parts(c), kChunkBytes / size_of(c.element));
+constexpr int value_slices(const KernelConfig& c) { return (c.head_dim_v + kMostColumns - 1) / kMostColumns; }
+constexpr int slice_columns(const KernelConfig& c) {
+  return round_up((c.head_dim_v + value_slices(c) - 1) / value_slices(c), kChunkBytes / size_of(c.element));
 }
-constexpr int padded_part(const KernelConfig& c) { return round_up(part_columns(c), step_columns(c.element)); }
+constexpr int padded_slice(const KernelConfig& c) { return round_up(slice_columns(c), step_columns(c.element)); }
 
 // Shared memory of the sync family: [ Q | K stages | V stages | block | key of dropout ]. The output tile is staged in Q's
 // place (each warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers
@@ -33,9 +33,9 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   SyncLayout s;
   s.q = tile_layout(c.tile_q, padded_dim_qk(c), c.element);
   s.k = tile_layout(c.tile_kv, padded_dim_qk(c), c.element);
-  s.v = tile_layout(c.tile_kv, padded_part(c), c.element);
+  s.v = tile_layout(c.tile_kv, padded_slice(c), c.element);
   // fp32 is not staged; that it has a place as if it were is of no use.
-  s.o = tile_layout(c.tile_q, padded_part(c), c.output == Element::f32 ? c.element : c.output);
+  s.o = tile_layout(c.tile_q, padded_slice(c), c.output == Element::f32 ? c.element : c.output);
   const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());
   s.k_offset = c.sync.q_in == QueryPlace::registers ? 0 : q_or_o;

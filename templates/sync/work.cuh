@@ -12,7 +12,7 @@
 namespace flashjit {
 
 constexpr int kThreads = threads_of(config);
-constexpr int kParts = value_parts(config), kColumns = part_columns(config);
+constexpr int kSlices = value_slices(config), kColumns = slice_columns(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
 
 constexpr bool kListed = config.list_heads > 0;  // which tiles are visited
@@ -54,7 +54,7 @@ __device__ inline bool is_mixed(const BlockState& block, int tile) {
 }
 
 __device__ inline void set_block_state(BlockState& block, const KernelParams& params, const Sequence& seq, int q_lo) {
-  const int column = min(static_cast<int>(blockIdx.x) % kParts * kColumns, config.head_dim_v - kColumns);
+  const int column = min(static_cast<int>(blockIdx.x) % kSlices * kColumns, config.head_dim_v - kColumns);
   const int q_hi = min(q_lo + kTileQ, seq.q_len) - 1;
   const int begin = Variant::kv_begin(params, seq, q_lo, q_hi), end = Variant::kv_end(params, seq, q_lo, q_hi);
   block.seq = seq;
@@ -81,7 +81,7 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
 
 // The block's tile, and the copy of its queries. False: behind the last query of the sequence.
 __device__ inline bool begin_tile(const KernelParams& params, BlockState& block, u32 queries) {
-  const WorkItem item = work_item(params, blockIdx.x / kParts);
+  const WorkItem item = work_item(params, blockIdx.x / kSlices);
   const int q_lo = item.tile * kTileQ;
   if (q_lo >= item.seq.q_len) return false;
   const Asked* q = static_cast<const Asked*>(params.q) + query_row(params.q_stride, item.seq, item.seq.h, 0);

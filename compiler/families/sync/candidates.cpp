@@ -21,8 +21,8 @@ constexpr int kBaseRegisters = 35;
 // So many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs
 // registers, and about four of them. Fewer do not hide all loads [M50], and more is only compile time.
 int default_unroll(int steps) {
-  for (const int part : {4, 3, 5, 7, 2}) {
-    if (steps % part == 0) return part;
+  for (const int count : {4, 3, 5, 7, 2}) {
+    if (steps % count == 0) return count;
   }
   return std::min(steps, 4);
 }

@@ -37,7 +37,7 @@ const Calibration& calibration_of(const Target& target) {
 TileClocks sync_tile_clocks(const KernelConfig& sizes, const Target& target, const Calibration& calibration,
                             const Schedule& s, double slots) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
-  const double dims = padded_dim_qk(sizes) + padded_part(sizes), kv_bytes = keys * dims * size_of(sizes.element);
+  const double dims = padded_dim_qk(sizes) + padded_slice(sizes), kv_bytes = keys * dims * size_of(sizes.element);
   TileClocks t;
   t.mma = 2 * scores * dims / s.family->matrix_rate(target);
   t.exp = scores / target.exp_per_clock;
@@ -60,7 +60,7 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
   const KernelConfig sizes = config_of(problem, s);
   const double of_mask = sizes.list_heads > 0 ? 0 : mask_slots(work, 0);  // in lists most tiles are full
   const TileClocks t = sync_tile_clocks(sizes, target, calibration, s, kSoftmaxSlots + score_slots(work) + of_mask);
-  const double blocks = static_cast<double>(shape.b) * spec.heads_q * value_parts(sizes) *
+  const double blocks = static_cast<double>(shape.b) * spec.heads_q * value_slices(sizes) *
                         std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   // Fewer blocks than places: an SM holds fewer than it could.
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));

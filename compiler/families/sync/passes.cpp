@@ -128,7 +128,7 @@ void add_tiles(Program& p, const PassContext& context) {
 }
 
 Result<Program> choose_tiling(Program p, const PassContext& context) {
-  size_tiles(p, context.config, padded_part(context.config));
+  size_tiles(p, context.config, padded_slice(context.config));
   return p;
 }
 
@@ -218,7 +218,7 @@ std::array<Product, 2> sync_products(const KernelConfig& c) {
                   .a = "P",
                   .b = "Vs",
                   .rows = rows,
-                  .columns = padded_part(c),
+                  .columns = padded_slice(c),
                   .depth = c.tile_kv,
                   .m = 16,
                   .n = 8,

@@ -50,7 +50,7 @@ void finish(Plan& plan) {
   plan.launches = {{.entry = "flashjit_forward",
                     .threads = threads_of(c),
                     .smem_bytes = sync_layout(c).bytes,
-                    .grid = {.queries = c.tile_q, .heads = c.heads_q * value_parts(c)},
+                    .grid = {.queries = c.tile_q, .heads = c.heads_q * value_slices(c)},
                     .bounds = "flashjit::threads_of(flashjit::config), flashjit::config.sync.blocks_per_sm",
                     .call = "sync_forward(params)"}};
   add_tile_lists(plan, Axis::Keys);

@@ -59,7 +59,7 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
 // Sums, scores and dP, the derivatives of scores, and what a loop needs beside them.
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 60, kMost = 255, kGranule = 8;
-  const int groups = column_groups(c), shares = gradient_parts(c, Side::keys) * groups;
+  const int groups = column_groups(c), shares = gradient_slices(c, Side::keys) * groups;
   const int of_keys = share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares);
   const int of_queries = c.sync_backward.dq == DqSums::launch ? share_of(padded_dim_qk(c), groups) : 0;
   const int sums = std::max(of_keys, of_queries) * kRowTiles / 2;
@@ -136,7 +136,7 @@ void configure(const Problem&, const Schedule& s, KernelConfig& c) {
 }
 
 GridRule tiles_of_keys(const KernelConfig& c) {
-  GridRule rule = {.keys = block_rows(c), .heads = c.heads_kv * gradient_parts(c, Side::keys)};
+  GridRule rule = {.keys = block_rows(c), .heads = c.heads_kv * gradient_slices(c, Side::keys)};
   if (!shares_keys(c)) return rule;
   rule.part = part_rule(c.tile_q, group_size(c), c.has_mask);
   rule.part.blocks_per_sm = c.sync_backward.blocks_per_sm;
@@ -148,17 +148,17 @@ double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 // Bytes that a block's warps load as operands for a tile, and store for each other, of one of the launches.
 double operand_bytes(const KernelConfig& c, Side side) {
   const int rows = block_rows(c), columns = block_columns(c), groups = column_groups(c);
-  const int parts = gradient_parts(c, side), qk = padded_dim_qk(c), v = padded_dim_v(c);
+  const int slices = gradient_slices(c, side), qk = padded_dim_qk(c), v = padded_dim_v(c);
   const bool adds = side == Side::keys && c.sync_backward.dq == DqSums::atomics;
   // Operands of 16 x 16: of scores and dP, of sums, of dQ.
   const double scores = (qk + v) / 16 * (kRowTiles + columns_of_warp(c) / 16);
-  const int sums = share_of(qk, parts * groups) + (side == Side::keys ? share_of(v, parts * groups) : 0);
+  const int sums = share_of(qk, slices * groups) + (side == Side::keys ? share_of(v, slices * groups) : 0);
   const double of_sums = columns / 16 * ((groups > 1 ? (side == Side::keys ? 2 : 1) * kRowTiles : 0) + sums / 16);
-  const double pairs = share_of(share_of(qk, parts), dq_column_groups(c)) / 16;
+  const double pairs = share_of(share_of(qk, slices), dq_column_groups(c)) / 16;
   const double of_dq = adds ? rows / 16 * (query_tiles(c) * std::ceil(pairs / 2) + pairs) : 0;
   const double shared = groups > 1 ? (side == Side::keys ? 2 : 1) : adds ? 1 : 0;
   constexpr double kOperandBytes = 512;
-  return parts * (c.sync_backward.warps * (scores + of_sums + of_dq) * kOperandBytes +
+  return slices * (c.sync_backward.warps * (scores + of_sums + of_dq) * kOperandBytes +
                   shared * rows * columns * size_of(c.element));
 }
 
@@ -174,10 +174,10 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
   const double rows = block_rows(c), columns = block_columns(c), scores = rows * columns;
-  const double qk = padded_dim_qk(c), v = padded_dim_v(c), parts = gradient_parts(c, Side::keys);
-  // Scores and dP are made for each part of dK and dV, and for dQ, if that has a launch of its own.
+  const double qk = padded_dim_qk(c), v = padded_dim_v(c), slices = gradient_slices(c, Side::keys);
+  // Scores and dP are made for each slice of dK and dV, and for dQ, if that has a launch of its own.
   const bool atomics = c.sync_backward.dq == DqSums::atomics;
-  const double times = parts + (atomics ? 0 : 1), dims = times * (qk + v) + 2 * qk + v;
+  const double times = slices + (atomics ? 0 : 1), dims = times * (qk + v) + 2 * qk + v;
   TileClocks tile;
   tile.mma = 2 * scores * dims / target.mma_flops_per_clock;
   tile.exp = scores * times / target.exp_per_clock;
@@ -185,7 +185,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   tile.smem = (operand_bytes(c, Side::keys) + (atomics ? 0 : operand_bytes(c, Side::queries)) +
                times * columns * (qk + v) * size_of(c.element)) /
               target.smem_bytes_per_clock;
-  tile.l2 = (atomics ? columns * qk * sizeof(float) * parts : 0) / kL2BytesPerClock;
+  tile.l2 = (atomics ? columns * qk * sizeof(float) * slices : 0) / kL2BytesPerClock;
   const double query_tiles =
       static_cast<double>(shape.b) * spec.heads_q * std::ceil(static_cast<double>(shape.q_len) / columns);
   const CallSizes sizes = {.batch = shape.b, .q_len = shape.q_len, .k_len = shape.k_len};
@@ -219,7 +219,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
   return {.entry = "flashjit_backward_queries",
           .threads = backward_threads(c),
           .smem_bytes = backward_layout(c).bytes,
-          .grid = {.queries = block_rows(c), .heads = c.heads_q * gradient_parts(c, Side::queries)},
+          .grid = {.queries = block_rows(c), .heads = c.heads_q * gradient_slices(c, Side::queries)},
           .buffers = {0},
           .bounds = kBounds,
           .call = "backward_gradients<flashjit::Side::queries>(params, facts)"};
@@ -256,7 +256,7 @@ void finish(Plan& plan) {
   }
   add_gradient_launches(plan, block_rows(c), c.sync_backward.warps);
   if (shares_keys(c))
-    add_part_sums(plan, block_rows(c), c.heads_kv * gradient_parts(c, Side::keys), c.sync_backward.warps, key_floats(c),
+    add_part_sums(plan, block_rows(c), c.heads_kv * gradient_slices(c, Side::keys), c.sync_backward.warps, key_floats(c),
                   4, 4);
 }
 
