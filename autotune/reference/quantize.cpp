@@ -192,15 +192,15 @@ void check_block(const Problem& problem, const Tensors& tensors, const BlockOfRo
 }  // namespace
 
 std::vector<double> rotation_matrix(int d) {
-  int parts = d;
-  while (parts % 2 == 0) parts /= 2;
-  const int each = d / parts;
+  int sections = d;
+  while (sections % 2 == 0) sections /= 2;
+  const int each = d / sections;
   std::vector<double> matrix(static_cast<std::size_t>(d) * static_cast<std::size_t>(d));
   for (int i = 0; i < d; ++i) {
     for (int j = 0; j < d; ++j) {
-      const double element = parts == 1 ? sylvester(i, j)
-                                        : paley(4 * parts, i / each * 4 + i % 4, j / each * 4 + j % 4) *
-                                              sylvester(i % each / 4, j % each / 4);
+      const double element = sections == 1 ? sylvester(i, j)
+                                           : paley(4 * sections, i / each * 4 + i % 4, j / each * 4 + j % 4) *
+                                                 sylvester(i % each / 4, j % each / 4);
       matrix[static_cast<std::size_t>(i) * d + j] = element * sign(j) / std::sqrt(d);
     }
   }

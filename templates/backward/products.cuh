@@ -148,7 +148,8 @@ __device__ inline void add_query_gradients(const KernelParams& params, const Seq
                 kPairs = share_of(kColumns, kShares) / 16, kAtOnce = kPairs < 2 ? kPairs : 2;
   const u32 lane = recompute(lane_id());
   const int group = warp_id() % kGroups, own = slice * kColumns + warp_id() / kGroups * kPairs * 16,
-            first = min(own, padded_dim_qk(config) - kPairs * 16), end = min((slice + 1) * kColumns, config.head_dim_qk);
+            first = min(own, padded_dim_qk(config) - kPairs * 16),
+            end = min((slice + 1) * kColumns, config.head_dim_qk);
   const u32 ds_lane = ds + kLayout.ds.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   // Parts begin at multiples of their columns, and warps within them at multiples of theirs.
   constexpr int kGroup = kLayout.rows_qk.group();

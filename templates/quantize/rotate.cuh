@@ -17,7 +17,7 @@ constexpr int kGroups = round_up(config.head_dim_qk, 16) / 16;  // of 16 columns
 constexpr int kGroupsOfPiece = config.head_dim_qk % 32 == 0 ? 2 : 1;
 constexpr int kPieces = kGroups / kGroupsOfPiece, kColumnsOfPiece = 4 * kGroupsOfPiece;
 
-// The first column of a lane's part of a piece.
+// The first of the columns of a piece that a lane has.
 __device__ inline int column_of(int piece, int lane) {
   return piece * 16 * kGroupsOfPiece + lane % 4 * kColumnsOfPiece;
 }
@@ -100,7 +100,7 @@ __device__ inline Values numbers_of(const Raw& raw) {
 }
 
 // With 3 or 5, four columns of a lane are mixed with others; without a rotation it is of no use.
-constexpr int kParts = config.rotate ? rotation_parts(config.head_dim_qk) : 1;
+constexpr int kSections = config.rotate ? rotation_sections(config.head_dim_qk) : 1;
 
 // The matrix that mma.sync multiplies 16 columns of a row with: its row 4 t + e belongs to element e of lane t, and so does
 // its column 4 t + e. It has two halves of 8 columns, each of two words.
@@ -120,8 +120,8 @@ __device__ inline Mixer mixer_of(int lane) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int from = 2 * word + i;
-        const bool negative = (__popc(from_lane & to_lane) + (kParts == 1 ? __popc(from & to) : 0)) % 2 == 1;
-        const u32 element = kParts == 1 || from == to ? kOne | (negative ? 0x8000u : 0u) : 0u;
+        const bool negative = (__popc(from_lane & to_lane) + (kSections == 1 ? __popc(from & to) : 0)) % 2 == 1;
+        const u32 element = kSections == 1 || from == to ? kOne | (negative ? 0x8000u : 0u) : 0u;
         both |= element << 16 * i;
       }
       mixer.of[half][word] = both;
@@ -140,7 +140,7 @@ __device__ inline u32 signs_of(int group, int pair, int lane) {
 
 // Columns of a lane whose groups differ in a bit, as Sylvester's matrix has them.
 __device__ inline void mix_groups(Values& v) {
-  constexpr int kEach = kGroups / kParts;
+  constexpr int kEach = kGroups / kSections;
 #pragma unroll
   for (int step = 1; step < kEach; step *= 2) {
 #pragma unroll
@@ -156,8 +156,8 @@ __device__ inline void mix_groups(Values& v) {
 
 // Columns of a lane by Paley's matrix, whose rows are made of few sums: three columns that follow each other (of the order 20
 // four) have four (eight) by their signs, but for that of all. That takes 60 additions for 132 (150 for 380).
-__device__ inline void mix_parts(Values& v) {
-  constexpr int kEach = kGroups / kParts, kOrder = 4 * kParts, kTogether = kParts == 3 ? 3 : 4;
+__device__ inline void mix_sections(Values& v) {
+  constexpr int kEach = kGroups / kSections, kOrder = 4 * kSections, kTogether = kSections == 3 ? 3 : 4;
   constexpr int kSums = 1 << (kTogether - 1), kRuns = kOrder / kTogether;
 #pragma unroll
   for (int i = 0; i < 2 * kEach; ++i) {
@@ -214,7 +214,7 @@ __device__ inline Values rotated(const Raw& raw, int lane) {
     }
   }
   mix_groups(v);
-  if constexpr (kParts > 1) mix_parts(v);
+  if constexpr (kSections > 1) mix_sections(v);
   return v;
 }
 

@@ -10,8 +10,8 @@
 
 namespace flashjit {
 
-// 1, 3 or 5: d is that many times a power of two; 0: there is no rotation of d columns.
-constexpr int rotation_parts(int d) {
+// 1, 3 or 5 sections of columns, each of a power of two of them; 0: there is no rotation of d columns.
+constexpr int rotation_sections(int d) {
   constexpr int kLeast = 16;  // columns, and a multiple of that: rows of elements of 8 bits come in 16 bytes
   if (d < kLeast || d % kLeast != 0) return 0;
   int odd = d;

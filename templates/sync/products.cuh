@@ -9,7 +9,7 @@ constexpr bool kQueriesInRegisters = config.sync.q_in == QueryPlace::registers;
 constexpr int kMTiles = rows_per_warp(config) / 16;     // 16-row tiles of a warp
 constexpr int kNTiles = kTileKv / 8;                    // 8-column tiles of S
 constexpr int kSteps = padded_dim_qk(config) / kDepth;  // k-steps of S = Q K^T
-constexpr int kOTiles = padded_slice(config) / 8;        // 8-column tiles of O
+constexpr int kOTiles = padded_slice(config) / 8;       // 8-column tiles of O
 
 using Scores = float[kMTiles][kNTiles][4];
 using Output = float[kMTiles][kOTiles][4];

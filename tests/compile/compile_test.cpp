@@ -128,11 +128,12 @@ std::vector<Row> every_row() {
       for (int d = 8; d <= 256; d += 8) {
         for (const char* variant : kRounding) {
           const bool rotates = std::string_view(variant).find("rotate") != std::string_view::npos;
-          if (rotates && rotation_parts(d) == 0) continue;
+          if (rotates && rotation_sections(d) == 0) continue;
           const char* const bytes = d % 16 == 0 ? "" : " bytes=8";
           rows.push_back({fmt::format("quantize {} d={} heads=32{}{}", dtype, d, variant, bytes), target.name, ""});
         }
-        const std::string_view rotated = rotation_parts(d) != 0 ? " rotate" : "", bytes = d % 16 == 0 ? "" : " bytes=8";
+        const std::string_view rotated = rotation_sections(d) != 0 ? " rotate" : "",
+                               bytes = d % 16 == 0 ? "" : " bytes=8";
         for (const char* turning : kTurning) {
           const std::string rope = fmt::format(fmt::runtime(turning), d);
           rows.push_back(

@@ -23,12 +23,12 @@ constexpr float kNothing = 0x1p-100f;  // where nothing is larger, the scale is 
 // Multiplies rows with the matrix of templates/quantize/rotation.h, without dividing them by the root of d.
 class Rotation {
  public:
-  explicit Rotation(int d) : d_(d), parts_(rotation_parts(d)), each_(d / parts_) {}
+  explicit Rotation(int d) : d_(d), sections_(rotation_sections(d)), each_(d / sections_) {}
 
   void apply(float* row) const {
     for (int c = 0; c < d_; ++c) row[c] = rotation_sign(c) ? -row[c] : row[c];
-    // With parts, the lowest two bits of a column are mixed with these instead.
-    for (int step = parts_ == 1 ? 1 : 4; step < each_; step *= 2) {
+    // With sections, the lowest two bits of a column are mixed with these instead.
+    for (int step = sections_ == 1 ? 1 : 4; step < each_; step *= 2) {
       for (int c = 0; c < d_; ++c) {
         if (c % each_ & step) continue;
         const float a = row[c], b = row[c + step];
@@ -36,12 +36,12 @@ class Rotation {
         row[c + step] = a - b;
       }
     }
-    if (parts_ > 1) mix_parts(row);
+    if (sections_ > 1) mix_sections(row);
   }
 
  private:
-  void mix_parts(float* row) const {
-    const int order = 4 * parts_;
+  void mix_sections(float* row) const {
+    const int order = 4 * sections_;
     for (int r = 0; r < each_ / 4; ++r) {
       const auto column = [&](int i) { return i / 4 * each_ + 4 * r + i % 4; };
       std::array<float, 20> x{};
@@ -56,7 +56,7 @@ class Rotation {
       }
     }
   }
-  int d_, parts_, each_;
+  int d_, sections_, each_;
 };
 
 class QuantizeKernel final : public HostKernel {

@@ -159,7 +159,7 @@ double operand_bytes(const KernelConfig& c, Side side) {
   const double shared = groups > 1 ? (side == Side::keys ? 2 : 1) : adds ? 1 : 0;
   constexpr double kOperandBytes = 512;
   return slices * (c.sync_backward.warps * (scores + of_sums + of_dq) * kOperandBytes +
-                  shared * rows * columns * size_of(c.element));
+                   shared * rows * columns * size_of(c.element));
 }
 
 // Whole kernels take the time of what is read from shared memory, times a factor [M54].
@@ -256,8 +256,8 @@ void finish(Plan& plan) {
   }
   add_gradient_launches(plan, block_rows(c), c.sync_backward.warps);
   if (shares_keys(c))
-    add_part_sums(plan, block_rows(c), c.heads_kv * gradient_slices(c, Side::keys), c.sync_backward.warps, key_floats(c),
-                  4, 4);
+    add_part_sums(plan, block_rows(c), c.heads_kv * gradient_slices(c, Side::keys), c.sync_backward.warps,
+                  key_floats(c), 4, 4);
 }
 
 // Kernels that spill get somewhat slower; the one that spills least is taken.

@@ -64,9 +64,9 @@ Result<void> check_rotate(const AttentionSpec& spec) {
         "rotate: it goes before rounding to 8 bits, and this spec rounds nothing; add compute=e4m3, or rotate Q and K "
         "with quantize");
   }
-  if (rotation_parts(spec.d_qk) != 0) return {};
+  if (rotation_sections(spec.d_qk) != 0) return {};
   int wider = spec.d_qk + 1;
-  while (rotation_parts(wider) == 0) ++wider;
+  while (rotation_sections(wider) == 0) ++wider;
   return invalid(fmt::format(
       "rotate: there is no matrix for d={}; it takes a multiple of 16 that is 1, 3 or 5 times a power of two: "
       "pad Q and K with zeros to d={}",

@@ -133,7 +133,7 @@ Case draw_compute(Case c) {
   if (random.bits() % kComputesAmong != 0 || c.data != kDataNames[static_cast<std::size_t>(Data::Normal)]) return c;
   if (drops(*parse_spec(c.spec))) return c;  // which Q of 8 bits does not have
   std::string spec = c.spec + random.pick<const char*>({" compute=e4m3", " compute=e5m2"});
-  if (random.chance(0.6) && rotation_parts(parse_spec(c.spec)->d_qk) != 0) spec += " rotate";
+  if (random.chance(0.6) && rotation_sections(parse_spec(c.spec)->d_qk) != 0) spec += " rotate";
   if (random.chance(0.5)) spec += fmt::format(" scales=block({})", 64 * random.integer(1, 4));
   RopeGenerator rope;
   if (random.chance(0.4) && spec.find("packed") == spec.npos) {
@@ -156,7 +156,7 @@ Case draw_quantize(std::uint64_t seed, const GeneratorOptions& options) {
                                          : random.pick<std::string_view>({"bf16", "fp16"});
   const bool rotate = random.chance(0.6);
   std::int64_t d = 8 * random.integer(1, 32);
-  while (rotate && rotation_parts(static_cast<int>(d)) == 0) d = 8 * random.integer(1, 32);
+  while (rotate && rotation_sections(static_cast<int>(d)) == 0) d = 8 * random.integer(1, 32);
   const std::int64_t least = dtype == "fp32" ? 4 : 2;
   std::string spec = fmt::format("quantize {} d={} heads={}", dtype, d, random.integer(1, 20));
   spec += random.pick<std::string_view>({"", " out=e5m2"});

@@ -24,7 +24,7 @@ TEST(Rotation, SignsArePhilox) {
 TEST(Rotation, HeadDimsThatHaveOne) {
   std::vector<int> found;
   for (int d = 1; d <= 256; ++d) {
-    if (rotation_parts(d) != 0) found.push_back(d);
+    if (rotation_sections(d) != 0) found.push_back(d);
   }
   EXPECT_EQ(found, (std::vector<int>{16, 32, 48, 64, 80, 96, 128, 160, 192, 256}));
 }
@@ -48,7 +48,7 @@ TEST(Rotation, FactorIsOneOverTheRoot) {
 
 TEST(Rotation, ReferenceIsOrthogonalAndFlat) {
   for (int d = 16; d <= 256; d += 16) {
-    if (rotation_parts(d) == 0) continue;
+    if (rotation_sections(d) == 0) continue;
     const std::vector<double> m = reference::rotation_matrix(d);
     for (int i = 0; i < d; ++i) {
       for (int j = 0; j < d; ++j) {
