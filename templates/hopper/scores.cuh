@@ -240,19 +240,19 @@ __device__ inline bool small_arguments(const Scores& s, Tile& tile) {
 }
 
 // The logits of any tile, read from memory. Keys at or behind k_len are taken for the last key: the score function may
-// load from a tensor that ends there. Parts of a row that lie behind it are left out; and without a branch somewhere
+// load from a tensor that ends there. Pairs of a row that lie behind it are left out; and without a branch somewhere
 // the compiler would load for all scores before it computes the first.
 template <bool clamps>
 __device__ inline void compute_logits(Scores& s, const Tile& tile) {
-  constexpr int kPart = 4;
+  constexpr int kPairsAtOnce = 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const auto& [seq, q] = tile.queries.of[h];
 #pragma unroll
-    for (int first = 0; first < kRowPairs; first += kPart) {
+    for (int first = 0; first < kRowPairs; first += kPairsAtOnce) {
       if (config.has_score && tile.index * kTileKv + 8 * first >= uniform(seq.k_len)) continue;
 #pragma unroll
-      for (int j = first; j < kRowPairs && j < first + kPart; ++j)
+      for (int j = first; j < kRowPairs && j < first + kPairsAtOnce; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float& x = s[4 * j + 2 * h + c];

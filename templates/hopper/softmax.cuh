@@ -88,8 +88,8 @@ __device__ inline bool suggests_small_arguments(const RowStates& rows, int k_len
 // x^7 / 18 (the polynomial minus tanh is at most x^7 / 18; e^(-cap tanh x) cap x^7 falls from x = 0.35 on). All keys of
 // a row together must stay below 2^-12 of the sum.
 __device__ inline bool arguments_were_small(float reference, float sum, int k_len) {
-  constexpr float kPart = config.score_cap < 23 ? 1.0f : config.score_cap * 3.6e-5f;
-  const float missed = static_cast<float>(k_len) * kPart * exp2_approx((-kLargestCapped - reference) * kLog2e);
+  constexpr float kMostOff = config.score_cap < 23 ? 1.0f : config.score_cap * 3.6e-5f;
+  const float missed = static_cast<float>(k_len) * kMostOff * exp2_approx((-kLargestCapped - reference) * kLog2e);
   return sum < exp2_approx((kLargestCapped - reference) * kLog2e) && missed * 0x1p12f <= sum;
 }
 

@@ -46,7 +46,7 @@ __device__ inline MinusD read_minus_d(u32 terms, int i) {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       load_shared_pair(first, second, terms + (query + c) * kTermBytes + kTermBytes / 2);
-      d.of[c] = sum_of_parts(first, second);
+      d.of[c] = sum_of_split(first, second);
     }
   } else {
     load_shared_pair(first, second, terms + kTileQ * kTermBytes + query * static_cast<u32>(sizeof(float)));

@@ -11,14 +11,14 @@ namespace flashjit {
 
 // Three numbers of 16 bits that add up to x, which a product with ones adds up again: bf16, whatever the elements are, as
 // fp16 does not reach as far as float.
-__device__ inline uint4 in_three_parts(float x) {
-  u32 part[3];
+__device__ inline uint4 split_in_three(float x) {
+  u32 bits[3];
 #pragma unroll
   for (int i = 0; i < 3; ++i) {
-    part[i] = pack<Element::bf16>(x, 0.0f);
-    x -= float_from_bf16(static_cast<u16>(part[i]));
+    bits[i] = pack<Element::bf16>(x, 0.0f);
+    x -= float_from_bf16(static_cast<u16>(bits[i]));
   }
-  return make_uint4(part[0] | part[1] << 16, part[2], 0, 0);
+  return make_uint4(bits[0] | bits[1] << 16, bits[2], 0, 0);
 }
 
 template <Element element>
@@ -27,12 +27,12 @@ __device__ inline float element_of(u32 pair, int i) {
   return element == Element::f16 ? float_from_f16(bits) : float_from_bf16(bits);
 }
 
-__device__ inline float sum_of_parts(u32 first, u32 second) {
+__device__ inline float sum_of_split(u32 first, u32 second) {
   return element_of<Element::bf16>(first, 0) + element_of<Element::bf16>(first, 1) +
          element_of<Element::bf16>(second, 0);
 }
 
-// The part of rowsum(dO o O) of eight columns.
+// What eight columns add to rowsum(dO o O).
 __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
   const u32 x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
   float sum = 0;
@@ -65,14 +65,14 @@ __device__ inline void end_parameters(const KernelParams& params, const float* s
 __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool hidden, float lse, float sum) {
   sum *= kKeptShare;
   const float minus_lse = hidden ? kHidesRow : -lse * (1.0f / config.scale);
-  const uint4 of_scores = in_three_parts(minus_lse);
+  const uint4 of_scores = split_in_three(minus_lse);
   if constexpr (in_clusters(config)) {
     // Scores meet the numbers of dP as well, times 0, which must not be NaN: a mark stands for what is not finite, and
     // the first row says whether there is any.
     constexpr float kLargest = 1e38f;
     const bool lost = !hidden && !(fabsf(sum) < kLargest);
     const bool any = __syncthreads_or(lost);
-    const uint4 of_dp = in_three_parts(hidden || lost ? 0.0f : -sum);
+    const uint4 of_dp = split_in_three(hidden || lost ? 0.0f : -sum);
     const u32 mark = pack<Element::bf16>(0.0f, 1.0f);
     if (has_row)
       terms[row] = make_uint4(of_scores.x, of_scores.y | (any ? mark : 0), of_dp.x, of_dp.y | (lost ? mark : 0));
@@ -80,7 +80,7 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
     if constexpr (lse_is_float(config)) reinterpret_cast<float*>(terms)[row] = minus_lse * kExponentScale;
     else terms[row] = of_scores;
     if constexpr (kDrops) reinterpret_cast<float*>(terms + config.tile_q)[row] = hidden ? 0.0f : -sum;
-    else terms[config.tile_q + row] = in_three_parts(hidden ? 0.0f : -sum);
+    else terms[config.tile_q + row] = split_in_three(hidden ? 0.0f : -sum);
   }
 }
 

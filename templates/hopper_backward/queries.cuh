@@ -114,13 +114,13 @@ struct DqConsumerState {
         minus_lse[h] = reinterpret_cast<const float*>(terms)[q % kTileQ];
       } else {
         const uint4 lse = terms[q % kTileQ];
-        minus_lse[h] = sum_of_parts(lse.x, lse.y) * kExponentScale;
+        minus_lse[h] = sum_of_split(lse.x, lse.y) * kExponentScale;
       }
       if constexpr (kDrops) {
         minus_d[h] = reinterpret_cast<const float*>(terms + kTileQ)[q % kTileQ];
       } else {
         const uint4 d = terms[kTileQ + q % kTileQ];
-        minus_d[h] = sum_of_parts(d.x, d.y);
+        minus_d[h] = sum_of_split(d.x, d.y);
       }
     }
   }

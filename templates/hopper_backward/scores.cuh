@@ -238,7 +238,7 @@ struct MinusLse {
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         load_shared_pair(pair[0], pair[1], terms + (query + c) * kTermBytes);
-        of[c] = sum_of_parts(pair[0], pair[1]) * kExponentScale;
+        of[c] = sum_of_split(pair[0], pair[1]) * kExponentScale;
       }
     }
   }
