@@ -16,17 +16,17 @@ constexpr int kRowsOfTile = 128;  // of a tile of the prefix: queries of all seq
 constexpr int kUnit = 64;         // keys of which pieces are made
 
 // The buffers that both attentions leave for the merge.
-void leave_parts(AttentionSpec& part) {
-  part.out_dtype = Dtype::F32;
-  if (part.lse == Lse::none) part.lse = Lse::ln;
-  part.shared_prefix = false;
-  part.mask = Expr();
-  part.score = Expr();
-  part.params.clear();
+void leave_parts(AttentionSpec& component) {
+  component.out_dtype = Dtype::F32;
+  if (component.lse == Lse::none) component.lse = Lse::ln;
+  component.shared_prefix = false;
+  component.mask = Expr();
+  component.score = Expr();
+  component.params.clear();
 }
 
-void declare(AttentionSpec& part, std::string_view name, Dtype dtype, int rank) {
-  part.declared.push_back({.name = std::string(name), .dtype = dtype, .rank = rank});
+void declare(AttentionSpec& component, std::string_view name, Dtype dtype, int rank) {
+  component.declared.push_back({.name = std::string(name), .dtype = dtype, .rank = rank});
 }
 
 // The length of the prefix, as text: 0 where sequence 0 does not have it. Cut to `k_len`, which changes nothing and tells
@@ -43,60 +43,60 @@ std::string begin_text(std::string_view prefix, std::string_view piece) {
 }
 
 Result<AttentionSpec> prefix_of(const AttentionSpec& spec) {
-  AttentionSpec part = spec;
-  leave_parts(part);
-  part.sink = part.append = false;
-  part.rope = Rope::none;
-  part.rope_dims = 0;
-  part.rope_base = 0;
-  part.alignment = Alignment::BottomRight;
+  AttentionSpec component = spec;
+  leave_parts(component);
+  component.sink = component.append = false;
+  component.rope = Rope::none;
+  component.rope_dims = 0;
+  component.rope_base = 0;
+  component.alignment = Alignment::BottomRight;
   const std::vector<Param> read = spec.score ? params_of(spec.score) : std::vector<Param>();
-  std::erase_if(part.declared, [&](const Param& param) { return std::ranges::find(read, param) == read.end(); });
-  declare(part, names::kPrefix, Dtype::I32, 1);
-  declare(part, names::kLens, Dtype::I32, 1);
-  declare(part, names::kPieces, Dtype::U8, 0);
+  std::erase_if(component.declared, [&](const Param& param) { return std::ranges::find(read, param) == read.end(); });
+  declare(component, names::kPrefix, Dtype::I32, 1);
+  declare(component, names::kLens, Dtype::I32, 1);
+  declare(component, names::kPieces, Dtype::U8, 0);
   std::string queries = fmt::format("{}", spec.q_len.max);
   if (!spec.q_len.pinned()) {
-    declare(part, names::kQueries, Dtype::I32, 0);
+    declare(component, names::kQueries, Dtype::I32, 0);
     queries = fmt::format("min(max({}, 0), {})", names::kQueries, spec.q_len.max);
   }
   const std::string prefix = prefix_text(queries);
-  part.mask_text =
+  component.mask_text =
       fmt::format("k >= {} & k < min({}, {})", begin_text(prefix, "b"), begin_text(prefix, "(b + 1)"), prefix);
-  part.batch = {.min = 0, .max = kMostPieces};
+  component.batch = {.min = 0, .max = kMostPieces};
   const bool fits = spec.batch.max <= SizeBound::kLargest / spec.q_len.max;
-  part.q_len = {.min = 0, .max = fits ? spec.batch.max * spec.q_len.max : SizeBound::kLargest};
-  FLASHJIT_TRY(validate(part));
-  return part;
+  component.q_len = {.min = 0, .max = fits ? spec.batch.max * spec.q_len.max : SizeBound::kLargest};
+  FLASHJIT_TRY(validate(component));
+  return component;
 }
 
 Result<AttentionSpec> own_of(const AttentionSpec& spec) {
-  AttentionSpec part = spec;
-  leave_parts(part);
-  declare(part, names::kPrefix, Dtype::I32, 1);
-  declare(part, names::kLens, Dtype::I32, 1);
+  AttentionSpec component = spec;
+  leave_parts(component);
+  declare(component, names::kPrefix, Dtype::I32, 1);
+  declare(component, names::kLens, Dtype::I32, 1);
   const std::string begin = fmt::format("k >= {}", prefix_text("q_len"));
-  part.mask_text = spec.mask_text.empty() ? begin : fmt::format("({}) & {}", spec.mask_text, begin);
-  FLASHJIT_TRY(validate(part));
-  return part;
+  component.mask_text = spec.mask_text.empty() ? begin : fmt::format("({}) & {}", spec.mask_text, begin);
+  FLASHJIT_TRY(validate(component));
+  return component;
 }
 
 Result<AttentionSpec> merge_of(const AttentionSpec& spec) {
-  AttentionSpec part;
-  part.operation = Operation::Merge;
-  part.dtype = part.kv_dtype = Dtype::F32;
-  part.out_dtype = spec.out_dtype;
-  part.d_qk = part.d_v = spec.d_v;
-  part.heads_q = part.heads_kv = spec.heads_q;
-  part.lse = spec.lse;
-  part.max_logit = spec.max_logit;
-  part.shared_prefix = true;
-  part.batch = spec.batch;
-  part.q_len = spec.q_len;
-  part.align_bytes = spec.align_bytes;
-  part.numerics = spec.numerics;
-  FLASHJIT_TRY(validate(part));
-  return part;
+  AttentionSpec component;
+  component.operation = Operation::Merge;
+  component.dtype = component.kv_dtype = Dtype::F32;
+  component.out_dtype = spec.out_dtype;
+  component.d_qk = component.d_v = spec.d_v;
+  component.heads_q = component.heads_kv = spec.heads_q;
+  component.lse = spec.lse;
+  component.max_logit = spec.max_logit;
+  component.shared_prefix = true;
+  component.batch = spec.batch;
+  component.q_len = spec.q_len;
+  component.align_bytes = spec.align_bytes;
+  component.numerics = spec.numerics;
+  FLASHJIT_TRY(validate(component));
+  return component;
 }
 
 // Many queries with the same keys, as many as there are sequences: tiles that hold all heads of a KV head read those

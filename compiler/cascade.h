@@ -18,11 +18,11 @@
 namespace flashjit {
 
 struct Cascade {
-  struct Part {
+  struct Component {
     AttentionSpec spec;
     Schedule pins;
   };
-  Part prefix, own, merge;
+  Component prefix, own, merge;
 };
 
 // `pins`: of both attentions.

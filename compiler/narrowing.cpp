@@ -8,27 +8,27 @@ namespace {
 enum class Of { queries_or_keys, values };
 
 Result<AttentionSpec> rounding(const AttentionSpec& spec, Of of, int heads, const SizeBound& tokens) {
-  AttentionSpec part;
-  part.operation = Operation::Quantize;
-  part.dtype = part.kv_dtype = spec.dtype;
-  part.out_dtype = *spec.compute;
-  part.d_qk = part.d_v = of == Of::values ? spec.d_v : spec.d_qk;
-  part.heads_q = part.heads_kv = heads;
-  part.layout = spec.layout;
-  part.scale_block = spec.scale_block;
+  AttentionSpec component;
+  component.operation = Operation::Quantize;
+  component.dtype = component.kv_dtype = spec.dtype;
+  component.out_dtype = *spec.compute;
+  component.d_qk = component.d_v = of == Of::values ? spec.d_v : spec.d_qk;
+  component.heads_q = component.heads_kv = heads;
+  component.layout = spec.layout;
+  component.scale_block = spec.scale_block;
   if (of != Of::values) {
-    part.rotate = spec.rotate;
-    part.rope = spec.rope;
-    part.rope_dims = spec.rope_dims;
-    part.rope_base = spec.rope_base;
+    component.rotate = spec.rotate;
+    component.rope = spec.rope;
+    component.rope_dims = spec.rope_dims;
+    component.rope_base = spec.rope_base;
   }
-  part.align_bytes = spec.align_bytes;
-  if (spec.layout != Layout::Packed || is_packed(part)) {  // else its tokens are those of one sequence here
-    part.batch = spec.batch;
-    part.q_len = tokens;
+  component.align_bytes = spec.align_bytes;
+  if (spec.layout != Layout::Packed || is_packed(component)) {  // else its tokens are those of one sequence here
+    component.batch = spec.batch;
+    component.q_len = tokens;
   }
-  FLASHJIT_TRY(validate(part));
-  return part;
+  FLASHJIT_TRY(validate(component));
+  return component;
 }
 
 constexpr std::int64_t kRowAlignment = 16;

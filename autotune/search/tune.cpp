@@ -69,7 +69,7 @@ class Tuning::Parts {
     Request request(job_.spec, *row, job_.pins);
     request.target.sm_count = session_.machine().units;
     text_ = request.text;
-    if (has_parts(request)) {
+    if (is_composite(request)) {
       return unsupported(fmt::format(
           "{}: several kernels compute this spec, which `flashjit explain` shows; tune their specs, and give "
           "prepare this one",

@@ -20,22 +20,22 @@ Result<Request> Request::parse(std::string_view spec_text, std::string_view targ
   return request;
 }
 
-bool has_parts(const Request& request) { return narrows(request.spec) || is_cascade(request.spec, request.target); }
+bool is_composite(const Request& request) { return narrows(request.spec) || is_cascade(request.spec, request.target); }
 
 Result<std::vector<Request>> kernels_of(const Request& request) {
-  if (!has_parts(request)) return std::vector{request};
+  if (!is_composite(request)) return std::vector{request};
   FLASHJIT_TRY(check_supported(request.spec));
   if (narrows(request.spec)) {
-    FLASHJIT_ASSIGN(parts, narrowing_of(request.spec));
-    return std::vector<Request>{{std::move(parts.q), request.target},
-                                {std::move(parts.k), request.target},
-                                {std::move(parts.v), request.target},
-                                {std::move(parts.attention), request.target, request.pins}};
+    FLASHJIT_ASSIGN(components, narrowing_of(request.spec));
+    return std::vector<Request>{{std::move(components.q), request.target},
+                                {std::move(components.k), request.target},
+                                {std::move(components.v), request.target},
+                                {std::move(components.attention), request.target, request.pins}};
   }
   FLASHJIT_ASSIGN(cascade, cascade_of(request.spec, request.target, request.pins));
   std::vector<Request> requests;
-  for (Cascade::Part* part : {&cascade.prefix, &cascade.own, &cascade.merge})
-    requests.emplace_back(std::move(part->spec), request.target, part->pins);
+  for (Cascade::Component* component : {&cascade.prefix, &cascade.own, &cascade.merge})
+    requests.emplace_back(std::move(component->spec), request.target, component->pins);
   return requests;
 }
 

@@ -27,11 +27,11 @@ struct Request {
 };
 
 // Do several kernels compute it, launched one after the other (compiler/cascade.h, compiler/narrowing.h)?
-bool has_parts(const Request& request);
-// Returns the kernels that the request takes: one, as it is, or those of its parts.
+bool is_composite(const Request& request);
+// Returns the kernels that the request takes: one, as it is, or its components.
 Result<std::vector<Request>> kernels_of(const Request& request);
 
-// The part of a compile that needs no compiler, for who may find the code in a store: verify_plan() is for who compiles.
+// The steps of a compile that need no compiler, for who may find the code in a store: verify_plan() is for who compiles.
 // Also for host targets.
 Result<Plan> plan_spec(const Request& request, const DumpSink& dump = {});
 

@@ -52,16 +52,17 @@ void EngineBase::record(Facts& facts, const Wanted& wanted) const {
   log_.record(facts, wanted.asked);
 }
 
-Result<std::vector<std::shared_ptr<RunnableKernel>>> EngineBase::make_each(const Wanted& whole, const MakePart& make) {
-  Wanted part = whole;
-  part.request.pins = whole.asked;
-  part.note.clear();
-  FLASHJIT_ASSIGN(requests, kernels_of(part.request));
+Result<std::vector<std::shared_ptr<RunnableKernel>>> EngineBase::make_each(const Wanted& whole,
+                                                                           const MakeKernel& make) {
+  Wanted one = whole;
+  one.request.pins = whole.asked;
+  one.note.clear();
+  FLASHJIT_ASSIGN(requests, kernels_of(one.request));
   std::vector<std::shared_ptr<RunnableKernel>> kernels;
   for (Request& request : requests) {
-    part.asked = request.pins;
-    part.request = std::move(request);
-    FLASHJIT_ASSIGN(kernel, make(part));
+    one.asked = request.pins;
+    one.request = std::move(request);
+    FLASHJIT_ASSIGN(kernel, make(one));
     kernels.push_back(std::move(kernel));
   }
   return kernels;

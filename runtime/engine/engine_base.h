@@ -56,9 +56,9 @@ class EngineBase : public Engine {
   virtual Counters made() const = 0;  // what `make` did
   virtual Result<void> check_capture(void*) const { return {}; }
   void record(Facts& facts, const Wanted& wanted) const;
-  // The kernels of a spec that has parts: they are found, compiled and recorded as others are.
-  using MakePart = std::function<Result<std::shared_ptr<RunnableKernel>>(const Wanted& part)>;
-  static Result<std::vector<std::shared_ptr<RunnableKernel>>> make_each(const Wanted& whole, const MakePart& make);
+  // The kernels of a spec that several compute: they are found, compiled and recorded as others are.
+  using MakeKernel = std::function<Result<std::shared_ptr<RunnableKernel>>(const Wanted& one)>;
+  static Result<std::vector<std::shared_ptr<RunnableKernel>>> make_each(const Wanted& whole, const MakeKernel& make);
 
   const Target target_;  // with the device's number of SMs
   const PrepareLog log_;

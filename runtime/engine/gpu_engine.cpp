@@ -14,9 +14,9 @@
 #include "runtime/engine/engine_base.h"
 #include "runtime/engine/tiered_kernel.h"
 #include "runtime/engine/with_stack.h"
-#include "runtime/launch/parts/cascade_kernel.h"
+#include "runtime/launch/composite/cascade_kernel.h"
 #include "runtime/launch/kernels.h"
-#include "runtime/launch/parts/narrowing_kernel.h"
+#include "runtime/launch/composite/narrowing_kernel.h"
 
 namespace flashjit {
 namespace {
@@ -42,20 +42,21 @@ class GpuEngine : public EngineBase {
                                        const CompileBounds& bounds) override {
     // Whoever asks for the same bits at all times cannot have them change on the way.
     const AttentionSpec& spec = wanted.request.spec;
-    if (has_parts(wanted.request)) return make_of_parts(wanted, bounds);
+    if (is_composite(wanted.request)) return make_composite(wanted, bounds);
     const bool soon = options.budget > options.budget.zero() && spec.numerics == Numerics::Fast;
     return soon ? make_within(wanted, options, bounds) : as_kernel(make_now(wanted, bounds));
   }
 
-  Result<std::shared_ptr<Kernel>> make_of_parts(const Wanted& wanted, const CompileBounds& bounds) {
-    FLASHJIT_ASSIGN(parts, make_each(wanted, [&](const Wanted& part) { return make_now(part, bounds); }));
+  Result<std::shared_ptr<Kernel>> make_composite(const Wanted& wanted, const CompileBounds& bounds) {
+    FLASHJIT_ASSIGN(components, make_each(wanted, [&](const Wanted& one) { return make_now(one, bounds); }));
     if (narrows(wanted.request.spec)) {
       return std::shared_ptr<Kernel>(NarrowingKernel::create(
           info_.ordinal, wanted.request.spec, target_,
-          {std::move(parts[0]), std::move(parts[1]), std::move(parts[2]), std::move(parts[3])}));
+          {std::move(components[0]), std::move(components[1]), std::move(components[2]), std::move(components[3])}));
     }
-    FLASHJIT_ASSIGN(kernel, CascadeKernel::create(gpu_, info_.ordinal, wanted.request.spec, target_,
-                                                  {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])}));
+    FLASHJIT_ASSIGN(
+        kernel, CascadeKernel::create(gpu_, info_.ordinal, wanted.request.spec, target_,
+                                      {std::move(components[0]), std::move(components[1]), std::move(components[2])}));
     return std::shared_ptr<Kernel>(std::move(kernel));
   }
 

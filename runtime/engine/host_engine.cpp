@@ -9,7 +9,7 @@
 #include "runtime/engine/create.h"
 #include "runtime/engine/engine_base.h"
 #include "runtime/launch/kernels.h"
-#include "runtime/launch/parts/narrowing_kernel.h"
+#include "runtime/launch/composite/narrowing_kernel.h"
 
 namespace flashjit {
 namespace {
@@ -28,7 +28,7 @@ class HostEngine : public EngineBase {
  protected:
   Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions&,
                                        const CompileBounds& bounds) override {
-    if (has_parts(wanted.request)) return make_of_parts(wanted, bounds);
+    if (is_composite(wanted.request)) return make_composite(wanted, bounds);
     FLASHJIT_ASSIGN(kernel, make_one(wanted, bounds));
     return std::shared_ptr<Kernel>(std::move(kernel));
   }
@@ -36,11 +36,11 @@ class HostEngine : public EngineBase {
   Counters made() const override { return store_.counters(); }
 
  private:
-  Result<std::shared_ptr<Kernel>> make_of_parts(const Wanted& wanted, const CompileBounds& bounds) {
-    FLASHJIT_ASSIGN(parts, make_each(wanted, [&](const Wanted& part) { return make_one(part, bounds); }));
-    return std::shared_ptr<Kernel>(
-        NarrowingKernel::create(0, wanted.request.spec, wanted.request.target,
-                                {std::move(parts[0]), std::move(parts[1]), std::move(parts[2]), std::move(parts[3])}));
+  Result<std::shared_ptr<Kernel>> make_composite(const Wanted& wanted, const CompileBounds& bounds) {
+    FLASHJIT_ASSIGN(components, make_each(wanted, [&](const Wanted& one) { return make_one(one, bounds); }));
+    return std::shared_ptr<Kernel>(NarrowingKernel::create(
+        0, wanted.request.spec, wanted.request.target,
+        {std::move(components[0]), std::move(components[1]), std::move(components[2]), std::move(components[3])}));
   }
 
   Result<std::shared_ptr<RunnableKernel>> make_one(const Wanted& wanted, const CompileBounds& bounds) {

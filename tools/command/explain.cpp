@@ -391,13 +391,13 @@ Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, 
 // takes for their own. This function returns the sizes of one of several kernels, in the order of kernels_of. The sizes
 // follow from the pieces for shared prefixes, and from all sequences together for packed tokens that share a scale:
 // such kernels are shown at the default.
-Result<std::string> shape_of_part(const ExplainArgs& args, const Request& request, std::size_t part) {
+Result<std::string> shape_of_component(const ExplainArgs& args, const Request& request, std::size_t component) {
   constexpr std::size_t kQueries = 0, kAttention = 3;
   if (args.shape.empty() || !narrows(request.spec)) return std::string();
-  if (part == kAttention) return args.shape;
+  if (component == kAttention) return args.shape;
   if (is_packed(request.spec) && request.spec.scale_block == 0) return std::string();
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, request.spec));
-  return fmt::format("b={},q={}", shape.batch, part == kQueries ? shape.longest_q() : shape.longest_k());
+  return fmt::format("b={},q={}", shape.batch, component == kQueries ? shape.longest_q() : shape.longest_k());
 }
 
 Result<void> explain_one(const ExplainArgs& args, const DeviceFigures& device, Readers& readers) {
@@ -409,11 +409,11 @@ Result<void> explain_one(const ExplainArgs& args, const DeviceFigures& device, R
   FLASHJIT_ASSIGN(kernels, kernels_of(request));
   if (kernels.size() == 1) return explain_kernel(args, device, kernels.front(), readers);
   if (narrows(request.spec)) FLASHJIT_TRY(explain_narrowing(args, request, readers));
-  ExplainArgs of_part = args;
-  for (std::size_t part = 0; part < kernels.size(); ++part) {
-    FLASHJIT_ASSIGN(shape, shape_of_part(args, request, part));
-    of_part.shape = std::move(shape);
-    FLASHJIT_TRY(explain_kernel(of_part, device, kernels[part], readers));
+  ExplainArgs of_component = args;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    FLASHJIT_ASSIGN(shape, shape_of_component(args, request, i));
+    of_component.shape = std::move(shape);
+    FLASHJIT_TRY(explain_kernel(of_component, device, kernels[i], readers));
   }
   return {};
 }

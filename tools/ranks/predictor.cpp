@@ -47,7 +47,7 @@ Result<void> check_ranks(const Request& request) {
       {appends(spec), "append"},
       {drops(spec), "dropout"},
       {spec.v_in_k, "v_in_k"},
-      {has_parts(request), "a spec that several kernels compute together"},
+      {is_composite(request), "a spec that several kernels compute together"},
   };
   for (const auto& [refused, what] : rows) {
     if (refused)

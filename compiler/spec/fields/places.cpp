@@ -61,7 +61,7 @@ Result<void> check_places(const AttentionSpec& spec) {
       {has_blocks(spec), "blocks", "which count from the first row of a call; leave one of the two out"},
       {spec.append, "append", "whose new rows are the last of their sequence; leave one of the two out"},
       {spec.shared_prefix, "shared_prefix", "whose keys are the first of their sequence; leave one of the two out"},
-      {narrows(spec), "compute", "whose parts know no places; quantize Q, K and V, and use fwd e4m3"},
+      {narrows(spec), "compute", "whose components know no places; quantize Q, K and V, and use fwd e4m3"},
       {!spec.grads.empty(), "grads", "whose elements are found by rows of a call; leave one of the two out"},
   };
   for (const auto& [asked, field, why] : without) {

@@ -16,7 +16,7 @@ namespace flashjit {
 std::vector<std::string_view> spec_options(std::span<const SpecFlag> flags = kSpecFlags);
 
 // The first thing that the spec asks for and `honoured` does not list, in words that specs have; empty: everything is
-// listed. A spec with compute= is computed in parts (compiler/narrowing.h), and each of them is asked, not the whole.
+// listed. A spec with compute= is computed by several kernels (compiler/narrowing.h): each component is asked, not the spec.
 std::string_view first_unhonoured(const AttentionSpec& spec, std::span<const std::string_view> honoured,
                                   std::span<const SpecFlag> flags = kSpecFlags);
 

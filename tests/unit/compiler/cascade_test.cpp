@@ -25,15 +25,15 @@ const char* const kText =
 TEST(Cascade, PartsShareTheWork) {
   const Cascade made = cascade(kText, "sm_90a");
   const AttentionSpec &prefix = made.prefix.spec, &own = made.own.spec, &merge = made.merge.spec;
-  for (const AttentionSpec* part : {&prefix, &own}) {
-    EXPECT_EQ(part->out_dtype, Dtype::F32);
-    EXPECT_EQ(part->lse, Lse::log2);
-    EXPECT_TRUE(part->max_logit && !part->shared_prefix);
-    EXPECT_EQ(part->score_text, "softcap(20)");
+  for (const AttentionSpec* component : {&prefix, &own}) {
+    EXPECT_EQ(component->out_dtype, Dtype::F32);
+    EXPECT_EQ(component->lse, Lse::log2);
+    EXPECT_TRUE(component->max_logit && !component->shared_prefix);
+    EXPECT_EQ(component->score_text, "softcap(20)");
     // The text is a spec like any other.
-    const auto again = parse_spec(print(*part));
-    ASSERT_TRUE(again) << print(*part) << again.error().message;
-    EXPECT_EQ(print(*again), print(*part));
+    const auto again = parse_spec(print(*component));
+    ASSERT_TRUE(again) << print(*component) << again.error().message;
+    EXPECT_EQ(print(*again), print(*component));
   }
   EXPECT_TRUE(!prefix.sink && own.sink) << "the sink counts once";
   EXPECT_TRUE(!prefix.append && own.append) << "rows are written once";
@@ -44,10 +44,10 @@ TEST(Cascade, PartsShareTheWork) {
 }
 
 // A prefix of 32k with 64 sequences is bound by the rate of matrix products, and what is each one's own by reading.
-TEST(Cascade, EachPartHasAFamilyOfItsOwn) {
+TEST(Cascade, EachComponentHasAFamilyOfItsOwn) {
   const Cascade made = cascade("fwd bf16 d=128 heads=32/8 layout=paged(64) q_len=1 shared_prefix", "sm_90a");
-  const auto family = [](const Cascade::Part& part) {
-    const auto plan = make_plan(part.spec, **find_target("sm_90a"), part.pins);
+  const auto family = [](const Cascade::Component& component) {
+    const auto plan = make_plan(component.spec, **find_target("sm_90a"), component.pins);
     return plan ? std::string(plan->schedule.family->name) : plan.error().message;
   };
   EXPECT_EQ(family(made.prefix), "hopper");

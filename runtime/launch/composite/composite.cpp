@@ -1,4 +1,4 @@
-#include "runtime/launch/parts/parts.h"
+#include "runtime/launch/composite/composite.h"
 
 #include <algorithm>
 
@@ -31,7 +31,7 @@ void put(CallArguments& call, std::string_view name, const TensorView& tensor) {
 
 namespace {
 
-// A result is as exact as the part that rounds its weights most.
+// A result is as exact as the component that rounds its weights most.
 bool has_fewer_bits(std::string_view weights, std::string_view others) {
   const auto a = parse_dtype(weights), b = parse_dtype(others);
   return a && b && size_of(*a) < size_of(*b);
@@ -39,20 +39,21 @@ bool has_fewer_bits(std::string_view weights, std::string_view others) {
 
 }  // namespace
 
-Facts facts_of_parts(const AttentionSpec& spec, const RunnableKernel& most, std::initializer_list<NamedPart> others) {
+Facts composite_facts(const AttentionSpec& spec, const RunnableKernel& most,
+                      std::initializer_list<NamedKernel> others) {
   Facts facts = most.facts();
   facts.spec = print(spec);
   for (const auto& [what, kernel] : others) {
-    const Facts& part = kernel->facts();
-    facts.compile_ms += part.compile_ms;
-    facts.cubin_bytes += part.cubin_bytes;
-    facts.spill_bytes += part.spill_bytes;
-    facts.registers = std::max(facts.registers, part.registers);
-    facts.smem_bytes = std::max(facts.smem_bytes, part.smem_bytes);
-    facts.threads = std::max(facts.threads, part.threads);
-    if (has_fewer_bits(part.weights, facts.weights)) facts.weights = part.weights;
-    facts.notes.push_back(fmt::format("a launch of its own for {}: {}", what, part.schedule));
-    facts.notes.insert(facts.notes.end(), part.notes.begin(), part.notes.end());
+    const Facts& component = kernel->facts();
+    facts.compile_ms += component.compile_ms;
+    facts.cubin_bytes += component.cubin_bytes;
+    facts.spill_bytes += component.spill_bytes;
+    facts.registers = std::max(facts.registers, component.registers);
+    facts.smem_bytes = std::max(facts.smem_bytes, component.smem_bytes);
+    facts.threads = std::max(facts.threads, component.threads);
+    if (has_fewer_bits(component.weights, facts.weights)) facts.weights = component.weights;
+    facts.notes.push_back(fmt::format("a launch of its own for {}: {}", what, component.schedule));
+    facts.notes.insert(facts.notes.end(), component.notes.begin(), component.notes.end());
   }
   return facts;
 }

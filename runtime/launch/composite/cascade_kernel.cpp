@@ -1,11 +1,11 @@
-#include "runtime/launch/parts/cascade_kernel.h"
+#include "runtime/launch/composite/cascade_kernel.h"
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "compiler/spec/fields/shared_prefix.h"
-#include "runtime/launch/parts/parts.h"
+#include "runtime/launch/composite/composite.h"
 
 namespace flashjit {
 
@@ -15,7 +15,7 @@ namespace names = cascade_params;
 
 }  // namespace
 
-// This structure holds the calls of the parts. The attentions leave their results at the beginning of the workspace: O,
+// This structure holds the calls of the components. The attentions leave their results at the beginning of the workspace: O,
 // then LSE, then maxima, each for every piece, and last for the keys that are each sequence's own. Behind that is the
 // workspace of one attention at a time, or of both, where one leaves rotated queries there for the other.
 struct CascadeKernel::Call {
@@ -135,11 +135,11 @@ Result<std::shared_ptr<CascadeKernel>> CascadeKernel::create(const GpuContext& g
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
   FLASHJIT_TRY(lengths.fill(kEveryByte, stream.get()));
   FLASHJIT_TRY(stream.synchronize());
-  Plan plan;  // what it checks calls by; its parts launch
+  Plan plan;  // what it checks calls by; its components launch
   plan.spec = spec;
   plan.target = target;
-  Facts facts = facts_of_parts(spec, *kernels.own,
-                               {{"the shared keys", kernels.prefix.get()}, {"the merge", kernels.merge.get()}});
+  Facts facts = composite_facts(spec, *kernels.own,
+                                {{"the shared keys", kernels.prefix.get()}, {"the merge", kernels.merge.get()}});
   return std::shared_ptr<CascadeKernel>(
       new CascadeKernel(plan, std::move(facts), ordinal, std::move(kernels), std::move(lengths)));
 }

@@ -1,4 +1,4 @@
-// Kernels that are made of others share this code: it makes the calls of their parts, and the facts of them all.
+// Kernels that are made of others share this code: it makes the calls of their components, and the facts of them all.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-// Where the shape and the strides of a tensor of a part lie.
+// Where the shape and the strides of a tensor of a component lie.
 struct Shaped {
   std::array<std::int64_t, kMaxTensorRank> shape, strides;
 };
@@ -27,7 +27,7 @@ constexpr std::int64_t aligned_bytes(std::int64_t bytes) {
 }
 
 // Returns the facts of the kernel that does most, with what the others add. `others` also says what each of them is for.
-using NamedPart = std::pair<std::string_view, const RunnableKernel*>;
-Facts facts_of_parts(const AttentionSpec& spec, const RunnableKernel& most, std::initializer_list<NamedPart> others);
+using NamedKernel = std::pair<std::string_view, const RunnableKernel*>;
+Facts composite_facts(const AttentionSpec& spec, const RunnableKernel& most, std::initializer_list<NamedKernel> others);
 
 }  // namespace flashjit

@@ -5,7 +5,7 @@
 
 #include "codegen/host/workspace.h"
 #include "compiler/narrowing.h"
-#include "runtime/launch/parts/parts.h"
+#include "runtime/launch/composite/composite.h"
 
 namespace flashjit {
 
@@ -15,7 +15,7 @@ struct NarrowingKernels {
 
 class NarrowingKernel : public RunnableKernel {
  public:
-  // Kernels of the parts of the spec.
+  // The components of the spec.
   static std::shared_ptr<NarrowingKernel> create(int ordinal, const AttentionSpec& spec, const Target& target,
                                                  NarrowingKernels kernels);
   using RunnableKernel::workspace_bytes;

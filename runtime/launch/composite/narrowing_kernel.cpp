@@ -1,4 +1,4 @@
-#include "runtime/launch/parts/narrowing_kernel.h"
+#include "runtime/launch/composite/narrowing_kernel.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-// The calls of the parts.
+// The calls of the components.
 struct NarrowingKernel::Call {
   Call(const NarrowingKernel& kernel, const CallArguments& call, const CallSizes& sizes)
       : spec(kernel.spec_), whole(call), room(narrowed_room(spec, sizes)), attention(call) {
@@ -99,10 +99,10 @@ NarrowingKernel::NarrowingKernel(const Plan& plan, Facts facts, int ordinal, Nar
 
 std::shared_ptr<NarrowingKernel> NarrowingKernel::create(int ordinal, const AttentionSpec& spec, const Target& target,
                                                          NarrowingKernels kernels) {
-  Plan plan;  // what it checks calls by; its parts launch
+  Plan plan;  // what it checks calls by; its components launch
   plan.spec = spec;
   plan.target = target;
-  Facts facts = facts_of_parts(
+  Facts facts = composite_facts(
       spec, *kernels.attention,
       {{"q in 8 bits", kernels.q.get()}, {"k in 8 bits", kernels.k.get()}, {"v in 8 bits", kernels.v.get()}});
   return std::shared_ptr<NarrowingKernel>(new NarrowingKernel(plan, std::move(facts), ordinal, std::move(kernels)));

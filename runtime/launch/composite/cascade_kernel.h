@@ -16,7 +16,7 @@ struct CascadeKernels {
 
 class CascadeKernel : public RunnableKernel {
  public:
-  // Kernels of the parts of the spec's cascade.
+  // The components of the spec's cascade.
   static Result<std::shared_ptr<CascadeKernel>> create(const GpuContext& gpu, int ordinal, const AttentionSpec& spec,
                                                        const Target& target, CascadeKernels kernels);
   using RunnableKernel::workspace_bytes;
