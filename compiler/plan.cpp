@@ -84,26 +84,26 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
   return program;
 }
 
-// The part of mask, score or the limits of tiles that does not fit 32 bits; empty where everything does.
-Expr first_wide_part(const AttentionSpec& spec, const TileAnalysis& tiles) {
+// The subexpression of mask, score or the limits of tiles that does not fit 32 bits; empty where everything does.
+Expr first_wide_subexpression(const AttentionSpec& spec, const TileAnalysis& tiles) {
   const VariableRanges ranges = variable_ranges(spec);
   for (const Expr* expr : {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end,
                            &tiles.may_see, &tiles.may_see_in_blocks}) {
-    if (const Expr part = *expr ? wide_part(*expr, ranges) : Expr()) return part;
+    if (const Expr wide = *expr ? wide_subexpression(*expr, ranges) : Expr()) return wide;
   }
   return Expr();
 }
 
 // And what makes it narrow: the bounds of the spec say nothing of parameters.
-std::string why_wide(const Expr& part) {
-  const std::vector<Param> params = params_of(part);
+std::string why_wide(const Expr& wide) {
+  const std::vector<Param> params = params_of(wide);
   std::string advice = "bound q_len and k_len, or use smaller constants";
   if (!params.empty()) {
-    const bool read_alone = part->op == Op::Scalar || part->op == Op::Load;
+    const bool read_alone = wide->op == Op::Scalar || wide->op == Op::Load;
     advice = fmt::format("`{}` can be anything that {} holds: {}", params[0].name, name(params[0].dtype),
                          read_alone ? "declare it as i32" : "cut it with min and max, or declare it as u8");
   }
-  return fmt::format("mask or score need 64-bit integers, as for {}; {}", quoted(print(part)), advice);
+  return fmt::format("mask or score need 64-bit integers, as for {}; {}", quoted(print(wide)), advice);
 }
 
 // The family that computes most per clock on the target; of several the one that computes more specs.
@@ -165,7 +165,7 @@ std::vector<std::string> notes_of(const Plan& plan) {
         "places: what a tensor of the mask hides costs as much as what it shows, since lists of tiles count from the first "
         "row of a call; what positions alone hide is skipped");
   }
-  if (plan.wide_ints) notes.push_back(why_wide(first_wide_part(spec, plan.tiles)));
+  if (plan.wide_ints) notes.push_back(why_wide(first_wide_subexpression(spec, plan.tiles)));
   return notes;
 }
 
@@ -248,7 +248,7 @@ Result<Plan> draft_plan(const AttentionSpec& spec, const Target& target, const S
   FLASHJIT_ASSIGN(program, run_passes({problem, plan.schedule, plan.config}, sink, sink != nullptr));
   FLASHJIT_TRY(check_honoured(program, name(schedule.family), schedule.family->honoured));
   add_launches(plan);
-  plan.wide_ints = static_cast<bool>(first_wide_part(spec, plan.tiles));
+  plan.wide_ints = static_cast<bool>(first_wide_subexpression(spec, plan.tiles));
   plan.program = std::move(program);
   plan.notes = notes_of(plan);
   plan.why_family = why_family(plan, pins);

@@ -29,14 +29,14 @@ std::string comment_lines(std::string_view name, std::string_view text, char sep
   std::string lines, line = fmt::format("//   {:<10}", name);
   const std::string indent = "//" + std::string(line.size() - 2, ' ');
   while (!text.empty()) {
-    const std::string_view part = text.substr(0, std::min(text.find(separator), text.size() - 1) + 1);
-    text.remove_prefix(part.size());
-    const std::size_t end = part.find_last_not_of(' ') + 1;  // a space at the end of a line need not fit
+    const std::string_view piece = text.substr(0, std::min(text.find(separator), text.size() - 1) + 1);
+    text.remove_prefix(piece.size());
+    const std::size_t end = piece.find_last_not_of(' ') + 1;  // a space at the end of a line need not fit
     if (line.size() > indent.size() && line.size() + end > kColumns) {
       lines += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
       line = indent;
     }
-    line += part;
+    line += piece;
   }
   return lines + line + "\n";
 }
@@ -77,8 +77,8 @@ std::string mask_function(const Plan& plan) {
 }
 
 // A mask that is a condition on what has been read, and a range.
-std::string parted_mask(const Plan& plan, const ReadsAndRange& parts, const CudaExprContext& context) {
-  const bool of_keys = parts.range.along == Axis::Keys;
+std::string split_mask(const Plan& plan, const ReadsAndRange& split, const CudaExprContext& context) {
+  const bool of_keys = split.range.along == Axis::Keys;
   const std::string limit = fmt::format("(const KernelParams& params, const Sequence& seq, {0} {1}_lo, {0} {1}_hi)",
                                         plan.wide_ints ? "Int64" : "int", of_keys ? "q" : "k");
   const std::string of = of_keys ? "keys that queries q_lo..q_hi see" : "queries that see keys k_lo..k_hi";
@@ -86,10 +86,10 @@ std::string parted_mask(const Plan& plan, const ReadsAndRange& parts, const Cuda
          function("Does what has been read let a query see a key? Besides it sees those of a range.",
                   "bool sees_by_reads(const KernelParams& params, const Sequence& seq, const QueryReads& of_query,\n"
                   "                            const KeyReads& of_key)",
-                  body_of(parts.by_reads, context)) +
+                  body_of(split.by_reads, context)) +
          function("Where the range begins of " + of + ".", "int range_begin" + limit,
-                  body_of(parts.range.begin, context)) +
-         function("Where the range ends of " + of + ".", "int range_end" + limit, body_of(parts.range.end, context));
+                  body_of(split.range.begin, context)) +
+         function("Where the range ends of " + of + ".", "int range_end" + limit, body_of(split.range.end, context));
 }
 
 // Where queries have lists, a number in a list may be that of no row or page. Every key of a list of keys is asked for; tiles of
@@ -139,8 +139,8 @@ std::string separated_mask(const Plan& plan) {
                                  one, number, axis == Axis::Keys ? "k" : "q"),
                      locals(values, context) + cuda_function_body(values, context));
   }
-  if (const auto parts = reads_and_range(mask, plan.schedule.family->axis))
-    return text + parted_mask(plan, *parts, context);
+  if (const auto split = reads_and_range(mask, plan.schedule.family->axis))
+    return text + split_mask(plan, *split, context);
   if (uses(mask.visible, Op::Load)) text += "\n  static constexpr bool kReadsAtPairs = true;\n";
   return text +
          function("May query q see key k, for which this has been read?",

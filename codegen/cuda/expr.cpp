@@ -143,26 +143,26 @@ class CudaPrinter {
     names_[expr.get()] = name;
   }
 
-  // Gives names to the largest parts that fit a line until the whole does. A condition made of && or || is broken into
-  // lines instead.
+  // Gives names to the largest subexpressions that fit a line until the whole does. A condition made of && or || is
+  // broken into lines instead.
   void shorten(const Expr& root) {
     while (true) {
-      bool long_part = false;
+      bool has_long_clause = false;
       for (const Expr& line : lines(root)) {
         if (render(line, kTernary).size() <= kLine) continue;
         Expr best;
         std::size_t best_size = 0;
-        find_part(line, line, best, best_size);
+        find_subexpression(line, line, best, best_size);
         if (!best) continue;
         introduce(best);
-        long_part = true;
+        has_long_clause = true;
         break;
       }
-      if (!long_part) return;
+      if (!has_long_clause) return;
     }
   }
 
-  void find_part(const Expr& expr, const Expr& line, Expr& best, std::size_t& best_size) {
+  void find_subexpression(const Expr& expr, const Expr& line, Expr& best, std::size_t& best_size) {
     if (expr->args.empty() || names_.count(expr.get())) return;
     if (expr.get() != line.get() && expr->tree_nodes > 2) {
       const std::size_t size = render(expr, kTernary).size();
@@ -174,15 +174,15 @@ class CudaPrinter {
         return;
       }
     }
-    for (const Expr& arg : expr->args) find_part(arg, line, best, best_size);
+    for (const Expr& arg : expr->args) find_subexpression(arg, line, best, best_size);
   }
 
-  // The parts of a top-level chain of && or ||.
+  // The clauses of a top-level chain of && or ||.
   std::vector<Expr> lines(const Expr& root) const {
-    std::vector<Expr> parts;
-    if (root->op == Op::And || root->op == Op::Or) flatten(root->op, root, parts);
-    else parts.push_back(root);
-    return parts;
+    std::vector<Expr> clauses;
+    if (root->op == Op::And || root->op == Op::Or) flatten(root->op, root, clauses);
+    else clauses.push_back(root);
+    return clauses;
   }
 
   void flatten(Op op, const Expr& expr, std::vector<Expr>& out) const {
@@ -195,12 +195,12 @@ class CudaPrinter {
 
   std::string wrapped(const Expr& root) {
     std::string text = render(root, kTernary);
-    const std::vector<Expr> parts = lines(root);
-    if (text.size() <= kLine || parts.size() < 2) return text;
+    const std::vector<Expr> clauses = lines(root);
+    if (text.size() <= kLine || clauses.size() < 2) return text;
     text.clear();
-    for (std::size_t i = 0; i < parts.size(); ++i) {
+    for (std::size_t i = 0; i < clauses.size(); ++i) {
       if (i > 0) text += root->op == Op::And ? "\n      && " : "\n      || ";
-      text += render(parts[i], kComparison);
+      text += render(clauses[i], kComparison);
     }
     return text;
   }
@@ -420,7 +420,7 @@ class CudaPrinter {
 }  // namespace
 
 std::string cuda_function_body(const Expr& expr, const CudaExprContext& context) {
-  // Simplifying shares equal parts, which is what temporaries are found by.
+  // Simplifying shares equal subexpressions, which is what temporaries are found by.
   return CudaPrinter(context).body(simplify(expr));
 }
 

@@ -25,10 +25,10 @@ std::string locals(const std::vector<Expr>& exprs, const CudaExprContext& contex
 
 std::string function(std::string_view comment, std::string_view declaration, const std::string& body) {
   std::string text = "\n";
-  for (const std::string& part : {fmt::format("// {}\n__device__ static {} {{\n", comment, declaration), body}) {
-    for (std::size_t begin = 0; begin < part.size();) {
-      const std::size_t end = part.find('\n', begin) + 1;
-      text += "  " + part.substr(begin, end - begin);
+  for (const std::string& piece : {fmt::format("// {}\n__device__ static {} {{\n", comment, declaration), body}) {
+    for (std::size_t begin = 0; begin < piece.size();) {
+      const std::size_t end = piece.find('\n', begin) + 1;
+      text += "  " + piece.substr(begin, end - begin);
       begin = end;
     }
   }

@@ -8,7 +8,7 @@
 namespace flashjit {
 namespace {
 
-// Positions of a tile, one in each block that it has a part in. Where `fails` holds there may be other blocks.
+// Positions of a tile, one in each block that it overlaps. Where `fails` holds there may be other blocks.
 struct Probes {
   std::vector<Expr> positions;
   Expr fails;

@@ -153,7 +153,7 @@ bool is_64_bit_leaf(const Expr& expr) {
 
 }  // namespace
 
-Expr wide_part(const Expr& expr, const VariableRanges& ranges) {
+Expr wide_subexpression(const Expr& expr, const VariableRanges& ranges) {
   RangeAnalysis analysis(ranges);
   const auto narrow = [&](const Expr& e) {
     if (e->type != Type::Int) return true;

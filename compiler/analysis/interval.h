@@ -47,8 +47,8 @@ VariableRanges default_ranges(std::int64_t max_batch, std::int64_t heads_q, std:
 IntInterval range_of(Dtype dtype);
 
 // Empty when every int node of `expr` provably fits 32 bits under `ranges`. Otherwise one that does not, though all its
-// parts do. Loads of 64-bit tensors do not, except right under bit() and as indices, which take 64 bits in any case.
-Expr wide_part(const Expr& expr, const VariableRanges& ranges);
+// arguments do. Loads of 64-bit tensors do not, except right under bit() and as indices, which take 64 bits in any case.
+Expr wide_subexpression(const Expr& expr, const VariableRanges& ranges);
 
 // Checks what must hold before code is generated: divisors provably positive, shift amounts of bit() in 0..63 provable,
 // no value can leave int64.

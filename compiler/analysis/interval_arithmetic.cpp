@@ -172,7 +172,7 @@ Together together_of(const Expr& expr, Axis along) {
     case Op::Mul: break;
     default: return {};
   }
-  // The intersection of what the parts allow. The sum alone may be impossible to form.
+  // The intersection of what the terms allow. The sum alone may be impossible to form.
   const std::optional<Linear> sum = linear_of(expr);
   if (sum && !(sum->terms.size() == 1 && same(sum->terms[0].atom, expr))) return together_of(*sum, along);
   Together together;

@@ -34,7 +34,7 @@ struct UpperForms {
   std::optional<Linear> unrounded;
 };
 
-// Facts about an expression beside the intervals of its parts: the upper forms of it and of its negation, or that
+// Facts about an expression beside the intervals of its arguments: the upper forms of it and of its negation, or that
 // it is x rounded down to a multiple of n.
 struct Together {
   std::optional<UpperForms> above;

@@ -11,8 +11,8 @@ Expr TileBounds::linear(const Linear& terms, bool upper) {
   sum.constant = terms.constant;
   for (const LinearTerm& term : terms.terms) {
     const Expr most = of(term.atom, (term.factor > 0) == upper);
-    const auto part = most ? linear_of(most) : std::nullopt;
-    const auto next = part ? add(sum, *part, term.factor) : std::nullopt;
+    const auto bound = most ? linear_of(most) : std::nullopt;
+    const auto next = bound ? add(sum, *bound, term.factor) : std::nullopt;
     if (!next) return {};
     sum = *next;
   }

@@ -17,7 +17,7 @@ class RangeAnalysis {
   // The interval of an int expression; by dtype where it comes from a scalar or a tensor. Cut to int64, after noting a
   // problem.
   IntInterval of(const Expr& expr);
-  // Did the interval of this int expression come about without a problem? (That of a part may have been noted before.)
+  // Did the interval of this int expression come about without a problem? (That of an operand may have been noted before.)
   bool clean(const Expr& expr);
   // The interval of a sum, cut to int64 without noting anything.
   IntInterval of(const Linear& linear);

@@ -4,8 +4,8 @@
 // Every sub-condition becomes two ranges of positions: one that holds every position which is visible with some of the
 // tile (`some`), and one whose positions are visible with all of it (`all`). A comparison is solved for the position
 // along the axis, and the solution, which depends on the one across, is bounded over the tile. Conjunction intersects;
-// disjunction takes the hull of the first and one of the two of the second. A part that is not understood gives everything
-// and nothing, which is always sound.
+// disjunction takes the hull of the first and one of the two of the second. A condition that is not understood gives
+// everything and nothing, which is always sound.
 #include <limits>
 #include <optional>
 #include <vector>

@@ -67,10 +67,10 @@ struct Separator {
 
 }  // namespace
 
-bool has_parts_along_one(const Expr& mask) {
+bool reads_along_one(const Expr& mask) {
   if (uses(mask, Op::Load)) return true;
   if (mask->args.empty()) return false;
-  return uses(mask, Variable::Q) != uses(mask, Variable::K) || std::ranges::any_of(mask->args, has_parts_along_one);
+  return uses(mask, Variable::Q) != uses(mask, Variable::K) || std::ranges::any_of(mask->args, reads_along_one);
 }
 
 std::int64_t block_of_reads(const Expr& mask, Variable variable) {
@@ -133,9 +133,9 @@ std::optional<ReadsAndRange> reads_and_range(const SeparatedMask& mask, Axis alo
   if (!std::ranges::all_of(mask.values, is_read)) return {};
   const auto depends = [](const Expr& e) { return changes(e) || uses(e, Variable::H) || uses(e, Variable::Hk); };
   if (by_reads.empty() || std::ranges::any_of(by_reads, depends) || uses(mask.visible, Op::Load)) return {};
-  ReadsAndRange parts = {all_of(by_reads), analyse_tiles(all_of(by_range), along)};
-  if (!parts.range.line_is_range) return {};
-  return parts;
+  ReadsAndRange split = {all_of(by_reads), analyse_tiles(all_of(by_range), along)};
+  if (!split.range.line_is_range) return {};
+  return split;
 }
 
 SeparatedMask separate_reads(const Expr& mask) {

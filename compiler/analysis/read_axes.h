@@ -28,8 +28,8 @@ std::int64_t equal_run(const Expr& e, Variable variable);
 // `e` with these in place of the positions of a query and a key.
 Expr at_positions(const Expr& e, const Expr& q, const Expr& k);
 
-// Has a mask parts that are worth finding once for a query, or for a key: what it reads, or computes of one of them alone?
-bool has_parts_along_one(const Expr& mask);
+// Does a mask read or compute something of a query alone, or of a key alone, which is worth finding once?
+bool reads_along_one(const Expr& mask);
 
 // A mask whose reads and divisions along one axis are taken out of it. Who asks for many queries and keys at a time finds each
 // once.

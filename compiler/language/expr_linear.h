@@ -37,8 +37,8 @@ Expr to_expr(const Linear& linear, const Make& make) {
   Expr sum;
   for (const LinearTerm& term : linear.terms) {
     if (term.factor <= 0) continue;
-    const Expr part = scaled(term.atom, term.factor);
-    sum = sum ? make(Op::Add, {sum, part}) : part;
+    const Expr product = scaled(term.atom, term.factor);
+    sum = sum ? make(Op::Add, {sum, product}) : product;
   }
   std::int64_t constant = linear.constant;
   if (!sum && (constant > 0 || linear.terms.empty())) {

@@ -42,9 +42,9 @@ class Simplifier {
   void flatten(Op op, const Expr& expr, std::vector<Expr>& out) const;
   bool implies(const Expr& a, const Expr& b);
   bool contradict(const Expr& a, const Expr& b) const;
-  // None of the parts can leave 64 bits, so arithmetic on them is that of the integers.
+  // None of the operands can leave 64 bits, so arithmetic on them is that of the integers.
   bool exact(const Expr& a);
-  bool exact_parts(const Expr& a);
+  bool exact_operands(const Expr& a);
   bool at_most(const Expr& a, const Expr& b, int depth);
   bool derive_at_most(const Expr& a, const Expr& b, int depth);
 

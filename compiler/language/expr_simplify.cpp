@@ -91,11 +91,11 @@ Expr Simplifier::from(const Linear& linear, const Expr& otherwise) {
   return sum && exact(sum) ? sum : otherwise;
 }
 
-bool Simplifier::exact(const Expr& a) { return a->tree_nodes <= 256 && exact_parts(a); }
+bool Simplifier::exact(const Expr& a) { return a->tree_nodes <= 256 && exact_operands(a); }
 
-bool Simplifier::exact_parts(const Expr& a) {
+bool Simplifier::exact_operands(const Expr& a) {
   if (const auto known = exact_.find(a.get()); known != exact_.end()) return known->second;
-  const auto exact = [&](const Expr& arg) { return exact_parts(arg); };
+  const auto exact = [&](const Expr& arg) { return exact_operands(arg); };
   const bool result =
       (a->op == Op::Load || std::ranges::all_of(a->args, exact)) && (a->type != Type::Int || facts_.clean(a));
   alive_.push_back(a);

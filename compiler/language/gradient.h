@@ -16,8 +16,8 @@ struct ReadGradient {
   Expr derivative;  // of the score, by the element that is read; of the variables of the score, s included
 };
 
-// The results of one simplification: their common parts are the same nodes, so whoever evaluates several of them takes a
-// tanh once.
+// The results of one simplification: their common subexpressions are the same nodes, so whoever evaluates several of them
+// takes a tanh once.
 struct ScoreGradients {
   Expr score;                           // simplified; `s` where there is none
   Expr by_s;                            // d score / d s, s being the score that it is given

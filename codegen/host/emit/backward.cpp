@@ -350,8 +350,8 @@ void BackwardEmitter::emit_parameter_gradients(const LogitsAndSlopes& s, Value* 
         offset = plus(offset, b_.CreateMul(b_.CreateSExt(index, ir_.i64), stride));
         continue;
       }
-      Value* part = b_.CreateMul(b_.CreateSExt(index, ir_.vector_of(ir_.i64)), ir_.splat(stride));
-      offsets = offsets ? plus(offsets, part) : part;
+      Value* term = b_.CreateMul(b_.CreateSExt(index, ir_.vector_of(ir_.i64)), ir_.splat(stride));
+      offsets = offsets ? plus(offsets, term) : term;
     }
     base = b_.CreateGEP(ir_.f32, base, offset);
     if (offsets) add_to_elements(base, offsets, s.exists, values);

@@ -261,8 +261,8 @@ Value* ExprEmitter::read_vector(const Param& param, Value* base, const std::vect
       continue;
     }
     Value* wide = b.CreateSExt(index[d], ir_.vector_of(ir_.i64));
-    Value* part = b.CreateMul(wide, ir_.splat(stride[d]));
-    each = each ? b.CreateAdd(each, part) : part;
+    Value* term = b.CreateMul(wide, ir_.splat(stride[d]));
+    each = each ? b.CreateAdd(each, term) : term;
     step = stride[d];
     first = b.CreateSExt(b.CreateExtractElement(index[d], std::uint64_t{0}), ir_.i64);
   }

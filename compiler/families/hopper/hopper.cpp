@@ -68,7 +68,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   c.mask_is_range = problem.tiles.line_is_range;
   const bool votes = !c.places && (c.list_heads > 0 || !c.mask_is_long);
   // A mask of nothing but both positions together is asked for each score as fast [M42].
-  c.mask_by_rows = c.has_mask && !c.mask_is_range && votes && has_parts_along_one(problem.spec.mask);
+  c.mask_by_rows = c.has_mask && !c.mask_is_range && votes && reads_along_one(problem.spec.mask);
   c.score_has_tanh = problem.score.has_tanh;
   c.score_loads = problem.score.loads;
   // A scale that is known only when the kernel runs makes no constants.

@@ -129,13 +129,13 @@ TEST(Interval, Fits32Bits) {
   const VariableRanges largest = default_ranges(1 << 20, 256, 256, kMaxTokens, kMaxTokens);
   for (const char* text : {"causal", "causal_top_left", "window(4096, 4096)", "chunk(512)", "prefix(100)",
                            "document(ids)", "tree(t)", "abs(q - k) < n", "byte[b] < k", "bit(far, 3)"}) {
-    EXPECT_FALSE(wide_part(parsed(text), largest)) << text;
+    EXPECT_FALSE(wide_subexpression(parsed(text), largest)) << text;
   }
   for (const char* text : {"k + n < q", "k * 3 < q", "words[b] < k", "far < k", "k < 3000000000", "q * k < 100"}) {
-    EXPECT_TRUE(wide_part(parsed(text), largest)) << text;
+    EXPECT_TRUE(wide_subexpression(parsed(text), largest)) << text;
   }
-  EXPECT_FALSE(wide_part(parsed("q * k < 100"), default_ranges(1, 1, 1, 30000, 30000)));
-  EXPECT_FALSE(wide_part(parsed("bias_b(x)", true), largest));
+  EXPECT_FALSE(wide_subexpression(parsed("q * k < 100"), default_ranges(1, 1, 1, 30000, 30000)));
+  EXPECT_FALSE(wide_subexpression(parsed("bias_b(x)", true), largest));
 }
 
 TEST(Interval, TheWidePartIsTheFirstThatDoesNotFit) {
@@ -147,7 +147,7 @@ TEST(Interval, TheWidePartIsTheFirstThatDoesNotFit) {
       {"bit(words[b], 3) & q * k < 100", "q * k"},
   };
   for (const auto& [text, part] : kRows) {
-    const Expr found = wide_part(parsed(text), largest);
+    const Expr found = wide_subexpression(parsed(text), largest);
     ASSERT_TRUE(found) << text;
     EXPECT_EQ(print(found), part) << text;
   }

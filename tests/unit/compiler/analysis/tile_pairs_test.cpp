@@ -289,9 +289,9 @@ TEST(ReadAxes, BlocksOfReads) {
 
 TEST(ReadAxes, PartsAlongOne) {
   for (const char* text : {"document(doc)", "k % 8 == q", "k < 4 | window(8, 0)", "keep[q, k] != 0"})
-    EXPECT_TRUE(has_parts_along_one(Documents::mask(text))) << text;
+    EXPECT_TRUE(reads_along_one(Documents::mask(text))) << text;
   for (const char* text : {"(q + k) % 3 != 1", "q == k | q < k"})
-    EXPECT_FALSE(has_parts_along_one(Documents::mask(text))) << text;
+    EXPECT_FALSE(reads_along_one(Documents::mask(text))) << text;
 }
 
 }  // namespace
