@@ -10,7 +10,7 @@
 #include "compiler/choice/cost_model.h"
 #include "compiler/program/passes.h"
 #include "compiler/families/gradient_launches.h"
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 #include "compiler/spec/operations/options.h"
 #include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/text_form.h"

@@ -11,7 +11,7 @@
 
 #include "compiler/launches/append.h"
 #include "compiler/choice/candidates.h"
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/launches/values.h"
 #include "compiler/launches/wide_rows.h"
 

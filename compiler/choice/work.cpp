@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "templates/block_lists/layout.h"
 
 namespace flashjit {

@@ -78,7 +78,7 @@ struct FamilyRow {
   void (*finish)(Plan& plan);
   // Why a compiled kernel must not run; empty: it may.
   std::string (*why_rejected)(const CompilerFindings& findings);
-  // Attributes of a program that its loop honours (families/pass_parts.h).
+  // Attributes of a program that its loop honours (families/pass_common.h).
   std::span<const std::string_view> honoured;
   // The options of a spec that its loops honour, or a launch before them makes plain to them (spec/operations/options.h). A
   // spec that asks for anything else is refused by name: so is a new flag, until somebody lists it here.

@@ -8,7 +8,7 @@
 
 #include "compiler/families/decode/decode.h"
 #include "compiler/families/decode/roles.h"
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 
 namespace flashjit {
 

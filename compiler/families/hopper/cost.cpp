@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "compiler/analysis/read_axes.h"
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/families/hopper/hopper.h"
 
 namespace flashjit {

@@ -6,7 +6,7 @@
 
 #include "compiler/families/hopper/roles.h"
 #include "compiler/families/hopper/hopper.h"
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 #include "compiler/program/edit.h"
 #include "compiler/spec/config_words.h"
 

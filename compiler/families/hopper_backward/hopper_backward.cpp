@@ -5,7 +5,7 @@
 
 #include "compiler/analysis/gradient_reads.h"
 #include "compiler/analysis/score_inputs.h"
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/language/gradient.h"
 #include "compiler/families/choices.h"
 #include "compiler/families/gradient_launches.h"

@@ -8,7 +8,7 @@
 #include "compiler/analysis/score_inputs.h"
 #include "compiler/families/hopper_backward/hopper_backward.h"
 #include "compiler/families/hopper_backward/roles.h"
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 
 namespace flashjit {
 

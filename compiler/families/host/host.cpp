@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/families/choices.h"
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 #include "compiler/plan.h"
 
 namespace flashjit {

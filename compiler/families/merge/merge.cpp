@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/families/choices.h"
 #include "compiler/plan.h"
 #include "templates/merge/layout.h"

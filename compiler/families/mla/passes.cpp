@@ -7,7 +7,7 @@
 
 #include "compiler/families/mla/mla.h"
 #include "compiler/families/mla/roles.h"
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 
 namespace flashjit {
 

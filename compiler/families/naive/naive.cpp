@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/families/choices.h"
 #include "compiler/plan.h"
 #include "templates/naive/layout.h"

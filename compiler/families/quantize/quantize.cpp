@@ -1,6 +1,6 @@
 #include "compiler/families/quantize/quantize.h"
 
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/families/choices.h"
 #include "compiler/plan.h"
 #include "templates/append/layout.h"

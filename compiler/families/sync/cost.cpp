@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/families/sync/sync.h"
 
 namespace flashjit {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 #include "compiler/families/sync/sync.h"
 
 namespace flashjit {

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "compiler/choice/cost_parts.h"
+#include "compiler/choice/cost_common.h"
 #include "compiler/families/choices.h"
 #include "compiler/families/gradient_launches.h"
 #include "compiler/plan.h"

@@ -7,7 +7,7 @@
 #include "compiler/choice/candidates.h"
 #include "compiler/program/passes.h"
 #include "compiler/families/family.h"
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 #include "tests/unit/compiler/asked.h"
 #include "templates/hopper/layout.h"
 

@@ -1,4 +1,4 @@
-#include "compiler/families/pass_parts.h"
+#include "compiler/families/pass_common.h"
 
 #include <algorithm>
 

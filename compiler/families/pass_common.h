@@ -1,4 +1,4 @@
-// Parts that the passes of several families share.
+// The passes of several families share these functions.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Parts that the cost models of the families share: each has its own model in families/*/cost.cpp.
+// The cost models of the families share these figures and functions: each has its own model in families/*/cost.cpp.
 #pragma once
 
 #include <algorithm>
