@@ -105,13 +105,13 @@ static int look_into(struct dl_phdr_info* info, size_t size, void* data) {
   int is_here = 0;
   (void)size;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const ElfW(Phdr)* const part = &info->dlpi_phdr[i];
-    const uintptr_t at = info->dlpi_addr + part->p_vaddr;
-    if (part->p_type == PT_GNU_EH_FRAME) frames = at;
-    if (part->p_type != PT_LOAD) continue;
-    is_here |= search->address >= at && search->address < at + part->p_memsz;
+    const ElfW(Phdr)* const segment = &info->dlpi_phdr[i];
+    const uintptr_t at = info->dlpi_addr + segment->p_vaddr;
+    if (segment->p_type == PT_GNU_EH_FRAME) frames = at;
+    if (segment->p_type != PT_LOAD) continue;
+    is_here |= search->address >= at && search->address < at + segment->p_memsz;
     begin = at < begin ? at : begin;
-    end = at + part->p_memsz > end ? at + part->p_memsz : end;
+    end = at + segment->p_memsz > end ? at + segment->p_memsz : end;
   }
   if (!is_here || frames == 0) return is_here ? -1 : 0;
   search->result->dlfo_map_start = (void*)begin;

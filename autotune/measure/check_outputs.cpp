@@ -60,7 +60,7 @@ Sums compare_all(const NamedTensor& a, const NamedTensor& b) {
   const std::vector<float> values = values_of(a.dtype);
   const auto elements = static_cast<std::int64_t>(a.bytes.size()) / size_of(a.dtype);
   const auto threads = static_cast<std::size_t>(std::clamp<std::int64_t>(elements >> 16, 1, usable_cores()));
-  std::vector<Sums> parts(threads);
+  std::vector<Sums> sums(threads);
   {
     std::vector<std::jthread> workers;
     for (std::size_t t = 0; t < threads; ++t) {
@@ -68,17 +68,17 @@ Sums compare_all(const NamedTensor& a, const NamedTensor& b) {
         return elements * static_cast<std::int64_t>(i) / static_cast<std::int64_t>(threads);
       };
       workers.push_back(library_thread(
-          [&, t, begin = cut(t), end = cut(t + 1)] { parts[t] = compare_range(a, b, values, begin, end); }));
+          [&, t, begin = cut(t), end = cut(t + 1)] { sums[t] = compare_range(a, b, values, begin, end); }));
     }
   }
   Sums all;
-  for (const Sums& part : parts) {
-    all.square += part.square;
-    all.square_of_difference += part.square_of_difference;
-    all.largest = std::max(all.largest, part.largest);
-    if (part.unlike >= 0) all.unlike = part.unlike;
-    if (part.largest_difference > all.largest_difference)
-      all.largest_difference = part.largest_difference, all.worst = part.worst;
+  for (const Sums& own : sums) {
+    all.square += own.square;
+    all.square_of_difference += own.square_of_difference;
+    all.largest = std::max(all.largest, own.largest);
+    if (own.unlike >= 0) all.unlike = own.unlike;
+    if (own.largest_difference > all.largest_difference)
+      all.largest_difference = own.largest_difference, all.worst = own.worst;
   }
   return all;
 }

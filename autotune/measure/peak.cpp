@@ -135,19 +135,19 @@ double rate_of(int threads, double seconds, const std::function<double(int)>& bo
 double read_rate(int threads, std::size_t bytes) {
   constexpr std::size_t kLineWords = 64 / sizeof(std::uint64_t);
   const std::size_t words = bytes / static_cast<std::size_t>(threads) / sizeof(std::uint64_t);
-  std::vector<std::unique_ptr<std::uint64_t[]>> parts(static_cast<std::size_t>(threads));
-  for (auto& part : parts) {
-    part.reset(new (std::nothrow) std::uint64_t[words]);
-    if (!part) return 0;
+  std::vector<std::unique_ptr<std::uint64_t[]>> buffers(static_cast<std::size_t>(threads));
+  for (auto& buffer : buffers) {
+    buffer.reset(new (std::nothrow) std::uint64_t[words]);
+    if (!buffer) return 0;
   }
-  std::vector<std::jthread> touching;  // each its own part, so that this lies where it is read
-  for (auto& part : parts) touching.push_back(library_thread([&] { std::fill_n(part.get(), words, 1); }));
+  std::vector<std::jthread> touching;  // each its own buffer, so that this lies where it is read
+  for (auto& buffer : buffers) touching.push_back(library_thread([&] { std::fill_n(buffer.get(), words, 1); }));
   touching.clear();
   std::atomic<std::uint64_t> sums = 0;
   return rate_of(threads, 0.02, [&](int thread) {
-    const std::uint64_t* part = parts[static_cast<std::size_t>(thread)].get();
+    const std::uint64_t* buffer = buffers[static_cast<std::size_t>(thread)].get();
     std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < words; i += kLineWords) sum += part[i];
+    for (std::size_t i = 0; i < words; i += kLineWords) sum += buffer[i];
     sums += sum;
     return static_cast<double>(words * sizeof(std::uint64_t));
   });

@@ -28,10 +28,10 @@ Result<std::vector<std::int64_t>> parse_lengths(std::string_view name, std::stri
   std::string_view rest = text;
   while (true) {
     const std::size_t plus = rest.find('+');
-    const std::string_view part = rest.substr(0, plus);
+    const std::string_view number = rest.substr(0, plus);
     std::int64_t value = 0;
-    const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (part.empty() || error != std::errc() || stop != part.data() + part.size() || value < 0 ||
+    const auto [stop, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    if (number.empty() || error != std::errc() || stop != number.data() + number.size() || value < 0 ||
         value > SizeBound::kLargest) {
       return invalid(
           fmt::format("--shape: {}={} is not a size from 0 to {}; write {}=4096, or {}=100+37+0 for packed sequences",

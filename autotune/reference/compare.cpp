@@ -116,41 +116,42 @@ std::vector<RowId> choose_rows(const Problem& problem, const CompareOptions& opt
   return sample;
 }
 
-Tally merge(const std::vector<Tally>& parts) {
+Tally merge(const std::vector<Tally>& tallies) {
   Tally all;
-  for (const Tally& part : parts) {
-    if (part.worst > all.worst) {
-      all.worst = part.worst, all.worst_row = part.worst_row, all.worst_column = part.worst_column;
+  for (const Tally& tally : tallies) {
+    if (tally.worst > all.worst) {
+      all.worst = tally.worst, all.worst_row = tally.worst_row, all.worst_column = tally.worst_column;
     }
-    all.recipe_worst = std::max(all.recipe_worst, part.recipe_worst);
-    all.deviation = std::max(all.deviation, part.deviation);
-    all.squares += part.squares;
-    all.recipe_squares += part.recipe_squares;
-    all.expected_squares += part.expected_squares;
-    all.norm += part.norm;
-    all.lse = std::max(all.lse, part.lse);
-    all.max_logit = std::max(all.max_logit, part.max_logit);
-    if (all.special.empty()) all.special = part.special;
+    all.recipe_worst = std::max(all.recipe_worst, tally.recipe_worst);
+    all.deviation = std::max(all.deviation, tally.deviation);
+    all.squares += tally.squares;
+    all.recipe_squares += tally.recipe_squares;
+    all.expected_squares += tally.expected_squares;
+    all.norm += tally.norm;
+    all.lse = std::max(all.lse, tally.lse);
+    all.max_logit = std::max(all.max_logit, tally.max_logit);
+    if (all.special.empty()) all.special = tally.special;
   }
   return all;
 }
 
-// Calls visit(row, keys and values of it, part) for all of them, each part on a thread of its own.
+// Calls visit(row, keys and values of it, thread) for all of them, from so many threads.
 template <class Visit>
-void visit_rows(const Problem& problem, const std::vector<RowId>& rows, std::size_t parts, const Visit& visit) {
-  const auto work = [&](std::size_t part) {
+void visit_rows(const Problem& problem, const std::vector<RowId>& rows, std::size_t count, const Visit& visit) {
+  const auto work = [&](std::size_t thread) {
     Problem::KeysValues kv;
     std::int64_t b = -1, hk = -1;
-    for (std::size_t i = rows.size() * part / parts; i < rows.size() * (part + 1) / parts; ++i) {
+    for (std::size_t i = rows.size() * thread / count; i < rows.size() * (thread + 1) / count; ++i) {
       if (rows[i].b != b || problem.kv_head(rows[i].h) != hk) {
         b = rows[i].b, hk = problem.kv_head(rows[i].h);
         kv = problem.keys_values(b, hk);
       }
-      visit(rows[i], kv, part);
+      visit(rows[i], kv, thread);
     }
   };
   std::vector<std::jthread> threads;
-  for (std::size_t part = 1; part < parts; ++part) threads.push_back(library_thread([&, part] { work(part); }));
+  for (std::size_t thread = 1; thread < count; ++thread)
+    threads.push_back(library_thread([&, thread] { work(thread); }));
   work(0);
 }
 
@@ -177,18 +178,18 @@ void add_unrounded_errors(const Problem& problem, const CompareOptions& options,
   };
   std::vector<Sums> sums(static_cast<std::size_t>(std::max(1, options.threads)));
   visit_rows(problem, choose_rows(problem, options), sums.size(),
-             [&](const RowId& row, const Problem::KeysValues& kv, std::size_t part) {
+             [&](const RowId& row, const Problem::KeysValues& kv, std::size_t thread) {
                const ExactRow exact = problem.exact(row, kv);
                for (std::size_t c = 0; c < exact.o.size(); ++c) {
                  const double error = problem.output(row, static_cast<int>(c)) - exact.o[c];
                  if (!std::isfinite(error)) continue;
-                 sums[part].squares += error * error;
-                 sums[part].norm += exact.o[c] * exact.o[c];
-                 ++sums[part].count;
+                 sums[thread].squares += error * error;
+                 sums[thread].norm += exact.o[c] * exact.o[c];
+                 ++sums[thread].count;
                }
              });
   Sums all;
-  for (const Sums& part : sums) all = {all.squares + part.squares, all.norm + part.norm, all.count + part.count};
+  for (const Sums& tally : sums) all = {all.squares + tally.squares, all.norm + tally.norm, all.count + tally.count};
   result.unrounded_rel_err = std::sqrt(all.squares / (all.norm > 0 ? all.norm : 1));
   result.unrounded_rms = std::sqrt(all.squares / std::max(1.0, all.count));
 }
@@ -200,8 +201,8 @@ Comparison compare(const Problem& problem, const CompareOptions& options) {
   if (problem.spec().compute) return compare_narrowed(problem, options);
   const std::vector<RowId> rows = choose_rows(problem, options);
   std::vector<Tally> tallies(std::max(1, options.threads));
-  visit_rows(problem, rows, tallies.size(), [&](const RowId& row, const Problem::KeysValues& kv, std::size_t part) {
-    check_row(problem, row, kv, tallies[part]);
+  visit_rows(problem, rows, tallies.size(), [&](const RowId& row, const Problem::KeysValues& kv, std::size_t thread) {
+    check_row(problem, row, kv, tallies[thread]);
   });
 
   const Tally all = merge(tallies);

@@ -56,7 +56,7 @@ struct GradientTally {
   double rows = 0, row = 0;  // row: the largest error of a row over its limit
   std::string worst_place, worst_row, special;
 
-  void add(const GradientTally& part);
+  void add(const GradientTally& tally);
   void check_row(const std::vector<double>& ours, const Gradient& row, const std::string& place);
 };
 void judge(const std::string& name, const GradientTally& all, Comparison& result);

@@ -114,13 +114,13 @@ struct BlockOfRows {
 struct TallyOfRows {
   double worst = 0, ideal_worst = 0, squares = 0, ideal_squares = 0, norm = 0;
   std::string wrong;  // the first
-  void add(const TallyOfRows& part) {
-    worst = std::max(worst, part.worst);
-    ideal_worst = std::max(ideal_worst, part.ideal_worst);
-    squares += part.squares;
-    ideal_squares += part.ideal_squares;
-    norm += part.norm;
-    if (wrong.empty()) wrong = part.wrong;
+  void add(const TallyOfRows& tally) {
+    worst = std::max(worst, tally.worst);
+    ideal_worst = std::max(ideal_worst, tally.ideal_worst);
+    squares += tally.squares;
+    ideal_squares += tally.ideal_squares;
+    norm += tally.norm;
+    if (wrong.empty()) wrong = tally.wrong;
   }
 };
 
@@ -296,16 +296,17 @@ Comparison compare_quantized(const Problem& problem, const CompareOptions& optio
     work += of_row * static_cast<double>(blocks[chosen].end - blocks[chosen].first);
   }
   std::vector<TallyOfRows> tallies(static_cast<std::size_t>(std::max(1, options.threads)));
-  const auto check = [&](std::size_t part) {
-    for (std::size_t i = part; i < chosen; i += tallies.size()) check_block(problem, tensors, blocks[i], tallies[part]);
+  const auto check = [&](std::size_t thread) {
+    for (std::size_t i = thread; i < chosen; i += tallies.size())
+      check_block(problem, tensors, blocks[i], tallies[thread]);
   };
   std::vector<std::jthread> threads;
-  for (std::size_t part = 1; part < tallies.size(); ++part)
-    threads.push_back(library_thread([&, part] { check(part); }));
+  for (std::size_t thread = 1; thread < tallies.size(); ++thread)
+    threads.push_back(library_thread([&, thread] { check(thread); }));
   check(0);
   threads.clear();
   TallyOfRows all;
-  for (const TallyOfRows& part : tallies) all.add(part);
+  for (const TallyOfRows& tally : tallies) all.add(tally);
   // The checks above say what each number may be. These figures say what rounding costs, beside that of the exact scale.
   const double norm = all.norm > 0 ? std::sqrt(all.norm) : 1;
   result.max_abs_err = all.worst;

@@ -55,9 +55,9 @@ void parallel(int threads, std::size_t count, const std::function<void(std::size
 
 }  // namespace
 
-class Tuning::Parts {
+class Tuning::State {
  public:
-  Parts(Session& session, TuneJob job, const TuneOptions& options)
+  State(Session& session, TuneJob job, const TuneOptions& options)
       : session_(session), job_(std::move(job)), options_(options) {}
 
   Result<void> compile() {
@@ -420,16 +420,16 @@ class Tuning::Parts {
   TuneOutcome outcome_;
 };
 
-Tuning::Tuning(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Tuning::Tuning(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Tuning::~Tuning() = default;
 
 Result<std::unique_ptr<Tuning>> Tuning::compile(Session& session, TuneJob job, const TuneOptions& options) {
-  auto parts = std::make_unique<Parts>(session, std::move(job), options);
-  FLASHJIT_TRY(parts->compile());
-  return std::unique_ptr<Tuning>(new Tuning(std::move(parts)));
+  auto state = std::make_unique<State>(session, std::move(job), options);
+  FLASHJIT_TRY(state->compile());
+  return std::unique_ptr<Tuning>(new Tuning(std::move(state)));
 }
 
-Result<TuneOutcome> Tuning::measure() { return parts_->measure(); }
+Result<TuneOutcome> Tuning::measure() { return state_->measure(); }
 
 void choose_best(TuneOutcome& outcome) {
   std::vector<double> all, certain;

@@ -76,9 +76,9 @@ class Tuning {
   ~Tuning();
 
  private:
-  class Parts;
-  explicit Tuning(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  class State;
+  explicit Tuning(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
 Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& options);

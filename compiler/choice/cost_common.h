@@ -22,8 +22,8 @@ class WorkSampler {
   const Work& with(int visited);
 
  private:
-  struct Parts;
-  std::unique_ptr<Parts> parts_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 // Clocks per KV tile of one block, each unit alone at its full rate.

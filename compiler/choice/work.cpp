@@ -154,7 +154,7 @@ double symbolic_slots(const Expr& score) {
 }  // namespace
 
 // Evaluating the analysis is the dear part, and does not depend on how long the visited tiles are.
-struct WorkSampler::Parts {
+struct WorkSampler::State {
   const AttentionSpec& spec;
   const TileAnalysis& tiles;
   Shape shape;
@@ -164,7 +164,7 @@ struct WorkSampler::Parts {
   std::int64_t samples = 0;
   std::vector<SampledTile> visited;  // samples that see anything
 
-  Parts(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape)
+  State(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape)
       : spec(spec), tiles(tiles), shape(shape), sample(spec, shape) {}
 
   void draw(int size) {
@@ -191,20 +191,20 @@ struct WorkSampler::Parts {
 };
 
 WorkSampler::WorkSampler(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape, int sampled)
-    : parts_(std::make_unique<Parts>(spec, tiles, shape)) {
-  Work& work = parts_->same;
+    : state_(std::make_unique<State>(spec, tiles, shape)) {
+  Work& work = state_->same;
   work.row_is_range = tiles.line_is_range;
   work.mask_nodes = spec.mask ? static_cast<double>(node_count(spec.mask)) : 0;
   work.score_nodes = spec.score ? static_cast<double>(node_count(spec.score)) : 0;
   work.symbolic_slots = symbolic_slots(spec.score);
   work.exact = spec.mask.get() == nullptr || params_of(spec.mask).empty();
-  if (shape.q_len >= 1 && shape.k_len >= 1) parts_->draw(sampled);
+  if (shape.q_len >= 1 && shape.k_len >= 1) state_->draw(sampled);
 }
 
 WorkSampler::~WorkSampler() = default;
 
 const Work& WorkSampler::with(int visited) {
-  Parts& p = *parts_;
+  State& p = *state_;
   const auto [place, fresh] = p.known.try_emplace(visited, p.same);
   Work& work = place->second;
   if (!fresh || p.samples == 0) return work;

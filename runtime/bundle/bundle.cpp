@@ -159,14 +159,14 @@ Result<void> Bundle::check_trusted() const { return check_owner(file_.get(), pat
 // The head is hashed as it was decoded, whatever the file holds by now. Code is read again when it is needed, and
 // compared with what the head says of it.
 Result<void> Bundle::check_listed(std::span<const std::uint8_t> head, const TrustedList& trusted) const {
-  constexpr std::uint64_t kPart = 1 << 20;
+  constexpr std::uint64_t kChunk = 1 << 20;
   Sha256 hash;
   hash.update(head.data(), head.size());
   for (std::uint64_t at = head.size();;) {
-    FLASHJIT_ASSIGN(part, read_at(file_.get(), path_, at, kPart));
-    hash.update(part.data(), part.size());
-    at += part.size();
-    if (part.size() < kPart) break;
+    FLASHJIT_ASSIGN(chunk, read_at(file_.get(), path_, at, kChunk));
+    hash.update(chunk.data(), chunk.size());
+    at += chunk.size();
+    if (chunk.size() < kChunk) break;
   }
   const Sha256::Digest digest = hash.finish();
   if (trusted.has(digest)) return {};

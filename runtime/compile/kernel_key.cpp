@@ -44,12 +44,12 @@ StoreKey host_key_of(const Plan& plan, std::string_view compiler) {
                                         can.avx512_bf16, can.amx_bf16));
   // They follow from the spec by the compiler, which is not in that library.
   const TileAnalysis& tiles = plan.tiles;
-  const std::pair<const char*, const Expr&> parts[] = {{"begin", tiles.begin},
-                                                       {"end", tiles.end},
-                                                       {"full_begin", tiles.full_begin},
-                                                       {"full_end", tiles.full_end},
-                                                       {"may_see", tiles.may_see}};
-  for (const auto& [name, expr] : parts) key.field(fmt::format("tiles.{}", name), expr ? print(expr) : "");
+  const std::pair<const char*, const Expr&> limits[] = {{"begin", tiles.begin},
+                                                        {"end", tiles.end},
+                                                        {"full_begin", tiles.full_begin},
+                                                        {"full_end", tiles.full_end},
+                                                        {"may_see", tiles.may_see}};
+  for (const auto& [name, expr] : limits) key.field(fmt::format("tiles.{}", name), expr ? print(expr) : "");
   key.field("tiles.line_is_range", tiles.line_is_range ? "1" : "0");
   key.field("wide_ints", plan.wide_ints ? "1" : "0");
   return key.finish();

@@ -27,13 +27,13 @@ Result<FileHandle> open_input(const std::string& path, std::string_view expected
 
 Result<std::string> read_input(int file, const std::string& path, std::size_t most_bytes, std::string_view expected) {
   std::string text;
-  char part[65536];
+  char buffer[65536];
   for (;;) {
-    const ssize_t got = read(file, part, sizeof part);
+    const ssize_t got = read(file, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Error{ErrorKind::Io, fmt::format("{}: cannot be read: {}", path, std::strerror(errno)), {}};
     if (got == 0) return text;
-    text.append(part, static_cast<std::size_t>(got));
+    text.append(buffer, static_cast<std::size_t>(got));
     if (text.size() > most_bytes)
       return invalid(fmt::format("{}: longer than {} bytes, the most that is read; {}", path, most_bytes, expected));
   }

@@ -26,32 +26,32 @@ Fields lines_of(std::string_view text) {
 }
 
 // "fwd bf16 d=64 b<=8 sink mask=\"q > k\"": operation, dtype, d, b, sink, mask.
-Fields parts_of_spec(std::string_view spec) {
+Fields fields_of_spec(std::string_view spec) {
   Fields fields;
   for (std::size_t at = 0; at < spec.size();) {
     std::size_t end = at;
     for (bool inside = false; end < spec.size() && (inside || spec[end] != ' '); ++end) inside ^= spec[end] == '"';
-    const std::string_view part = spec.substr(at, end - at);
+    const std::string_view word = spec.substr(at, end - at);
     at = end + 1;
-    const std::size_t sign = part.find_first_of("=<");
-    if (part.empty()) continue;
-    if (fields.size() < 2 && sign == part.npos) {
-      fields.emplace_back(fields.empty() ? "operation" : "dtype", part);
+    const std::size_t sign = word.find_first_of("=<");
+    if (word.empty()) continue;
+    if (fields.size() < 2 && sign == word.npos) {
+      fields.emplace_back(fields.empty() ? "operation" : "dtype", word);
     } else {
-      fields.emplace_back(part.substr(0, sign),
-                          sign == part.npos ? "yes" : part.substr(part[sign] == '=' ? sign + 1 : sign));
+      fields.emplace_back(word.substr(0, sign),
+                          sign == word.npos ? "yes" : word.substr(word[sign] == '=' ? sign + 1 : sign));
     }
   }
   return fields;
 }
 
-Fields parts_of_schedule(std::string_view schedule) {
+Fields fields_of_schedule(std::string_view schedule) {
   Fields fields;
   while (!schedule.empty()) {
-    const std::string_view part = schedule.substr(0, schedule.find(','));
-    schedule.remove_prefix(std::min(part.size() + 1, schedule.size()));
-    const std::size_t equals = part.find('=');
-    if (equals != part.npos) fields.emplace_back(part.substr(0, equals), part.substr(equals + 1));
+    const std::string_view word = schedule.substr(0, schedule.find(','));
+    schedule.remove_prefix(std::min(word.size() + 1, schedule.size()));
+    const std::size_t equals = word.find('=');
+    if (equals != word.npos) fields.emplace_back(word.substr(0, equals), word.substr(equals + 1));
   }
   return fields;
 }
@@ -71,7 +71,7 @@ std::vector<KeyDifference> differences(const std::string& prefix, const Fields& 
 }  // namespace
 
 std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& there, std::string_view pins) {
-  std::vector<KeyDifference> list = differences("spec.", parts_of_spec(here.spec), parts_of_spec(there.spec));
+  std::vector<KeyDifference> list = differences("spec.", fields_of_spec(here.spec), fields_of_spec(there.spec));
   const bool same_spec = list.empty();
   std::vector<KeyDifference> other = differences("", lines_of(here.text), lines_of(there.text));
   const auto differs = [&](std::string_view field) {
@@ -79,9 +79,9 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
   };
   const bool same_target = !differs("target"), same_compiler = !differs("compiler"),
              same_problem = same_spec && same_target;
-  const Fields pinned = parts_of_schedule(pins);
+  const Fields pinned = fields_of_schedule(pins);
   for (KeyDifference& d :
-       differences("schedule.", parts_of_schedule(here.schedule), parts_of_schedule(there.schedule))) {
+       differences("schedule.", fields_of_schedule(here.schedule), fields_of_schedule(there.schedule))) {
     d.cause = same_problem ||
               value_of(pinned, std::string_view(d.field).substr(std::string_view("schedule.").size())).has_value();
     list.push_back(std::move(d));

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMostLinks = 40;  // as the kernel
 // Short, as the name of the file itself may be as long as names can be.
-constexpr std::string_view kPrefix = ".flashjit-part-";
+constexpr std::string_view kPrefix = ".flashjit-chunk-";
 
 Error failed(std::string_view path, int error) {
   return {ErrorKind::Io, fmt::format("{}: cannot be written: {}", path.empty() ? "''" : path, strerror(error)), {}};
@@ -76,21 +76,21 @@ Result<Place> find_place(const std::string& path) {
   }
 }
 
-bool write_parts(int file, std::initializer_list<std::string_view> parts) {
-  for (const std::string_view part : parts) {
-    if (!write_all(file, part.data(), part.size())) return false;
+bool write_chunks(int file, std::initializer_list<std::string_view> chunks) {
+  for (const std::string_view chunk : chunks) {
+    if (!write_all(file, chunk.data(), chunk.size())) return false;
   }
   return true;
 }
 
 // As the shell's `>` does it.
-Result<void> write_through(const std::string& path, const Place& place, std::initializer_list<std::string_view> parts,
+Result<void> write_through(const std::string& path, const Place& place, std::initializer_list<std::string_view> chunks,
                            const OutputMode& mode) {
   FileHandle file;
   do {
     file = FileHandle(open(place.path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
   } while (!file && errno == EINTR);
-  if (!file || !write_parts(file.get(), parts)) return failed(path, errno);
+  if (!file || !write_chunks(file.get(), chunks)) return failed(path, errno);
   const mode_t kept = place.old.st_mode & 07777 & ~mode.forbidden;
   if (!S_ISREG(place.old.st_mode) || fchmod(file.get(), kept) == 0 || kept == (place.old.st_mode & 07777)) return {};
   return Error{
@@ -114,7 +114,7 @@ bool is_in_the_way(int error) {
   return error == EPERM || error == EACCES || error == EROFS || error == EBUSY || error == kTakesNoFiles;
 }
 
-Result<void> replace(const std::string& path, const Place& place, std::initializer_list<std::string_view> parts,
+Result<void> replace(const std::string& path, const Place& place, std::initializer_list<std::string_view> chunks,
                      const OutputMode& mode) {
   const std::filesystem::path whole = place.path;
   const std::string above = whole.has_parent_path() ? whole.parent_path().string() : ".";
@@ -122,12 +122,12 @@ Result<void> replace(const std::string& path, const Place& place, std::initializ
   if (!folder) return failed(path, errno);
   TemporaryFile file(folder.get(), kPrefix, place.is_there ? 0600 : mode.fresh & ~mode.forbidden);
   if (file && (!place.is_there || take_over(file.get(), place, mode))) {
-    if (!write_parts(file.get(), parts) || (mode.lasting && fsync(file.get()) != 0)) return failed(path, errno);
+    if (!write_chunks(file.get(), chunks) || (mode.lasting && fsync(file.get()) != 0)) return failed(path, errno);
     if (file.take_place_of(whole.filename().c_str())) return {};
   }
   if (!place.is_there) return failed(path, !file && errno == kTakesNoFiles ? EPERM : errno);
   if (!is_in_the_way(errno)) return failed(path, errno);
-  return write_through(path, place, parts, mode);
+  return write_through(path, place, chunks, mode);
 }
 
 FileHandle open_beneath(int folder, const std::string& name) {
@@ -145,13 +145,13 @@ Result<void> make_folders_above(const std::string& path) {
   return Error{ErrorKind::Io, fmt::format("{}: cannot be created: {}", above.string(), error.message()), {}};
 }
 
-Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> parts,
+Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> chunks,
                           const OutputMode& mode) {
   FLASHJIT_TRY(make_folders_above(path));
   FLASHJIT_ASSIGN(place, find_place(path));
   if (place.is_opened || (place.is_there && !S_ISREG(place.old.st_mode)))
-    return write_through(path, place, parts, mode);
-  return replace(path, place, parts, mode);
+    return write_through(path, place, chunks, mode);
+  return replace(path, place, chunks, mode);
 }
 
 Result<void> write_beneath(int folder, std::string_view name, std::string_view text) {
@@ -162,7 +162,7 @@ Result<void> write_beneath(int folder, std::string_view name, std::string_view t
     return write_beneath(below.get(), name.substr(slash + 1), text);
   }
   TemporaryFile file(folder, kPrefix, 0666);
-  if (file && write_parts(file.get(), {text}) && file.take_place_of(std::string(name).c_str())) return {};
+  if (file && write_chunks(file.get(), {text}) && file.take_place_of(std::string(name).c_str())) return {};
   return failed(name, errno);
 }
 

@@ -21,7 +21,7 @@ struct OutputMode {
 // nothing, with the owner and the mode of the old one, and a link goes on leading to it. A device, a pipe, a terminal
 // or an open file of /proc is written to, and so is a file whose owner could not be kept, or in whose folder nothing
 // can be made. Folders above the file are created.
-Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> parts,
+Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> chunks,
                           const OutputMode& mode = {});
 
 Result<void> make_folders_above(const std::string& path);

@@ -21,16 +21,16 @@ Result<StorePath> parse_store_path(const std::string& text) {
   StorePath path;
   for (std::size_t begin = 0; begin <= text.size() && !text.empty();) {
     const std::size_t end = std::min(text.find(':', begin), text.size());
-    std::string part = text.substr(begin, end - begin);
-    if (part.empty()) {
+    std::string directory = text.substr(begin, end - begin);
+    if (directory.empty()) {
       return invalid(fmt::format(
           "store directory '{}': an empty name; ':' separates the private directory and the shared ones after it",
           text));
     }
     if (begin == 0) {
-      path.own = std::move(part);
+      path.own = std::move(directory);
     } else {
-      path.layers.push_back(std::move(part));
+      path.layers.push_back(std::move(directory));
     }
     begin = end + 1;
   }

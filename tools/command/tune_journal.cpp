@@ -22,13 +22,13 @@ Error io(const std::string& path, const char* what) {
 
 Result<std::string> read_all(int file, const std::string& path) {
   std::string text;
-  char part[1 << 16];
+  char buffer[1 << 16];
   while (true) {
-    const ssize_t got = ::read(file, part, sizeof(part));
+    const ssize_t got = ::read(file, buffer, sizeof(buffer));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return io(path, "read");
     if (got == 0) return text;
-    text.append(part, static_cast<std::size_t>(got));
+    text.append(buffer, static_cast<std::size_t>(got));
   }
 }
 

@@ -14,14 +14,14 @@ namespace flashjit {
 namespace {
 
 std::vector<std::string> split_at_commas(std::string_view text) {
-  std::vector<std::string> parts;
+  std::vector<std::string> names;
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
-    parts.emplace_back(text.substr(0, comma));
+    names.emplace_back(text.substr(0, comma));
     text.remove_prefix(std::min(comma + 1, text.size()));
     while (text.starts_with(' ')) text.remove_prefix(1);
   }
-  return parts;
+  return names;
 }
 
 std::vector<std::string> target_names() {

@@ -50,16 +50,16 @@ std::string folded_text(const std::string& text) {
 }  // namespace
 
 void ExplainPage::add(const KernelSection& kernel) {
-  std::string pictures = part_of("Tiles of the mask", map_or_words(kernel));
+  std::string pictures = section("Tiles of the mask", map_or_words(kernel));
   if (kernel.roofline) {
-    pictures += "<div>\n" + part_of("Roofline", roofline_picture(kernel.plan, *kernel.roofline)) +
-                part_of("Time by unit", units_picture(*kernel.roofline)) + "</div>\n";
+    pictures += "<div>\n" + section("Roofline", roofline_picture(kernel.plan, *kernel.roofline)) +
+                section("Time by unit", units_picture(*kernel.roofline)) + "</div>\n";
   }
   sections_.push_back(article_of(
       print(kernel.plan.spec),
       head_of(kernel) + (pictures.empty() ? "" : "<div class=\"pictures\">\n" + pictures + "</div>\n") +
-          part_of("Roles, a main step of the loop", roles_picture(kernel.plan.program)) +
-          part_of("Candidates", candidates_table(kernel.plan, kernel.candidates)) + folded_text(kernel.text)));
+          section("Roles, a main step of the loop", roles_picture(kernel.plan.program)) +
+          section("Candidates", candidates_table(kernel.plan, kernel.candidates)) + folded_text(kernel.text)));
 }
 
 void ExplainPage::add_text(const std::string& spec, const std::string& text) {

@@ -40,7 +40,7 @@ std::string page_of(std::string_view title, std::string_view body) {
       escaped(title), kPageStyle, body);
 }
 
-std::string part_of(std::string_view heading, std::string_view markup) {
+std::string section(std::string_view heading, std::string_view markup) {
   if (markup.empty()) return {};
   return fmt::format("<section>\n<h3>{}</h3>\n{}</section>\n", escaped(heading), markup);
 }

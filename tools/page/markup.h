@@ -16,8 +16,8 @@ std::string broken_at_commas(std::string_view fields);
 // Puts the head of a page around `body`, which is markup.
 std::string page_of(std::string_view title, std::string_view body);
 
-// Puts a heading above a part of a page; there is none where there is nothing to show.
-std::string part_of(std::string_view heading, std::string_view markup);
+// Puts a heading above a section of a page; there is none where there is nothing to show.
+std::string section(std::string_view heading, std::string_view markup);
 
 // Makes a picture of this size in its own units, which scales to the page; `words` are for who cannot see it.
 std::string picture_of(std::string_view name, double width, double height, std::string_view words,

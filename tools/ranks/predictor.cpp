@@ -23,8 +23,8 @@ void remove_mask(AttentionSpec& spec) {
 AttentionSpec spec_of(const AttentionSpec& given, const StepQuestion& question) {
   AttentionSpec spec = given;
   spec.operation = question.pass == Pass::Forward ? Operation::Forward : Operation::Backward;
-  spec.heads_q = std::max(1, given.heads_q / question.parts);
-  spec.heads_kv = std::max(1, given.heads_kv / question.parts);
+  spec.heads_q = std::max(1, given.heads_q / question.head_shares);
+  spec.heads_kv = std::max(1, given.heads_kv / question.head_shares);
   spec.lse = Lse::ln;
   spec.max_logit = spec.dlse = false;
   spec.grads.clear();
@@ -76,7 +76,7 @@ Result<Plan> Predictor::plan_for(const StepQuestion& question) const {
 }
 
 Result<StepTime> Predictor::operator()(const StepQuestion& question) {
-  const Key key{question.pass, question.parts, question.masked, question.beside, print(question.shape)};
+  const Key key{question.pass, question.head_shares, question.masked, question.beside, print(question.shape)};
   auto known = plans_.find(key);
   if (known == plans_.end()) {
     FLASHJIT_ASSIGN(plan, plan_for(question));

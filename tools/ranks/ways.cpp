@@ -96,10 +96,10 @@ class CourseCounter {
     std::vector<double> compute;
     std::vector<Exchange> keys, sums;
     for (const int piece : p_.network.has_hosts() ? equal_pieces(heads) : growing_pieces(heads)) {
-      const double part = static_cast<double>(piece) / heads;
-      compute.push_back(time.fixed_us + sights.most_seen() * edges * time.work_us * part);
-      keys.push_back(of_gather(p_.network, bytes.kv * own_keys * part));
-      if (pass == Pass::Backward) sums.push_back(of_gather(p_.network, bytes.dkv * own_keys * part));
+      const double fraction = static_cast<double>(piece) / heads;
+      compute.push_back(time.fixed_us + sights.most_seen() * edges * time.work_us * fraction);
+      keys.push_back(of_gather(p_.network, bytes.kv * own_keys * fraction));
+      if (pass == Pass::Backward) sums.push_back(of_gather(p_.network, bytes.dkv * own_keys * fraction));
     }
     return gather_course(compute, keys, sums);
   }
@@ -200,20 +200,20 @@ Result<Way> in_faster_order(const RankProblem& problem, const Way& plain, const 
 
 }  // namespace
 
-TokenBytes::TokenBytes(const AttentionSpec& spec, int parts) {
+TokenBytes::TokenBytes(const AttentionSpec& spec, int head_shares) {
   const double heads =
-      std::max(1, spec.heads_kv / parts);  // where there are more parts than heads, several have the same
+      std::max(1, spec.heads_kv / head_shares);  // where there are more shares than heads, several have the same
   q = static_cast<double>(spec.heads_q) * spec.d_qk * size_of(spec.dtype);
   o = static_cast<double>(spec.heads_q) * spec.d_v * size_of(spec.out_dtype);
   kv = heads * cached_dims(spec) * size_of(spec.kv_dtype);
   dkv = heads * (spec.d_qk + spec.d_v) * size_of(Dtype::F32);
 }
 
-std::string why_not_heads(const AttentionSpec& spec, int parts) {
-  if (spec.heads_q % parts != 0)
-    return fmt::format("{} query heads cannot be divided among {} ranks", spec.heads_q, parts);
-  if (spec.heads_kv % parts != 0 && parts % spec.heads_kv != 0)
-    return fmt::format("{} KV heads and {} ranks: neither is a multiple of the other", spec.heads_kv, parts);
+std::string why_not_heads(const AttentionSpec& spec, int head_shares) {
+  if (spec.heads_q % head_shares != 0)
+    return fmt::format("{} query heads cannot be divided among {} ranks", spec.heads_q, head_shares);
+  if (spec.heads_kv % head_shares != 0 && head_shares % spec.heads_kv != 0)
+    return fmt::format("{} KV heads and {} ranks: neither is a multiple of the other", spec.heads_kv, head_shares);
   return {};
 }
 

@@ -23,11 +23,11 @@ struct StepTime {
 
 enum class Pass { Forward, Backward };
 
-// Asks for the time of a kernel that has one of `parts` of the heads. Masked: with the mask of the spec, else every score is
-// seen. Beside an exchange it has fewer SMs.
+// Asks for the time of a kernel that has one of `head_shares` of the heads. Masked: with the mask of the spec, else every
+// score is seen. Beside an exchange it has fewer SMs.
 struct StepQuestion {
   Pass pass = Pass::Forward;
-  int parts = 1;
+  int head_shares = 1;
   Shape shape;
   bool masked = false, beside = false;
 };
@@ -40,9 +40,9 @@ struct RankProblem {
   double memory_tbs = 0;  // of a rank's own memory; 0: passes over it are not counted
 };
 
-// The bytes of a token that travel: of Q and O all heads, of K and V those that a rank of one of `parts` of the heads takes.
+// The bytes of a token that travel: of Q and O all heads, of K and V those of one of `head_shares` of the heads.
 struct TokenBytes {
-  explicit TokenBytes(const AttentionSpec& spec, int parts = 1);
+  explicit TokenBytes(const AttentionSpec& spec, int head_shares = 1);
   double q = 0, kv = 0, o = 0;
   double dkv = 0;  // gradients of K and V are added up in fp32
 };
@@ -58,8 +58,8 @@ struct Way {
   double most_kv_bytes = 0;        // of K and V that a rank holds at a time
 };
 
-// Why `parts` ranks cannot share the heads; empty: they can.
-std::string why_not_heads(const AttentionSpec& spec, int parts);
+// Why `head_shares` ranks cannot share the heads; empty: they can.
+std::string why_not_heads(const AttentionSpec& spec, int head_shares);
 
 // Every way, the meshes too, with the order of tokens that is faster. Error: the lengths cannot be shared, or a kernel cannot
 // be predicted; without gradients `backward` is none.

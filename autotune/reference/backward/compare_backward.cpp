@@ -27,14 +27,14 @@ using Tallies = std::array<GradientTally, kNames.size()>;
 
 }  // namespace
 
-void GradientTally::add(const GradientTally& part) {
-  if (part.worst > worst) worst = part.worst, worst_place = part.worst_place;
-  if (part.row > row) row = part.row, worst_row = part.worst_row;
-  recipe_worst = std::max(recipe_worst, part.recipe_worst);
-  deviation = std::max(deviation, part.deviation);
-  squares += part.squares, recipe_squares += part.recipe_squares;
-  expected_squares += part.expected_squares, norm += part.norm, rows += part.rows;
-  if (special.empty()) special = part.special;
+void GradientTally::add(const GradientTally& tally) {
+  if (tally.worst > worst) worst = tally.worst, worst_place = tally.worst_place;
+  if (tally.row > row) row = tally.row, worst_row = tally.worst_row;
+  recipe_worst = std::max(recipe_worst, tally.recipe_worst);
+  deviation = std::max(deviation, tally.deviation);
+  squares += tally.squares, recipe_squares += tally.recipe_squares;
+  expected_squares += tally.expected_squares, norm += tally.norm, rows += tally.rows;
+  if (special.empty()) special = tally.special;
 }
 
 void GradientTally::check_row(const std::vector<double>& ours, const Gradient& row, const std::string& place) {
@@ -162,7 +162,7 @@ Comparison compare_gradients(const Problem& problem, const CompareOptions& optio
   const Backward backward(problem);
   const double share = options.work / std::max(work_of(problem), 1.0);
   std::mt19937_64 random(options.seed);
-  std::vector<Tallies> parts(static_cast<std::size_t>(std::max(1, options.threads)));
+  std::vector<Tallies> tallies(static_cast<std::size_t>(std::max(1, options.threads)));
   Comparison result;
   for (std::int64_t b = 0; b < problem.batch(); ++b) {
     for (std::int64_t hk = 0; hk < spec.heads_kv; ++hk) {
@@ -171,19 +171,19 @@ Comparison compare_gradients(const Problem& problem, const CompareOptions& optio
       result.rows_checked += static_cast<std::int64_t>(items.size());
       if (items.empty()) continue;
       const Backward::Group group = backward.group(b, hk);
-      const auto work = [&](std::size_t part) {
-        for (std::size_t i = part; i < items.size(); i += parts.size())
-          check_item(problem, backward, group, items[i], parts[part]);
+      const auto work = [&](std::size_t thread) {
+        for (std::size_t i = thread; i < items.size(); i += tallies.size())
+          check_item(problem, backward, group, items[i], tallies[thread]);
       };
       std::vector<std::jthread> threads;
-      for (std::size_t part = 1; part < parts.size(); ++part)
-        threads.push_back(library_thread([&, part] { work(part); }));
+      for (std::size_t thread = 1; thread < tallies.size(); ++thread)
+        threads.push_back(library_thread([&, thread] { work(thread); }));
       work(0);
     }
   }
   for (std::size_t i = 0; i < kNames.size(); ++i) {
     GradientTally all;
-    for (const Tallies& part : parts) all.add(part[i]);
+    for (const Tallies& tally : tallies) all.add(tally[i]);
     judge(kNames[i], all, result);
   }
   compare_parameter_gradients(problem, options, result);

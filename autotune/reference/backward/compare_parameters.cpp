@@ -107,14 +107,15 @@ void compare_parameter_gradients(const Problem& problem, const CompareOptions& o
       const Backward::Group group = backward.group(b, hk);
       const auto queries = static_cast<std::int64_t>(group.queries.size());
       std::vector<std::vector<Backward::Share>> shares(group.queries.size());
-      const auto work = [&](std::int64_t part) {
-        for (std::int64_t i = part; i < queries; i += std::max(1, options.threads))
+      const auto work = [&](std::int64_t thread) {
+        for (std::int64_t i = thread; i < queries; i += std::max(1, options.threads))
           shares[static_cast<std::size_t>(i)] =
               backward.of_parameters(group, i / problem.q_len(b), i % problem.q_len(b));
       };
       if (of_params) {
         std::vector<std::jthread> threads;
-        for (int part = 1; part < options.threads; ++part) threads.push_back(library_thread([&, part] { work(part); }));
+        for (int thread = 1; thread < options.threads; ++thread)
+          threads.push_back(library_thread([&, thread] { work(thread); }));
         work(0);
       }
       for (std::int64_t i = 0; i < queries; ++i) {
