@@ -89,24 +89,24 @@ void append(Body& to, Body from) {
   to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
 }
 
-void Place::insert_before(Body statements) const {
+void Site::insert_before(Body statements) const {
   body->insert(body->begin() + static_cast<std::ptrdiff_t>(at), std::make_move_iterator(statements.begin()),
                std::make_move_iterator(statements.end()));
 }
-void Place::insert_after(Body statements) const { Place{body, at + 1}.insert_before(std::move(statements)); }
-void Place::replace(Body statements) const {
+void Site::insert_after(Body statements) const { Site{body, at + 1}.insert_before(std::move(statements)); }
+void Site::replace(Body statements) const {
   take(1);
   insert_before(std::move(statements));
 }
-Body Place::take(std::size_t count) const {
+Body Site::take(std::size_t count) const {
   const auto first = body->begin() + static_cast<std::ptrdiff_t>(at), last = first + static_cast<std::ptrdiff_t>(count);
   Body taken(std::make_move_iterator(first), std::make_move_iterator(last));
   body->erase(first, last);
   return taken;
 }
 
-Place find_place(const Program& program, Body& body, Kind kind, std::string_view what) {
-  return find_place(body, [&](const Statement& s) { return s.kind == kind && is_called(program, s, what); });
+Site find_site(const Program& program, Body& body, Kind kind, std::string_view what) {
+  return find_site(body, [&](const Statement& s) { return s.kind == kind && is_called(program, s, what); });
 }
 
 std::int64_t integer(const Statement& s, std::string_view key, std::int64_t absent) {

@@ -51,7 +51,7 @@ struct Maker {
 void append(Body& to, Body from);
 
 // The first statement, in a body or in what it holds, that `is_it` says yes to: where it stands. Null: there is none.
-struct Place {
+struct Site {
   Body* body = nullptr;
   std::size_t at = 0;
   explicit operator bool() const { return body != nullptr; }
@@ -63,15 +63,15 @@ struct Place {
   Body take(std::size_t count) const;
 };
 template <class IsIt>
-Place find_place(Body& body, const IsIt& is_it) {
+Site find_site(Body& body, const IsIt& is_it) {
   for (std::size_t i = 0; i < body.size(); ++i) {
     if (is_it(body[i])) return {&body, i};
-    if (const Place inside = find_place(body[i].body, is_it)) return inside;
+    if (const Site inside = find_site(body[i].body, is_it)) return inside;
   }
   return {};
 }
 // By kind, and by what it writes first, or its label or form; empty: any.
-Place find_place(const Program& program, Body& body, Kind kind, std::string_view what = {});
+Site find_site(const Program& program, Body& body, Kind kind, std::string_view what = {});
 
 // An attribute that is a number; `absent`: the statement has none.
 std::int64_t integer(const Statement& statement, std::string_view key, std::int64_t absent);

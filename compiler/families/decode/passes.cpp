@@ -52,7 +52,7 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
   for (const auto& [buffer, code] : {std::pair{"S", "scores"}, std::pair{"O", "o"}, std::pair{"rows", "rows"}})
     p.buffers[static_cast<std::size_t>(p.buffer(buffer))].code = code;
   Body textbook = std::exchange(p.body, {});
-  const Place loop = find_place(p, textbook, Kind::Loop), mask = find_place(p, textbook, Kind::Mask);
+  const Site loop = find_site(p, textbook, Kind::Loop), mask = find_site(p, textbook, Kind::Mask);
   if (!loop || !mask) return internal("pass pipeline_copies: the program has no loop, or no mask in it");
   FLASHJIT_TRY(add_decode_loop(p, context.config, loop.statement().attributes, mask.statement().attributes));
   add_decode_entries(p, context.config);

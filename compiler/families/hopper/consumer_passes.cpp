@@ -18,9 +18,9 @@ struct Steps {
   Body& main = find_body(p, "main_step")->body;
   Body& careful = find_body(p, "careful_step")->body;
 
-  Place in(Body& body, Kind kind, std::string_view what = {}) const { return find_place(p, body, kind, what); }
-  Place in_main(Kind kind, std::string_view what = {}) const { return in(main, kind, what); }
-  Place in_careful(Kind kind, std::string_view what = {}) const { return in(careful, kind, what); }
+  Site in(Body& body, Kind kind, std::string_view what = {}) const { return find_site(p, body, kind, what); }
+  Site in_main(Kind kind, std::string_view what = {}) const { return in(main, kind, what); }
+  Site in_careful(Kind kind, std::string_view what = {}) const { return in(careful, kind, what); }
 };
 
 // Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
@@ -63,7 +63,7 @@ void take_old_references(const Steps& steps, const Maker& maker, const PassConte
   const Statement score = steps.in_main(Kind::Score).take(1).front();
   steps.in_main(Kind::Let, "factor").take(1);
   steps.in_main(Kind::When, "rose").take(1);
-  const Place softmax = steps.in_main(Kind::Softmax);
+  const Site softmax = steps.in_main(Kind::Softmax);
   softmax.statement() = maker.make(Kind::Softmax, {"S", "rows"}, {"S", "rows"}, "quick");
   if (masks_in_step(context)) {
     Body quick = softmax.take(1),
@@ -80,14 +80,14 @@ void take_old_references(const Steps& steps, const Maker& maker, const PassConte
     // Read ahead from here on, until the last are exponentiated.
     read.inside = {score.inside.front()};
     for (const std::string_view form : {"quick", "quick_cut"}) {
-      const Place reader = find_place(steps.main, [&](const Statement& s) { return s.form == form; });
+      const Site reader = find_site(steps.main, [&](const Statement& s) { return s.form == form; });
       if (!reader) continue;
       reader.statement().reads.push_back(maker.p.buffer("Is"));
       reader.statement().inside = {score.inside.back()};
     }
   }
-  const Place place = steps.in_main(Kind::Let, has_tile_scales(c) ? "keys_scale" : "here");
-  place.insert_after({std::move(read)});
+  const Site site = steps.in_main(Kind::Let, has_tile_scales(c) ? "keys_scale" : "here");
+  site.insert_after({std::move(read)});
 }
 
 // A few loops of main steps, and when something is looked at between them.
@@ -133,26 +133,26 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   Maker maker{p, "choose_softmax"};
   find_body(p, "main_steps")->body = look_between(maker, context);
   if (!rises(c)) return p;
-  find_place(p, p.body, Kind::Consumer).statement().body.push_back(maker.body("lower", lower(maker, c)));
+  find_site(p, p.body, Kind::Consumer).statement().body.push_back(maker.body("lower", lower(maker, c)));
   find_body(p, "takes_main_step")->body = ask_for_references(maker, masks_in_step(context));
   const Steps steps{p};
   take_old_references(steps, maker, context);
   // An old reference is right to the same rounding unless scores rise far above it; the row sums show that at the end.
   Body& finish = find_body(p, "finish_item")->body;
-  const Place finalize = find_place(p, finish, Kind::Finalize);
+  const Site finalize = find_site(p, finish, Kind::Finalize);
   Statement& checked = finalize.statement();
   checked = maker.with(std::move(checked), "redo", std::string("tile"));
   if (remembers_failures(c)) {
     finalize.insert_after({maker.when(
         "failed_in_warp", {maker.call("note_failure"), maker.call("remember_failure"), maker.make(Kind::Return)})});
-    find_place(p, finish, Kind::Store, "continued")
+    find_site(p, finish, Kind::Store, "continued")
         .insert_before({maker.when("stored_before", {maker.make(Kind::Return)})});
   } else {
     finalize.insert_after({maker.when("failed", {maker.call("note_failure")})});
   }
   if (stages_output(c)) {
     // An item that is done again is stored to the rows that this thread has stored before.
-    find_place(p, finish, Kind::Store, "sent").insert_before({maker.when("exact", {maker.call("await_stores")})});
+    find_site(p, finish, Kind::Store, "sent").insert_before({maker.when("exact", {maker.call("await_stores")})});
   }
   if (looks_at_tile(c) && sums_in_matrix(c) && !interpolates(c))
     steps.main.push_back(maker.make(Kind::Look, {"rows"}, {"P"}));
@@ -167,7 +167,7 @@ Result<Program> sum_rows(Program p, const PassContext& context) {
   if (!sums_in_matrix(c)) return p;
   const Maker maker{p, "sum_rows"};
   Body& finish = find_body(p, "finish_item")->body;
-  Statement& reduce = find_place(p, finish, Kind::Reduce).statement();
+  Statement& reduce = find_site(p, finish, Kind::Reduce).statement();
   reduce = sums_apart(c) ? maker.make(Kind::Reduce, {"rows"}, {"rows"}, "products")
                          : maker.make(Kind::Reduce, {"rows"}, {"O"}, "columns");
   return p;
@@ -224,10 +224,10 @@ struct TileSums {
 
   // In place of keep O, fence, mma, mark and commit. All pieces but the last are done at once.
   void multiply(Body& body, bool always, std::string_view on_top) {
-    const Place product = steps.in(body, Kind::Mma, "output");
+    const Site product = steps.in(body, Kind::Mma, "output");
     const Statement output = product.statement();
-    const Statement wait = find_place(maker.p, body, Kind::Wait).statement();  // where there are pieces: for everything
-    const Place first{product.body, product.at - 2};
+    const Statement wait = find_site(maker.p, body, Kind::Wait).statement();  // where there are pieces: for everything
+    const Site first{product.body, product.at - 2};
     first.take(5);
     Body pieces;
     for (int piece = 0; piece <= last_piece; ++piece) {
@@ -244,7 +244,7 @@ struct TileSums {
   void take_in_main() {
     Body& main = steps.main;
     if (tiles_of_sum(c) > 1) {
-      find_place(maker.p, main, Kind::Await, "Vs").insert_before({maker.let("on_top")});
+      find_site(maker.p, main, Kind::Await, "Vs").insert_before({maker.let("on_top")});
     }
     multiply(main, true, tiles_of_sum(c) > 1 ? "on_top" : "false");
     steps.in_main(Kind::Keep, "O").statement() = keep("T");
@@ -256,7 +256,7 @@ struct TileSums {
     }
     if (tiles_of_sum(c) > 1) taken = {maker.when("adds_anew", std::move(taken))};
     steps.in_main(Kind::Await, "Vs").insert_before(std::move(taken));
-    if (units) Place{&main, steps.in_main(Kind::Mma, "tile").at + 1}.insert_after({maker.let("unit")});
+    if (units) Site{&main, steps.in_main(Kind::Mma, "tile").at + 1}.insert_after({maker.let("unit")});
   }
 
   void take_in_careful() {
@@ -268,7 +268,7 @@ struct TileSums {
       steps.in_careful(Kind::When, "output").insert_after(std::move(taken));
     }
     if (units) steps.in_careful(Kind::When, "output").insert_before({maker.let("multiplied")});
-    const Place kept = steps.in_careful(Kind::Keep, "O");
+    const Site kept = steps.in_careful(Kind::Keep, "O");
     kept.take(1);
     Body taken = find("unit_before");
     append(taken, when_output(false, take_in_tile()));
@@ -288,7 +288,7 @@ struct TileSums {
 
   void rescale() {
     const auto more = [&](Body& body, bool all) {
-      const Place o = steps.in(body, Kind::Rescale, "O");
+      const Site o = steps.in(body, Kind::Rescale, "O");
       if (!o) return;
       Body rescaled;
       if (apart) rescaled.push_back(maker.make(Kind::Rescale, {"rows"}, {"rows", "factor"}, "sums"));
@@ -335,15 +335,15 @@ Result<Program> place_waits(Program p, const PassContext& context) {
   const Maker maker{p, "place_waits"};
   const Steps steps{p};
   // Behind the exponentials: keep S, wait for all, and what follows up to the step to the next slot.
-  Place kept = steps.in_main(Kind::Release, "Vs");
-  const Place advance = steps.in_main(Kind::Advance);
+  Site kept = steps.in_main(Kind::Release, "Vs");
+  const Site advance = steps.in_main(Kind::Advance);
   while (kept.statement().kind != Kind::Wait) --kept.at;
   --kept.at;
   Body complete = kept.take(advance.at - kept.at);
   complete.erase(complete.begin());
   if (first) {
-    Place softmax = steps.in_main(Kind::Softmax);
-    if (const Place cut = steps.in_main(Kind::When, "cut")) softmax = cut;
+    Site softmax = steps.in_main(Kind::Softmax);
+    if (const Site cut = steps.in_main(Kind::When, "cut")) softmax = cut;
     if (reads_inputs_late(c)) {
       append(complete, steps.in_main(Kind::Fragment).take(1));
       --softmax.at;
@@ -351,7 +351,7 @@ Result<Program> place_waits(Program p, const PassContext& context) {
     softmax.insert_before(std::move(complete));
     return p;
   }
-  if (const Place cut = steps.in_main(Kind::When, "cut")) append(cut.statement().body, complete);
+  if (const Site cut = steps.in_main(Kind::When, "cut")) append(cut.statement().body, complete);
   Statement& softmax = steps.in_main(Kind::Softmax, "quick").statement();
   softmax.form = "quick_halfway";
   Statement behind = steps.in_main(Kind::Await, "Vs").statement();
@@ -369,16 +369,16 @@ Result<Program> take_turns(Program p, const PassContext& context) {
   const Maker maker{p, "take_turns"};
   const Steps steps{p};
   const Statement begin = maker.make(Kind::BeginTurn), end = maker.make(Kind::EndTurn);
-  const Place product = steps.in_main(overlaps(c) ? Kind::Fence : Kind::Keep);
+  const Site product = steps.in_main(overlaps(c) ? Kind::Fence : Kind::Keep);
   product.insert_before({begin});
   steps.in_main(Kind::Let, "here").insert_before({end});
   steps.in_careful(Kind::When, "output").insert_after({begin});
-  Place{&steps.careful, steps.in_careful(Kind::Mma, "scores").at + 1}.insert_after({end});
+  Site{&steps.careful, steps.in_careful(Kind::Mma, "scores").at + 1}.insert_after({end});
   if (Statement* pass_tile = find_body(p, "pass_tile")) {
-    find_place(p, pass_tile->body, Kind::Call).insert_before({end});
+    find_site(p, pass_tile->body, Kind::Call).insert_before({end});
     pass_tile->body.push_back(begin);
   }
-  find_place(p, find_body(p, "pass_item")->body, Kind::Call).insert_before({begin, end});
+  find_site(p, find_body(p, "pass_item")->body, Kind::Call).insert_before({begin, end});
   Body& run = find_body(p, "consume")->body;
   run.insert(run.begin(), maker.when("last_warpgroup", {end}));
   run.push_back(maker.when("first_warpgroup", {begin}));
@@ -393,7 +393,7 @@ Result<Program> drop_weights(Program p, const PassContext& context) {
   const Steps steps{p};
   const Statement kept = maker.let("kept"), draw = maker.make(Kind::Draw), drop = maker.make(Kind::Drop, {"P"}, {"P"});
   if (overlaps(c)) steps.in_main(Kind::Await, "Vs").insert_after({kept, draw});
-  else Place{&steps.main, steps.in_main(Kind::Mma, "scores").at + 1}.insert_after({kept, draw});
+  else Site{&steps.main, steps.in_main(Kind::Mma, "scores").at + 1}.insert_after({kept, draw});
   steps.in_main(Kind::Convert).insert_after({drop});
   steps.in_careful(Kind::Convert).insert_after({kept, draw, drop});
   return p;
@@ -422,8 +422,8 @@ Result<Program> vote_on_masks(Program p, const PassContext& context) {
   find_body(p, "takes_main_step")->body = {maker.when("none_left", {no}), maker.when("exact", {no}),
                                            maker.when("was_full", {yes}),
                                            maker.make(Kind::Return, {}, {}, "if_all_have_references")};
-  Body& role = find_place(p, p.body, Kind::Consumer).statement().body;
-  find_place(p, role, Kind::Body, "takes_main_step").insert_before({maker.body("mixed_step", std::move(mixed))});
+  Body& role = find_site(p, p.body, Kind::Consumer).statement().body;
+  find_site(p, role, Kind::Body, "takes_main_step").insert_before({maker.body("mixed_step", std::move(mixed))});
   return p;
 }
 
@@ -438,11 +438,11 @@ Result<Program> find_listed_tiles(Program p, const PassContext& context) {
     if (!step) continue;
     if (name != "careful_step") steps.in(step->body, Kind::Await, "Ks").insert_after({maker.let("number")});
     steps.in(step->body, Kind::Let, "here").statement() = maker.let("here_by_number");
-    if (const Place columns = steps.in(step->body, Kind::Let, "columns"))
+    if (const Site columns = steps.in(step->body, Kind::Let, "columns"))
       columns.statement() = maker.let("columns_of_number");
-    if (const Place columns = steps.in(step->body, Kind::Let, "mixed_columns"))
+    if (const Site columns = steps.in(step->body, Kind::Let, "mixed_columns"))
       columns.statement() = maker.let("mixed_columns_of_number");
-    if (const Place draw = steps.in(step->body, Kind::Draw)) draw.statement().form = "by_number";
+    if (const Site draw = steps.in(step->body, Kind::Draw)) draw.statement().form = "by_number";
   }
   return p;
 }

@@ -155,7 +155,7 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
   p.vocabulary = context.schedule.family->vocabulary;
   name_buffers(p, context.config);
   Body textbook = std::exchange(p.body, {});
-  const Place loop = find_place(p, textbook, Kind::Loop), mask = find_place(p, textbook, Kind::Mask);
+  const Site loop = find_site(p, textbook, Kind::Loop), mask = find_site(p, textbook, Kind::Mask);
   if (!loop || !mask) return internal("pass pipeline_copies: the program has no loop, or no mask in it");
   FLASHJIT_TRY(add_mla_copies(p, context.config));
   FLASHJIT_TRY(add_mla_consumers(p, context.config, loop.statement().attributes, mask.statement().attributes));
