@@ -70,7 +70,7 @@ struct Buffer {
   Counter counter = Counter::Rings;
   // Other buffers, -1 for none: one whose barriers stand for this one as well, one with whose slots this one's are given
   // back, and one in whose slots it lies while these belong to who reads them.
-  int guard = -1, place = -1, inside = -1;
+  int guard = -1, given_with = -1, inside = -1;
   bool is_room = false;  // nobody fills its slots: they are there for what lies in them
   int givers = 0;  // how many roles give a slot back; 0: all that read it
   bool in_turn = false;  // consumers read its slots in turn, so of them one gives a slot back

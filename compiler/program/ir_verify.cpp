@@ -121,7 +121,7 @@ std::int64_t end_of(const Buffer& b) {
   return b.offset + (b.stages - 1) * (b.stride > 0 ? b.stride : b.bytes) + b.bytes;
 }
 
-Result<void> check_places(const Program& p) {
+Result<void> check_offsets(const Program& p) {
   const Attribute* total = p.attributes.find("smem_bytes");
   const std::int64_t limit = total ? std::get<std::int64_t>(total->value) : 0;
   for (const Buffer& b : p.buffers) {
@@ -308,7 +308,7 @@ Result<void> verify(const Program& p) {
   FLASHJIT_TRY(check_loops(p.body, along));
   if (!along && !p.phases.empty() && !is_printed) return internal("the program has phases and no loop");
   if (along && p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p, *along));
-  if (p.ran("place_buffers")) FLASHJIT_TRY(check_places(p));
+  if (p.ran("place_buffers")) FLASHJIT_TRY(check_offsets(p));
   // Who copies for itself waits for nobody else.
   const bool is_alone = has_roles(p.body) && std::ranges::count(p.body, Kind::Producer, &Statement::kind) == 0;
   if (is_printed && !is_alone) {

@@ -82,7 +82,7 @@ Result<bool> Rings::await(Actor& actor, const Step& step) const {
     const std::int64_t slot = slot_to_fill(actor, step, b);
     if (slot != filler.granted)
       return wrong(step, fmt::format("awaits slot {}, but {} is the next to be filled", slot, filler.granted)).error();
-    const int taken = step.statement->reads.empty() ? b : step.statement->reads[0];  // another's place
+    const int taken = step.statement->reads.empty() ? b : step.statement->reads[0];  // of another
     if (filler.granted - released(taken) >= buffer(b).stages) return false;
     ++filler.granted;
     return true;
@@ -95,7 +95,7 @@ Result<bool> Rings::await(Actor& actor, const Step& step) const {
 
 // May it fill this slot, or speak of it? At the start all are empty.
 bool Rings::is_granted(Actor& actor, int b, std::int64_t slot) const {
-  Filler& filler = actor.fillers[place(b)];
+  Filler& filler = actor.fillers[given_with(b)];
   if (slot == filler.granted && slot < buffer(b).stages && buffer(b).counter != Counter::Rings) ++filler.granted;
   return slot < filler.granted;
 }
@@ -166,7 +166,7 @@ Result<void> Rings::read(Actor& actor, const Step& step, int b, std::int64_t ite
 // Has this reader released a slot, or has it been filled anew?
 bool Rings::was_given_back(const Actor& actor, int b, std::int64_t slot) const {
   if (buffer(b).counter == Counter::Rings) return false;  // slots of it are found by what has been released
-  const auto reader = actor.reads.find(place(b));
+  const auto reader = actor.reads.find(given_with(b));
   if (reader != actor.reads.end() && reader->second.released > slot) return true;
   return std::ranges::any_of(actors, [&](const Actor& by) {
     const auto filler = by.fillers.find(b);
@@ -185,7 +185,7 @@ Result<void> Rings::release(Actor& actor, const Step& step) const {
   // Where rings count by themselves, any slot that a product reads may be this one.
   const auto reads_it = [&](const ProductUnderWay& product) {
     return std::ranges::any_of(product.statement->reads, [&](int read) {
-      return is_shared(read) && place(read) == b && product_counts(product, read) &&
+      return is_shared(read) && given_with(read) == b && product_counts(product, read) &&
              (buffer(b).counter == Counter::Rings || slot_of(actor, product.step, read) == slot);
     });
   };
@@ -212,7 +212,7 @@ void Rings::find_rings(Actor& actor, const Body& body) const {
     const bool fills = std::ranges::count(kFill, s.kind) > 0, awaits = s.kind == Kind::Await;
     if (is_of_ring && (fills || (awaits && awaits_empty(s)))) {
       for (int other = 0; other < static_cast<int>(p.buffers.size()); ++other)
-        if (!buffer(other).is_room && (other == b || guard(other) == b || place(other) == b))
+        if (!buffer(other).is_room && (other == b || guard(other) == b || given_with(other) == b))
           actor.fillers[other].asks |= awaits;
     }
     if (is_of_ring && actor.trace.role->kind != Kind::Producer &&
@@ -234,12 +234,12 @@ Result<void> Rings::check_end() const {
       const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
       const bool is_told = guard(b) == b;  // by barriers of its own
       // Slots that are filled once, or read when a block ends, are not given back.
-      const std::int64_t back = buffer(place(b)).in_turn ? std::min(released(place(b)), used) : released(place(b));
-      const std::int64_t granted = actor.fillers.at(place(b)).granted;
+      const std::int64_t back = buffer(given_with(b)).in_turn ? std::min(released(given_with(b)), used) : released(given_with(b));
+      const std::int64_t granted = actor.fillers.at(given_with(b)).granted;
       const bool is_given_back = used <= 0 || !filler.asks || back >= used - buffer(b).behind;
       const bool is_granted =
           buffer(b).inside >= 0 ||
-          (filler.asks ? granted == filled + (actor.fillers.at(place(b)).has_all_back && !has_end ? 1 : 0)
+          (filler.asks ? granted == filled + (actor.fillers.at(given_with(b)).has_all_back && !has_end ? 1 : 0)
                        : granted >= filled);
       if (is_told && is_granted && filler.announced == filled && is_given_back && back <= used) continue;
       if (!is_told && filled == static_cast<std::int64_t>(actor.fillers.at(guard(b)).filled.size())) continue;

@@ -67,7 +67,7 @@ struct Rings {
   // The buffer whose barriers tell of this one.
   int guard(int b) const { return buffer(b).guard < 0 ? b : buffer(b).guard; }
   // The buffer with whose slots this one's are given back.
-  int place(int b) const { return buffer(b).place < 0 ? guard(b) : buffer(b).place; }
+  int given_with(int b) const { return buffer(b).given_with < 0 ? guard(b) : buffer(b).given_with; }
   bool is_shared(int b) const { return buffer(b).space == Space::Shared; }
 
   std::string at(const Step& step) const;

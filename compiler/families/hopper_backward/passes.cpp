@@ -87,7 +87,7 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 struct CodeName {
   std::string_view buffer, code, ring = {}, fill_ring = {};
   Counter counter = Counter::Rings;
-  std::string_view guard = {}, place = {};
+  std::string_view guard = {}, given_with = {};
 };
 constexpr CodeName kCodeNames[] = {
     {"S", "s"},
@@ -137,7 +137,7 @@ void name_buffers(Program& p, const KernelConfig& c) {
       buffer.counter = name.counter;
       if (name.buffer.starts_with("row") || name.buffer == "column Ks") buffer.behind = 1;  // not given back at the end
       if (has_roles(c) && (name.buffer == "Qs" || name.buffer == "dOs")) buffer.behind = 1;
-      buffer.guard = p.buffer(name.guard), buffer.place = p.buffer(name.place);
+      buffer.guard = p.buffer(name.guard), buffer.given_with = p.buffer(name.given_with);
     }
   };
   name_all(kCodeNames);

@@ -139,7 +139,7 @@ void name_buffers(Program& p, const KernelConfig& c) {
   for (const CodeName& name : names) {
     Buffer& b = p.buffers[static_cast<std::size_t>(p.buffer(name.buffer))];
     b.code = name.code, b.ring = name.ring, b.counter = name.counter;
-    b.givers = name.givers, b.guard = p.buffer(name.guard), b.place = p.buffer(name.place),
+    b.givers = name.givers, b.guard = p.buffer(name.guard), b.given_with = p.buffer(name.place),
     b.inside = p.buffer(name.inside);
   }
   if (multiplies_narrow(c)) p.buffers[static_cast<std::size_t>(p.buffer("K0s"))].in_turn = true;

@@ -10,7 +10,7 @@ namespace flashjit {
 
 namespace {
 
-int place(const Program& p, std::string_view name) { return p.buffer(name); }
+int number_of(const Program& p, std::string_view name) { return p.buffer(name); }
 
 Buffer shared_tile(std::string name, Dtype dtype, const TileLayout& layout, int offset, int stages) {
   Buffer b{std::move(name), Space::Shared, dtype, fmt::format("{}", layout.rows), fmt::format("{}", layout.columns)};
@@ -46,7 +46,7 @@ struct Pipeliner {
     if (auto done = s.attributes.set(key, std::move(value), kPass); !done && failed) failed = done;
   }
   void load(std::string_view tile, std::string_view global, std::int64_t ahead) {
-    Statement s = make_statement(Kind::Load, {place(p, tile)}, {place(p, global)});
+    Statement s = make_statement(Kind::Load, {number_of(p, tile)}, {number_of(p, global)});
     set(s, "copy", width.instruction);
     set(s, "copy_bytes", std::int64_t{width.bytes});
     if (tile != "Qs") set(s, "tile", ahead);
@@ -64,9 +64,9 @@ struct Pipeliner {
     load("Qs", "q", 0);
     commit();
     if (q_in_registers) {
-      // Q passes through the place of K and V: every warp must have its rows before they are overwritten.
+      // Q passes through the number_of of K and V: every warp must have its rows before they are overwritten.
       wait_for_all_warps(0);
-      out.push_back(make_statement(Kind::Fragment, {place(p, "Qr")}, {place(p, "Qs")}));
+      out.push_back(make_statement(Kind::Fragment, {number_of(p, "Qr")}, {number_of(p, "Qs")}));
       out.push_back(make_statement(Kind::Barrier));
     }
     if (stages == 1) {
@@ -92,7 +92,7 @@ struct Pipeliner {
     commit();
     for (Statement& s : body) {
       if (s.kind == Kind::Load) continue;
-      const bool scores_done = s.kind == Kind::Mma && s.writes[0] == place(p, "S");
+      const bool scores_done = s.kind == Kind::Mma && s.writes[0] == number_of(p, "S");
       out.push_back(std::move(s));
       if (scores_done && stages == 1) {
         wait_for_all_warps(0);
@@ -142,15 +142,15 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   FLASHJIT_TRY(set_shared_memory(p, context.problem.target, sync_layout(c).bytes));
   add_tiles(p, context);
-  const bool held = c.sync.q_in == QueryPlace::registers, staged = place(p, "Os") >= 0;
+  const bool held = c.sync.q_in == QueryPlace::registers, staged = number_of(p, "Os") >= 0;
   load_operands(p, held ? "Qr" : "Qs");
   std::vector<Statement> body;
-  body.push_back(make_statement(Kind::Load, {place(p, "Qs")}, {place(p, "q")}));
-  if (held) body.push_back(make_statement(Kind::Fragment, {place(p, "Qr")}, {place(p, "Qs")}));
+  body.push_back(make_statement(Kind::Load, {number_of(p, "Qs")}, {number_of(p, "q")}));
+  if (held) body.push_back(make_statement(Kind::Fragment, {number_of(p, "Qr")}, {number_of(p, "Qs")}));
   for (Statement& s : p.body) {
-    if (staged && s.kind == Kind::Store && s.writes[0] == place(p, "o")) {
-      body.push_back(make_statement(Kind::Stage, {place(p, "Os")}, {place(p, "O")}));
-      s.reads = {place(p, "Os")};
+    if (staged && s.kind == Kind::Store && s.writes[0] == number_of(p, "o")) {
+      body.push_back(make_statement(Kind::Stage, {number_of(p, "Os")}, {number_of(p, "O")}));
+      s.reads = {number_of(p, "Os")};
     }
     body.push_back(std::move(s));
   }
@@ -161,7 +161,7 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
 Result<Program> pipeline_copies(Program p, const PassContext& context) {
   Pipeliner pipeline{p, context.config.stages, copy_width(context.problem.spec.align_bytes), {}};
   std::vector<Statement> body = std::move(p.body);
-  pipeline.prologue(place(p, "Qr") >= 0);
+  pipeline.prologue(number_of(p, "Qr") >= 0);
   for (Statement& s : body) {
     if (s.kind == Kind::Load || s.kind == Kind::Fragment) continue;  // both are in the prologue
     if (s.kind == Kind::Loop) {
@@ -172,7 +172,7 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
       pipeline.wait_for_all_warps(0);
       continue;
     }
-    if (s.kind == Kind::Store && s.writes[0] == place(p, "o"))
+    if (s.kind == Kind::Store && s.writes[0] == number_of(p, "o"))
       pipeline.set(s, "copy_bytes", std::int64_t{pipeline.width.bytes});
     pipeline.out.push_back(std::move(s));
   }

@@ -216,7 +216,7 @@ TEST(VerifyRoles, ReadBeforeItsBarrier) {
   remove(consumed(values), Kind::Await, 1);
   expect_broken(values, "reads Vs before it has awaited that it is full");
   Program queries = sound(kOneByOne);
-  find_place(queries, find_body(queries, "careful_step")->body, Kind::Call, "look_up").statement().inside.clear();
+  find_site(queries, find_body(queries, "careful_step")->body, Kind::Call, "look_up").statement().inside.clear();
   expect_broken(queries, "release Qs (item 0): releases a slot that it has not awaited");
 }
 
@@ -245,7 +245,7 @@ TEST(VerifyRoles, MissingRelease) {
     expect_broken(p, "deadlock: producer waits at await");
   }
   Program queries = sound(kOverlapped);
-  find_place(queries, find_body(queries, "consume")->body, Kind::Items).statement().inside.clear();
+  find_site(queries, find_body(queries, "consume")->body, Kind::Items).statement().inside.clear();
   expect_broken(queries, "await Qs");
 }
 
@@ -260,7 +260,7 @@ TEST(VerifyRoles, NothingIsLoaded) {
 
 TEST(VerifyRoles, BarriersAreSetUpForWhoArrives) {
   const auto first_of = [](Program& p, std::string_view what) {
-    return find_place(p, find_body(p, "set_up")->body, Kind::Init, what);
+    return find_site(p, find_body(p, "set_up")->body, Kind::Init, what);
   };
   Program forgotten = sound(kOverlapped);
   first_of(forgotten, "Ks").take(1);
@@ -274,16 +274,16 @@ TEST(VerifyRoles, BarriersAreSetUpForWhoArrives) {
   queries.attributes = changed;
   expect_broken(another, "barrier full of Qs: set up for 2 arrivals, and 1 arrive");
   Program untold = sound(kOverlapped);
-  find_place(untold, find_body(untold, "set_up")->body, Kind::Publish).take(1);
+  find_site(untold, find_body(untold, "set_up")->body, Kind::Publish).take(1);
   expect_broken(untold, "body set_up: barriers are not published");
   Program unseen = sound(kOverlapped);
-  find_place(unseen, find_body(unseen, "set_up")->body, Kind::Barrier).take(1);
+  find_site(unseen, find_body(unseen, "set_up")->body, Kind::Barrier).take(1);
   expect_broken(unseen, "body set_up: no barrier behind what is set up");
 }
 
 TEST(VerifyRoles, ReleasedTwice) {
   Program p = sound(kOneByOne);
-  const Place release = find_place(p, consumed(p), Kind::Release);
+  const Place release = find_site(p, consumed(p), Kind::Release);
   release.insert_after({release.statement()});
   expect_broken(p, "is the next to be released");
 }
@@ -292,7 +292,7 @@ TEST(VerifyRoles, TurnsAreGivenAndTaken) {
   const std::string turns = "family=hopper,tile_q=128,warpgroups=2,exclusive=issue";
   for (const Kind kind : {Kind::BeginTurn, Kind::EndTurn}) {
     Program p = make_plan(*parse_spec(kWide), **find_target("sm_90a"), *parse_schedule(turns))->program;
-    find_place(p, consumed(p), kind).take(1);
+    find_site(p, consumed(p), kind).take(1);
     EXPECT_FALSE(verify(p));
   }
 }
@@ -302,7 +302,7 @@ TEST(VerifyRoles, FencesAndWhatIsKept) {
   remove(consumed(p), Kind::Fence, 0);
   expect_broken(p, "takes S as it was: a fence is missing");
   Program read = sound(kOverlapped);
-  find_place(read, consumed(read), Kind::Keep, "S").take(1);
+  find_site(read, consumed(read), Kind::Keep, "S").take(1);
   expect_broken(read, "uses S behind a wait, and nothing keeps it there");
 }
 
@@ -336,7 +336,7 @@ TEST(VerifyRoles, ValuesAreTransposedInStep) {
   remove(transposed(over), Kind::Await, 1);
   expect_broken(over, "transpose Vs <- Vc (item 0, tile 0): overwrites a slot before it has awaited that it is empty");
   Program kept = sound(kTransposing.c_str(), kNarrow);
-  find_place(kept, transposed(kept), Kind::Release).take(1);
+  find_site(kept, transposed(kept), Kind::Release).take(1);
   expect_broken(kept, "deadlock");
   Program idle = sound(kTransposing.c_str(), kNarrow);
   remove(transposed(idle), Kind::Transpose, 0);

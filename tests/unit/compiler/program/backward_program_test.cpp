@@ -96,7 +96,7 @@ bool waits_for_gradient_tiles(const Place& place) {
 
 // Blocks of a cluster that make no column of dQ are not drawn.
 bool is_of_block_without_columns(Program& program, const Place& place) {
-  const Place when = find_place(program, program.body, Kind::When, "no_panels");
+  const Place when = find_site(program, program.body, Kind::When, "no_panels");
   return when && place.body == &when.statement().body;
 }
 

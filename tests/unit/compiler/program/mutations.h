@@ -123,7 +123,7 @@ inline bool commute(const Program& program, const Statement& a, const Statement&
   const auto touches = [&](const Statement& s, int buffer) {
     const Buffer& of = program.buffers[static_cast<std::size_t>(buffer)];
     const auto is_it = [&](int other) {
-      return other == buffer || other == of.guard || other == of.place || other == of.inside;
+      return other == buffer || other == of.guard || other == of.given_with || other == of.inside;
     };
     return std::ranges::any_of(s.reads, is_it) || std::ranges::any_of(s.writes, is_it);
   };
