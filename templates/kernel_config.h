@@ -17,7 +17,7 @@ enum class Sequences : unsigned char { dense, packed };           // packed: one
 enum class Rope : unsigned char { none, half, interleaved };      // which columns are a pair that rotates
 enum class Reference : unsigned char { lazy, tile, first };       // what the exponent of a score is taken relative to
 enum class Exclusive : unsigned char { none, issue };             // what only one warpgroup at a time may do
-enum class QueryPlace : unsigned char { shared, registers };      // where Q lives during the loop
+enum class QueryStorage : unsigned char { shared, registers };    // where Q lives during the loop
 enum class TileOrder : unsigned char { natural, longest_first };  // which query tiles start first
 enum class Overlap : unsigned char { none, qk_pv };           // qk_pv: Q K^T of the next tile beside P V of this one
 enum class RowSum : unsigned char { adds, matrix };           // matrix: from a column of ones beside V
@@ -48,7 +48,7 @@ constexpr int kMaxInputs = 4;     // of these, that a producer copies beside K
 // The choices that the schedule of one family adds, and what follows from them for its loop alone.
 struct SyncConfig {
   int warps = 0;
-  QueryPlace q_in = QueryPlace::shared;
+  QueryStorage q_in = QueryStorage::shared;
   int blocks_per_sm = 1;
   int unroll_d = 0;  // k-steps of QK unrolled at a time
 };

@@ -34,7 +34,7 @@ inline constexpr WordTable<3> kWords<Reference> = {"Reference", {"lazy", "tile",
 template <>
 inline constexpr WordTable<2> kWords<Exclusive> = {"Exclusive", {"none", "issue"}};
 template <>
-inline constexpr WordTable<2> kWords<QueryPlace> = {"QueryPlace", {"shared", "registers"}};
+inline constexpr WordTable<2> kWords<QueryStorage> = {"QueryStorage", {"shared", "registers"}};
 template <>
 inline constexpr WordTable<2> kWords<TileOrder> = {"TileOrder", {"natural", "longest_first"}};
 template <>

@@ -24,7 +24,7 @@ struct Schedule {
   std::optional<int> tile_kv;  // keys per step of the loop
   // sync
   std::optional<int> warps;          // that compute
-  std::optional<QueryPlace> q_in;    // where Q lives during the loop
+  std::optional<QueryStorage> q_in;  // where Q lives during the loop
   std::optional<int> blocks_per_sm;  // what the register budget must allow
   std::optional<int> unroll_d;       // k-steps of QK that are unrolled; bounds code size and compile time
   // sync and hopper

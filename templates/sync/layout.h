@@ -38,9 +38,9 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.o = tile_layout(c.tile_q, padded_slice(c), c.output == Element::f32 ? c.element : c.output);
   const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());
-  s.k_offset = c.sync.q_in == QueryPlace::registers ? 0 : q_or_o;
+  s.k_offset = c.sync.q_in == QueryStorage::registers ? 0 : q_or_o;
   s.v_offset = s.k_offset + c.stages * s.k.bytes();
-  s.block_offset = c.sync.q_in == QueryPlace::registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
+  s.block_offset = c.sync.q_in == QueryStorage::registers ? (q_or_o > kv ? q_or_o : kv) : q_or_o + kv;
   s.dropout_offset = s.block_offset + block_state_bytes(c);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
   return s;

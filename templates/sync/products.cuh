@@ -5,7 +5,7 @@
 
 namespace flashjit {
 
-constexpr bool kQueriesInRegisters = config.sync.q_in == QueryPlace::registers;
+constexpr bool kQueriesInRegisters = config.sync.q_in == QueryStorage::registers;
 constexpr int kMTiles = rows_per_warp(config) / 16;     // 16-row tiles of a warp
 constexpr int kNTiles = kTileKv / 8;                    // 8-column tiles of S
 constexpr int kSteps = padded_dim_qk(config) / kDepth;  // k-steps of S = Q K^T

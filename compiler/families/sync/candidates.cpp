@@ -96,7 +96,7 @@ Registers sync_registers(const Problem& problem, const KernelConfig& c) {
   const int m_tiles = rows_per_warp(c) / 16;
   const int sums = accumulator_registers(sync_products(c));
   const int query =
-      m_tiles * 4 * (c.sync.q_in == QueryPlace::registers ? padded_dim_qk(c) / step_columns(c.element) : 1);
+      m_tiles * 4 * (c.sync.q_in == QueryStorage::registers ? padded_dim_qk(c) / step_columns(c.element) : 1);
   const int values = c.element == Element::f8 ? 8 : 4;  // B operands of V that are there at a time
   const int fragments = values + m_tiles * 4;           // and A of P while S dies into it
   const int rows = m_tiles * 4 + (c.max_logit ? m_tiles * 2 : 0);
@@ -120,7 +120,7 @@ void enumerate(Family family, const Problem& problem, const Schedule& pins, std:
   const auto tiles_kv = family == &kSync ? choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128})
                                          : choices(pins.tile_kv, {32, 64, 96, 128}),
              all_stages = choices(pins.stages, {1, 2, 3}), all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
-  const auto places = choices(pins.q_in, {QueryPlace::shared, QueryPlace::registers});
+  const auto places = choices(pins.q_in, {QueryStorage::shared, QueryStorage::registers});
   constexpr std::size_t kRowsAndWarps = 4;
   out.reserve(kRowsAndWarps * tiles_kv.size() * all_stages.size() * all_blocks.size() * places.size());
   for (const int warps : choices(pins.warps, {4, 8})) {
@@ -132,7 +132,7 @@ void enumerate(Family family, const Problem& problem, const Schedule& pins, std:
       for (const int tile_kv : tiles_kv) {
         if (!suits(Axis::Keys, pins.tile_kv, tile_kv)) continue;
         for (const int stages : all_stages) {
-          for (const QueryPlace q_in : places) {
+          for (const QueryStorage q_in : places) {
             for (const int blocks : all_blocks) {
               s.warps = warps;
               s.tile_q = pins.tile_q.value_or(most_warps * rows);

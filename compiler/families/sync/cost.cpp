@@ -44,7 +44,7 @@ TileClocks sync_tile_clocks(const KernelConfig& sizes, const Target& target, con
   t.issue = scores * slots / kIssuePerClock;
   // Every warp loads all of K and V as operands; the copies write them once; Q is read again unless it stays in
   // registers.
-  const double q_bytes = *s.q_in == QueryPlace::shared ? rows * padded_dim_qk(sizes) * size_of(sizes.element) : 0;
+  const double q_bytes = *s.q_in == QueryStorage::shared ? rows * padded_dim_qk(sizes) * size_of(sizes.element) : 0;
   t.smem = (kv_bytes * (*s.warps + 1) + q_bytes) / target.smem_bytes_per_clock;
   t.l2 = kv_bytes / calibration.l2_bytes_per_clock;
   return t;

@@ -120,7 +120,7 @@ void add_tiles(Program& p, const PassContext& context) {
     p.buffers.push_back(shared_tile("Os", spec.out_dtype, layout.o, layout.o_offset, 1));
     p.buffers.back().own_rows = true;
   }
-  if (c.sync.q_in != QueryPlace::registers) return;
+  if (c.sync.q_in != QueryStorage::registers) return;
   Buffer held{"Qr", Space::Register, product, fmt::format("{}", layout.q.rows), fmt::format("{}", layout.q.columns)};
   held.layout = "fragment";
   held.own_rows = true;
@@ -142,7 +142,7 @@ Result<Program> place_buffers(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   FLASHJIT_TRY(set_shared_memory(p, context.problem.target, sync_layout(c).bytes));
   add_tiles(p, context);
-  const bool held = c.sync.q_in == QueryPlace::registers, staged = number_of(p, "Os") >= 0;
+  const bool held = c.sync.q_in == QueryStorage::registers, staged = number_of(p, "Os") >= 0;
   load_operands(p, held ? "Qr" : "Qs");
   std::vector<Statement> body;
   body.push_back(make_statement(Kind::Load, {number_of(p, "Qs")}, {number_of(p, "q")}));
@@ -203,7 +203,7 @@ std::array<Product, 2> sync_products(const KernelConfig& c) {
   const int rows = rows_per_warp(c);
   return {Product{.name = "scores",
                   .target = "S",
-                  .a = c.sync.q_in == QueryPlace::registers ? "Qr" : "Qs",
+                  .a = c.sync.q_in == QueryStorage::registers ? "Qr" : "Qs",
                   .b = "Ks",
                   .rows = rows,
                   .columns = c.tile_kv,

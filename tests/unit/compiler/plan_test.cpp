@@ -68,7 +68,7 @@ TEST(Plan, ConfigSaysWhatTheSpecSays) {
   EXPECT_EQ(c.tile_kv, 32);
   EXPECT_EQ(c.sync.warps, 4);
   EXPECT_EQ(c.stages, 3);
-  EXPECT_TRUE(c.sync.q_in == QueryPlace::registers);
+  EXPECT_TRUE(c.sync.q_in == QueryStorage::registers);
   EXPECT_EQ(c.sync.blocks_per_sm, 1);
   EXPECT_FALSE(c.order == TileOrder::longest_first);
   EXPECT_EQ(c.sync.unroll_d, 5);
