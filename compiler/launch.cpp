@@ -89,11 +89,11 @@ Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClust
   return {blocks, static_cast<int>(items), of_sequence};
 }
 
-void add_argument(std::string& call, std::string_view argument, int place) {
+void add_argument(std::string& call, std::string_view argument, int number) {
   const auto last = call.begin() + static_cast<std::ptrdiff_t>(call.rfind('('));  // others may go before it
   const auto given = static_cast<int>(std::count(last, call.end(), ','));
   std::string more;
-  for (int i = given + 1; i < place; ++i) more += ", nullptr";
+  for (int i = given + 1; i < number; ++i) more += ", nullptr";
   call.insert(call.size() - 1, fmt::format("{}, {}", more, argument));
 }
 

@@ -116,8 +116,8 @@ struct KernelLaunch {
   std::string_view file;     // the template that has it; empty: the loop's
 };
 
-// KernelLaunch::call with one more argument, and those before it that it leaves out.
-void add_argument(std::string& call, std::string_view argument, int place);
+// KernelLaunch::call with one more argument, of this number, and those before it that it leaves out.
+void add_argument(std::string& call, std::string_view argument, int number);
 
 // A factor of a buffer's size: a size of the call, rounded up to a multiple, and with `tiles` divided by that; `more`: so
 // many more.

@@ -49,14 +49,14 @@ NarrowedRoom narrowed_room(const AttentionSpec& spec, const CallSizes& call) {
   NarrowedRoom room;
   const auto add = [&](bool keys, std::int64_t heads, std::int64_t d) {
     const CallSizes sizes = rounding_sizes(spec, call, keys);
-    NarrowedPlace place;
-    place.row_bytes = rounded_up(d, kRowAlignment);
-    place.blocks = spec.scale_block > 0 ? (sizes.q_len + spec.scale_block - 1) / spec.scale_block : 1;
-    place.rows = room.bytes;
-    place.scales = place.rows + rounded_up(sizes.q_tokens * heads * place.row_bytes, kWorkspaceAlignment);
-    const std::int64_t scales = sizes.batch * place.blocks * heads * size_of(Dtype::F32);
-    room.bytes = place.scales + rounded_up(scales, kWorkspaceAlignment);
-    return place;
+    NarrowedOffsets at;
+    at.row_bytes = rounded_up(d, kRowAlignment);
+    at.blocks = spec.scale_block > 0 ? (sizes.q_len + spec.scale_block - 1) / spec.scale_block : 1;
+    at.rows = room.bytes;
+    at.scales = at.rows + rounded_up(sizes.q_tokens * heads * at.row_bytes, kWorkspaceAlignment);
+    const std::int64_t scales = sizes.batch * at.blocks * heads * size_of(Dtype::F32);
+    room.bytes = at.scales + rounded_up(scales, kWorkspaceAlignment);
+    return at;
   };
   room.q = add(false, spec.heads_q, spec.d_qk);
   room.k = add(true, spec.heads_kv, spec.d_qk);

@@ -19,11 +19,11 @@ AttentionSpec attention_to_rounded(const AttentionSpec& spec);
 CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys);
 
 // Where in the workspace Q, K and V of 8 bits lie, in bytes from its beginning. Rows are padded to 16 bytes.
-struct NarrowedPlace {
+struct NarrowedOffsets {
   std::int64_t rows = 0, scales = 0, row_bytes = 0, blocks = 0;  // blocks: of a sequence, that have scales
 };
 struct NarrowedRoom {
-  NarrowedPlace q, k, v;
+  NarrowedOffsets q, k, v;
   std::int64_t bytes = 0;  // behind it is what one launch after the other needs
 };
 NarrowedRoom narrowed_room(const AttentionSpec& spec, const CallSizes& call);

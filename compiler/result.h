@@ -20,7 +20,7 @@ enum class ErrorKind {
   Compile,      // NVRTC or LLVM refused generated code; detail holds the log
   Driver,       // the CUDA driver returned an error
   Capture,      // prepare would have to compile or load while a stream captures
-  Internal,     // our mistake; message names the place
+  Internal,     // our mistake; message names the function or the statement
   Timeout,      // prepare was not done in the time that its caller allowed
   Cancelled,    // prepare was called off by its caller
 };

@@ -31,7 +31,7 @@ enum class TileSource : unsigned char { range, list };        // which tiles a l
 // of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };
 
-// How backward sums up what scores give for the elements of a parameter that one place of the score reads.
+// How backward sums up what scores give for the elements of a parameter that one read of the score takes.
 enum class GradientSum : unsigned char {
   own,      // each score has an element to itself
   pairs,    // each score of a head has one, other heads or sequences may have the same
@@ -136,10 +136,10 @@ struct KernelConfig {
   bool head_tables = false;  // KernelParams::block_table has a line for each KV head of a sequence
   bool has_score = false;    // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;
-  bool score_adds = false;  // backward: it is s plus what depends on places alone
+  bool score_adds = false;  // backward: it is s plus what depends on positions alone
   float score_cap = 0;      // not 0: score() is this times tanh(score_factor * q.k), both positive
   float score_factor = 0;
-  bool score_loads = false;  // from tensors, at places that depend on the key
+  bool score_loads = false;  // from tensors, at indices that depend on the key
   int inputs_16 = 0;  // bit i: parameter i has elements of 16 bits, score() reads [..., k] of it for every key k, and
                       // the producer copies those tiles
   int inputs_32 = 0;  // the same, for elements of 32 bits

@@ -56,10 +56,10 @@ struct Plain {
   }
   // Does it, or a derivative, read tensors at indices that depend on query or key, behind whose ends there may be nothing,
   // and that no producer brings?
-  static constexpr bool kLoadsAtPlaces = false;
+  static constexpr bool kLoadsByPosition = false;
 
-  // kReads: the number of places where the score reads parameters whose gradients are wanted. Each place has the number of
-  // the gradient, how it is summed up, and where its element is. Places that are summed by head have numbers of their own;
+  // kReads: how often the score reads parameters whose gradients are wanted. Each read has the number of the gradient, how
+  // it is summed up, and where its element is. Reads that are summed by head have numbers of their own;
   // has_own_heads(): do heads have elements of their own?
   static constexpr int kReads = 0, kHeadReads = 0;
   static constexpr int gradient_of(int) { return 0; }

@@ -97,7 +97,7 @@ std::string split_mask(const Plan& plan, const ReadsAndRange& split, const CudaE
 std::string functions_of_lists(const Plan& plan) {
   const std::string_view number = plan.wide_ints ? "Int64" : "int";
   const std::string visible =
-      function("Does key k, a place of the list, have a row?\ntemplate <class Key>",
+      function("Does key k, an index into the list, have a row?\ntemplate <class Key>",
                fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {}, Key k)", number),
                "return is_chosen(params, seq, static_cast<int>(k));\n");
   if (!plan.config.whole_pages) {
@@ -168,9 +168,9 @@ Result<std::string> score_function(const Plan& plan) {
 Result<std::string> slope_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, names_of_gradients(plan.spec)));
-  FLASHJIT_ASSIGN(loads, loads_at_places(plan.spec, plan.config));
+  FLASHJIT_ASSIGN(loads, loads_by_position(plan.spec, plan.config));
   const std::vector<Expr> values = {gradients.score, gradients.by_s};
-  std::string text = fmt::format("\n  static constexpr bool kLoadsAtPlaces = {};\n", loads);
+  std::string text = fmt::format("\n  static constexpr bool kLoadsByPosition = {};\n", loads);
   return text + function(
                     "The logit of query q and key k, and its derivative by s, which is scale * q.k.\n"
                     "template <class Params>",
@@ -191,7 +191,7 @@ std::string fact_of_reads(std::string_view type, std::string_view name, const st
       type, name, values);
 }
 
-// Loads whose places depend on query and key, each once. Places that are looked up take a load of their own.
+// Loads whose indices depend on query and key, each once. Indices that are looked up take a load of their own.
 void find_loads(const Expr& expr, std::vector<Expr>& loads) {
   const bool by_both = uses(expr, Variable::Q) && uses(expr, Variable::K);
   const auto is_same = [&](const Expr& other) { return same(other, expr); };
@@ -208,7 +208,7 @@ Result<std::string> gradient_functions(const Plan& plan) {
   const std::string_view ends = plan.wide_ints ? "Int64 q, Int64 k" : "int q, int k";
   const auto heads = std::ranges::count(reads, GradientSum::heads, &GradientRead::sum);
   std::string text = fmt::format(
-      "\n  // Parameters whose gradients are wanted are read at so many places.\n"
+      "\n  // Parameters whose gradients are wanted are read so many times.\n"
       "  static constexpr int kReads = {}, kHeadReads = {};\n",
       reads.size(), heads);
   text +=
@@ -370,10 +370,10 @@ class Headers {
   std::vector<SourceFile> take() { return std::move(headers_); }
 
  private:
-  void add(std::size_t place) {
-    if (added_[place]) return;
-    added_[place] = true;
-    const EmbeddedFile& file = files_[place];
+  void add(std::size_t index) {
+    if (added_[index]) return;
+    added_[index] = true;
+    const EmbeddedFile& file = files_[index];
     headers_.push_back({std::string(file.name), std::string(file.text)});
     for (const std::uint16_t included : file.includes) add(included);
   }

@@ -75,16 +75,16 @@ class CudaPrinter {
   std::string visit_inputs(const std::vector<Expr>& inputs) {
     std::string visits;
     for (const Expr& input : inputs) {
-      std::string places;
+      std::string indices;
       int given = 0;
       for (const Expr& index : outer_indices(input)) {
         shorten(index);
         const std::string value = render(index, kTernary);
-        places += context_.wide_ints ? fmt::format(", static_cast<int>({})", value) : ", " + value;
+        indices += context_.wide_ints ? fmt::format(", static_cast<int>({})", value) : ", " + value;
         ++given;
       }
-      for (; given < kMostOuterIndices; ++given) places += ", 0";
-      visits += fmt::format("  visit(Parameter<{}>(){});\n", index_of(input->param), places);
+      for (; given < kMostOuterIndices; ++given) indices += ", 0";
+      visits += fmt::format("  visit(Parameter<{}>(){});\n", index_of(input->param), indices);
     }
     return statements_ + visits;
   }

@@ -63,10 +63,10 @@ bool is_in_tiles(const GradientRead& read, const std::vector<Expr>& inputs) {
   return std::ranges::any_of(inputs, [&](const Expr& input) { return same(input, read.read); });
 }
 
-Result<bool> loads_at_places(const AttentionSpec& spec, const KernelConfig& config) {
+Result<bool> loads_by_position(const AttentionSpec& spec, const KernelConfig& config) {
   FLASHJIT_ASSIGN(gradients, gradients_of(spec.score, spec.mask, names_of_gradients(spec)));
-  const auto derivative_does = [](const ReadGradient& of) { return loads_at_places(of.derivative); };
-  return loads_at_places(gradients.score, copied_inputs(spec, config)) ||
+  const auto derivative_does = [](const ReadGradient& of) { return loads_by_position(of.derivative); };
+  return loads_by_position(gradients.score, copied_inputs(spec, config)) ||
          std::ranges::any_of(gradients.by_params, derivative_does);
 }
 

@@ -52,9 +52,9 @@ bool is_plain(const Expr& read) {
 ReadIndex read_index(const Expr& read) {
   using enum Variable;
   // Lengths are those of the sequence, hk is that of the head.
-  const std::vector<Variable> places = {Q, K}, lengths = {QLen, KLen};
+  const std::vector<Variable> positions = {Q, K}, lengths = {QLen, KLen};
   std::vector<Variable> of_pair;
-  for (const Variable v : places) {
+  for (const Variable v : positions) {
     if (std::ranges::any_of(read->args, [&](const Expr& index) { return uses(index, v); })) of_pair.push_back(v);
   }
   ReadIndex index;

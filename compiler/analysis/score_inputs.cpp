@@ -91,11 +91,11 @@ std::vector<Expr> copied_inputs(const AttentionSpec& spec, const KernelConfig& c
   return inputs;
 }
 
-bool loads_at_places(const Expr& expr, const std::vector<Expr>& inputs) {
+bool loads_by_position(const Expr& expr, const std::vector<Expr>& inputs) {
   const auto is_input = [&](const Expr& input) { return same(input, expr); };
   if (expr->op == Op::Load && (uses(expr, Variable::Q) || uses_key(expr)) && std::ranges::none_of(inputs, is_input))
     return true;
-  return std::ranges::any_of(expr->args, [&](const Expr& arg) { return loads_at_places(arg, inputs); });
+  return std::ranges::any_of(expr->args, [&](const Expr& arg) { return loads_by_position(arg, inputs); });
 }
 
 bool only_adds(const Expr& score) {

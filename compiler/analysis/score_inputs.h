@@ -31,7 +31,7 @@ bool loads_per_key(const Expr& expr);
 bool reads_beside_inputs(const Expr& score);
 
 // Does the expression read a tensor, but for `inputs`, at an index that depends on the query or the key?
-bool loads_at_places(const Expr& expr, const std::vector<Expr>& inputs = {});
+bool loads_by_position(const Expr& expr, const std::vector<Expr>& inputs = {});
 // Is the score `s` plus what does not depend on `s`?
 bool only_adds(const Expr& score);
 

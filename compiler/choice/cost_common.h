@@ -50,7 +50,7 @@ double quantized_bytes(const AttentionSpec& spec, const Shape& shape);
 // Q, K and V read once, or the parts of a merge, or x; O or y written once.
 double unique_bytes(const AttentionSpec& spec, const Shape& shape);
 
-// Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) share `slots` places.
+// Time until the last block is done when `blocks` blocks of `mean` clocks (the longest `longest`) run on so many slots.
 double makespan(double blocks, double slots, double mean, double longest, bool longest_first);
 
 // The time that each unit takes for `tiles` tiles of an SM, and memory for the problem.

@@ -217,21 +217,21 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
   struct Ranked {
     double rank = 1;
     double computing = 0;   // of few queries, which wait for memory with many schedules: less is safer
-    std::size_t place = 0;  // in `schedules`
+    std::size_t index = 0;  // in `schedules`
     double microseconds = 0;
     double family = 0;  // of which it is: the best product of times
   };
   std::vector<Ranked> legal;
   std::vector<std::size_t> illegal;
-  for (std::size_t place = 0; place < schedules.size(); ++place) {
-    Schedule& schedule = schedules[place];
+  for (std::size_t index = 0; index < schedules.size(); ++index) {
+    Schedule& schedule = schedules[index];
     const auto [computes, is_new] = computes_here.try_emplace(schedule.family);
     if (is_new) computes->second = why_not_family(schedule.family, problem.spec, problem.target).empty();
     if (!computes->second || !fits(problem, schedule)) {
-      illegal.push_back(place);
+      illegal.push_back(index);
       continue;
     }
-    Ranked ranked{.place = place};
+    Ranked ranked{.index = index};
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const Work work = samplers[i].of(schedule);
       // Lists that all heads share are of very different lengths: a tile of all heads before the next spreads the long ones.
@@ -246,14 +246,14 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
     double& best = best_of_family.try_emplace(schedule.family, few ? HUGE_VAL : 0).first->second;
     if (few) best = std::min(best, ranked.rank * predict(problem, schedule, *few, few_samplers->of(schedule)).total);
   }
-  for (Ranked& ranked : legal) ranked.family = best_of_family[schedules[ranked.place].family];
+  for (Ranked& ranked : legal) ranked.family = best_of_family[schedules[ranked.index].family];
   std::ranges::sort(legal, {}, [](const Ranked& ranked) {
-    return std::tuple(ranked.family, ranked.rank, ranked.computing, ranked.place);
+    return std::tuple(ranked.family, ranked.rank, ranked.computing, ranked.index);
   });
   std::vector<Candidate> out;
   out.reserve(schedules.size());
-  for (const Ranked& ranked : legal) out.push_back({schedules[ranked.place], ranked.microseconds, ranked.rank, true});
-  for (const std::size_t place : illegal) out.push_back({.schedule = schedules[place], .legal = false});
+  for (const Ranked& ranked : legal) out.push_back({schedules[ranked.index], ranked.microseconds, ranked.rank, true});
+  for (const std::size_t index : illegal) out.push_back({.schedule = schedules[index], .legal = false});
   return out;
 }
 

@@ -12,10 +12,10 @@ namespace flashjit {
 namespace {
 
 constexpr int kSampledTiles = 16;
-// Where in its sixteenth of the tiles each sample lies, in sixteenths of that. Hardly ever the same place twice: masks
+// Where in its sixteenth of the tiles each sample lies, in sixteenths of that. Hardly ever the same offset twice: masks
 // with a period (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over tiles
 // where the work grows evenly.
-constexpr int kSamplePlaces[kSampledTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
+constexpr int kSampleOffsets[kSampledTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
 // How a mask with holes is sampled: so many tiles are visited, and lattice x lattice positions of a mixed one give its
 // share.
 struct Density {
@@ -173,8 +173,8 @@ struct WorkSampler::State {
     const std::int64_t count = (across_length + size - 1) / size;
     samples = std::min<std::int64_t>(count, kSampledTiles);
     for (std::int64_t i = 0; i < samples; ++i) {
-      const int place = samples == kSampledTiles ? kSamplePlaces[i] : 8;
-      const std::int64_t tile = (16 * i + place) * count / (16 * samples);
+      const int offset = samples == kSampledTiles ? kSampleOffsets[i] : 8;
+      const std::int64_t tile = (16 * i + offset) * count / (16 * samples);
       SampledTile t;
       t.lo = tile * size;
       t.hi = std::min(t.lo + size, across_length) - 1;
@@ -205,8 +205,8 @@ WorkSampler::~WorkSampler() = default;
 
 const Work& WorkSampler::with(int visited) {
   State& p = *state_;
-  const auto [place, fresh] = p.known.try_emplace(visited, p.same);
-  Work& work = place->second;
+  const auto [known, fresh] = p.known.try_emplace(visited, p.same);
+  Work& work = known->second;
   if (!fresh || p.samples == 0) return work;
   const double samples = static_cast<double>(p.samples),
                positions = static_cast<double>(length(p.shape, p.tiles.along));

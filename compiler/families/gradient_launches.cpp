@@ -32,16 +32,17 @@ PartRule part_rule(int tile_q, int heads, bool uneven) {
   return {.queries = tile_q, .heads = heads, .most_items = kMostCutItems, .uneven = uneven};
 }
 
-void add_part_sums(Plan& plan, int tile_kv, int heads, int warps, int floats, int place_in_prepare, int place_in_keys) {
+void add_part_sums(Plan& plan, int tile_kv, int heads, int warps, int floats, int number_in_prepare,
+                   int number_in_keys) {
   const auto add_buffer = [&](std::string name, std::string_view type, std::int64_t bytes, int after) {
     plan.workspace.push_back({name,
                               type,
                               bytes * warps * heads,
                               {{&CallSizes::batch}, {&CallSizes::k_len, tile_kv, true}},
                               bytes * warps * kMostCutItems});
-    for (const auto& [launch, place] : {std::pair{0, place_in_prepare}, {1, place_in_keys}}) {
+    for (const auto& [launch, number] : {std::pair{0, number_in_prepare}, {1, number_in_keys}}) {
       plan.launches[launch].buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
-      add_argument(plan.launches[launch].call, name, place + after);
+      add_argument(plan.launches[launch].call, name, number + after);
     }
   };
   add_buffer("kv_sums", "float", std::int64_t{floats} * static_cast<int>(sizeof(float)), 0);

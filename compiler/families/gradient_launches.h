@@ -31,7 +31,8 @@ inline constexpr std::string_view kSharesQueries =
     "  where there are few tiles of keys, blocks share the queries of each, and add up dK and dV likewise\n";
 PartRule part_rule(int tile_q, int heads, bool uneven);
 // Adds to such a plan the sums of dK and dV of each tile of keys, of so many heads, in so many warps of so many floats, as
-// arguments of the first two launches from these places on.
-void add_part_sums(Plan& plan, int tile_kv, int heads, int warps, int floats, int place_in_prepare, int place_in_keys);
+// arguments of the first two launches, from these numbers on.
+void add_part_sums(Plan& plan, int tile_kv, int heads, int warps, int floats, int number_in_prepare,
+                   int number_in_keys);
 
 }  // namespace flashjit

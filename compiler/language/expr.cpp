@@ -258,10 +258,10 @@ bool same_nodes(const Node* a, const Node* b, SamePairs& known) {
     return false;
   }
   if (a->args.empty()) return true;
-  const auto [place, fresh] = known.try_emplace({a, b}, true);
-  if (!fresh) return place->second;
+  const auto [found, fresh] = known.try_emplace({a, b}, true);
+  if (!fresh) return found->second;
   for (std::size_t i = 0; i < a->args.size(); ++i) {
-    if (!same_nodes(a->args[i].get(), b->args[i].get(), known)) return place->second = false;
+    if (!same_nodes(a->args[i].get(), b->args[i].get(), known)) return found->second = false;
   }
   return true;
 }

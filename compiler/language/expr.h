@@ -183,7 +183,7 @@ inline constexpr std::size_t kMaxFunctions = 16;
 // Parsing. `params` are the declared run-time parameters; `alignment_bottom_right` says how named rows and the derived
 // name `qpos` line queries up with keys: qpos = q + k_len - q_len, or q.
 // Named rows (compiler/language/named.h) may declare further parameters, which are appended to `params`.
-// An error has kind Invalid, a one-line message, and as detail the text with a caret under the place.
+// An error has kind Invalid, a one-line message, and as detail the text with a caret under what is wrong.
 struct ParseContext {
   std::vector<Param>* params = nullptr;
   bool bottom_right = true;

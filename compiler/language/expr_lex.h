@@ -1,4 +1,4 @@
-// Tokens of the expression language, its fixed names, and errors that point at a place in a text.
+// Tokens of the expression language, its fixed names, and errors that point into a text.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class Lexer {
 };
 
 // An Invalid error whose detail shows the line of `text` and a caret under `position`. Bytes outside printable ASCII
-// are shown as '?', and long lines are cut around the place.
+// are shown as '?', and long lines are cut around what is wrong.
 Error error_at(std::string_view text, std::size_t position, std::string message);
 
 // Variables a text may use. `s` is among them although masks do not have it: the message can then say so.

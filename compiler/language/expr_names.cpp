@@ -124,9 +124,9 @@ Result<Expr> ExprParser::load(Param param, std::size_t start) {
   lexer_.advance();
   std::vector<Expr> index;
   while (true) {
-    const std::size_t place = lexer_.position();
+    const std::size_t argument = lexer_.position();
     FLASHJIT_ASSIGN(value, disjunction());
-    if (value->type != Type::Int) return error("an index must be an int", place);
+    if (value->type != Type::Int) return error("an index must be an int", argument);
     index.push_back(value);
     if (!lexer_.is(",")) break;
     lexer_.advance();
@@ -144,7 +144,7 @@ Result<Expr> ExprParser::load(Param param, std::size_t start) {
 
 Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& argument, Bindings& bindings,
                                       std::map<std::string_view, std::string>& words) {
-  const std::size_t place = lexer_.position();
+  const std::size_t start = lexer_.position();
   const bool is_tensor = argument.kind == RowArgument::Kind::Tensor;
   if (is_tensor || argument.kind == RowArgument::Kind::Dtype) {
     const std::string word(lexer_.text());
@@ -165,7 +165,7 @@ Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& ar
   if (value->type == Type::Bool || (is_int && value->type != Type::Int)) {
     return error(
         fmt::format("the argument `{}` of `{}` must be {}", argument.name, row.name, is_int ? "an int" : "a number"),
-        place);
+        start);
   }
   const Expr folded = simplify(value);
   const bool constant = folded->op == Op::IntConst || folded->op == Op::FloatConst;
@@ -178,7 +178,7 @@ Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& ar
     return error(fmt::format("the argument `{}` of `{}` is {}, but must be {}", argument.name, row.name, number,
                              is_int ? fmt::format("at least {}", argument.least)
                                     : fmt::format("above {} and finite, from 1.2e-38 to 3.4e38", argument.least)),
-                 place);
+                 start);
   }
   bindings.values[argument.name] = folded;
   return {};

@@ -91,10 +91,10 @@ const ExprParser::Operator* ExprParser::next_of(std::span<const Operator> operat
 Result<Expr> ExprParser::chain(std::span<const Operator> operators, Result<Expr> (ExprParser::*operand)()) {
   FLASHJIT_ASSIGN(left, (this->*operand)());
   while (const Operator* row = next_of(operators)) {
-    const std::size_t place = lexer_.position();
+    const std::size_t start = lexer_.position();
     lexer_.advance();
     FLASHJIT_ASSIGN(right, (this->*operand)());
-    FLASHJIT_ASSIGN(both, make(row->op, {left, right}, place));
+    FLASHJIT_ASSIGN(both, make(row->op, {left, right}, start));
     left = both;
   }
   return left;
@@ -116,10 +116,10 @@ Result<Expr> ExprParser::negation() {
   if (!lexer_.is("!")) return comparison();
   const Nested nested(depth_);
   if (too_deep()) return depth_error();
-  const std::size_t place = lexer_.position();
+  const std::size_t start = lexer_.position();
   lexer_.advance();
   FLASHJIT_ASSIGN(value, negation());
-  return make(Op::Not, {value}, place);
+  return make(Op::Not, {value}, start);
 }
 
 Result<Expr> ExprParser::comparison() {
@@ -128,11 +128,11 @@ Result<Expr> ExprParser::comparison() {
   FLASHJIT_ASSIGN(left, sum());
   const Operator* row = next_of(kRows);
   if (!row) return left;
-  const std::size_t place = lexer_.position();
+  const std::size_t start = lexer_.position();
   lexer_.advance();
   FLASHJIT_ASSIGN(right, sum());
   if (next_of(kRows)) return error("comparisons do not chain; write a < b & b < c");
-  return row->swapped ? make(row->op, {right, left}, place) : make(row->op, {left, right}, place);
+  return row->swapped ? make(row->op, {right, left}, start) : make(row->op, {left, right}, start);
 }
 
 Result<Expr> ExprParser::sum() {
@@ -149,7 +149,7 @@ Result<Expr> ExprParser::unary() {
   if (!lexer_.is("-")) return primary();
   const Nested nested(depth_);
   if (too_deep()) return depth_error();
-  const std::size_t place = lexer_.position();
+  const std::size_t start = lexer_.position();
   lexer_.advance();
   // A minus right before a literal is part of it: the smallest int64 has no positive counterpart.
   if (lexer_.kind() == Token::Integer) return integer(true);
@@ -158,7 +158,7 @@ Result<Expr> ExprParser::unary() {
     return Expr::real(-value->real);
   }
   FLASHJIT_ASSIGN(value, unary());
-  return make(Op::Neg, {value}, place);
+  return make(Op::Neg, {value}, start);
 }
 
 Result<Expr> ExprParser::integer(bool negative) {

@@ -7,7 +7,7 @@
 namespace flashjit {
 namespace {
 
-// How tightly the parser binds: an argument that binds less tightly than its place asks for gets parentheses.
+// How tightly the parser binds: an argument that binds less tightly than the argument has to gets parentheses.
 enum Level { kOr = 1, kAnd, kNot, kComparison, kSum, kProduct, kUnary, kPrimary };
 
 struct Infix {

@@ -209,19 +209,18 @@ Result<Expr> derive(Simplifier& simplifier, const Expr& score, const Expr& leaf,
   return simplified;
 }
 
-// The places that read the parameter of this name, each once, in order of first use.
+// The expressions that read the parameter of this name, each once, in order of first use.
 class Reads {
  public:
   Reads(const Expr& expr, std::string_view name) : name_(name) { find(expr); }
-  std::vector<Expr> places;
+  std::vector<Expr> found;
 
  private:
   void find(const Expr& expr) {
     if (!seen_.insert(expr.get()).second) return;
     const bool reads = expr->op == Op::Scalar || expr->op == Op::Load;
-    if (reads && expr->param.name == name_ &&
-        std::ranges::none_of(places, [&](const Expr& p) { return same(p, expr); }))
-      places.push_back(expr);
+    if (reads && expr->param.name == name_ && std::ranges::none_of(found, [&](const Expr& p) { return same(p, expr); }))
+      found.push_back(expr);
     for (const Expr& arg : expr->args) find(arg);
   }
 
@@ -264,7 +263,7 @@ Result<void> check_wanted(const std::string& name, const std::vector<Param>& of_
 
 Result<void> add_reads(Simplifier& simplifier, const std::string& name, ScoreGradients& gradients) {
   bool any = false;
-  for (const Expr& read : Reads(gradients.score, name).places) {
+  for (const Expr& read : Reads(gradients.score, name).found) {
     FLASHJIT_ASSIGN(derivative, derive(simplifier, gradients.score, read, fmt::format("`{}`", print(read))));
     if (is_real(derivative) && derivative->real == 0) continue;
     any = true;
@@ -278,7 +277,7 @@ Result<void> add_reads(Simplifier& simplifier, const std::string& name, ScoreGra
   }
   if (gradients.by_params.size() > kMaxReadGradients) {
     return unsupported(
-        fmt::format("grads: with `{}` the score reads parameters whose gradients are wanted at {} places, "
+        fmt::format("grads: with `{}` the score reads parameters whose gradients are wanted {} times, "
                     "above {}; ask for fewer gradients, or read a tensor at one computed index",
                     name, gradients.by_params.size(), kMaxReadGradients));
   }

@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-// One place at which a score reads a parameter whose gradient is wanted: a Scalar, or a Load with its index expressions.
+// One read of a parameter whose gradient is wanted, in a score: a Scalar, or a Load with its index expressions.
 struct ReadGradient {
   Expr read;
   Expr derivative;  // of the score, by the element that is read; of the variables of the score, s included

@@ -14,8 +14,8 @@ namespace flashjit {
 // Facts of a score function for loops that evaluate scores on symbolic numbers.
 struct ScoreFacts {
   bool has_tanh = false;
-  bool adds = false;          // to `s` what depends on places alone
-  bool loads = false;         // from tensors, at places that depend on the key
+  bool adds = false;          // to `s` what depends on positions alone
+  bool loads = false;         // from tensors, at indices that depend on the key
   float cap = 0, factor = 0;  // not 0: the score is cap * tanh(factor * q.k)
 };
 

@@ -191,7 +191,7 @@ Result<void> for_each(std::vector<Statement>& body, const Visit& visit) {
   return {};
 }
 
-// Checks what must hold after any pass; an Internal error names the place. verify_plan asks after the last one, and after
+// Checks what must hold after any pass; an Internal error names the statement. verify_plan asks after the last one, and after
 // each where that found something, to name the pass at fault.
 Result<void> verify(const Program& program);
 

@@ -12,7 +12,7 @@ constexpr int threads_of(Issuer issuer) { return issuer == Issuer::Warp ? 32 : 1
 
 struct Product {
   std::string_view name;          // of what it makes: its function is multiply_<name>
-  std::string_view target, a, b;  // buffers; a and b in the place that the instruction reads them from
+  std::string_view target, a, b;  // buffers; a and b in the memory that the instruction reads them from
   Issuer issuer = Issuer::Warp;
   int rows = 0, columns = 0, depth = 0;
   int m = 0, n = 0, k = 0;  // of one instruction

@@ -96,7 +96,7 @@ struct AttentionSpec {
   double effective_scale() const;
 };
 
-// Parses and validates. Errors name field, value, limit and way out; the detail has a caret where there is a place.
+// Parses and validates. Errors name field, value, limit and way out; the detail has a caret where a text is wrong.
 Result<AttentionSpec> parse_spec(std::string_view text);
 
 // Canonical text: fields in fixed order, defaults left out. parse_spec(print(s)) gives s again.

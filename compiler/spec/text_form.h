@@ -1,4 +1,4 @@
-// The parts that text forms of specs, schedules and targets share: numbers, places in a text, and suggestions.
+// The parts that text forms of specs, schedules and targets share: numbers, carets, and suggestions.
 #pragma once
 
 #include <cstdint>

@@ -190,8 +190,8 @@ __device__ inline void add_to_scores(Scores& s, const KernelParams& params, Scor
 #pragma unroll
   for (int i = 0; i < kScores; ++i) {
     if (i % 8 == 0) place.query = static_cast<int>(recompute(place.query));
-    const int q = Variant::kLoadsAtPlaces ? min(place.q(i), place.seq.q_len - 1) : place.q(i),
-              k = Variant::kLoadsAtPlaces ? min(place.k(i), place.seq.k_len - 1) : place.k(i);
+    const int q = Variant::kLoadsByPosition ? min(place.q(i), place.seq.q_len - 1) : place.q(i),
+              k = Variant::kLoadsByPosition ? min(place.k(i), place.seq.k_len - 1) : place.k(i);
     s[i] = Variant::score_and_slope(words.params(params, i), place.seq, s[i] * config.scale, q, k).score;
   }
 }
@@ -316,7 +316,7 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
       const int i = j + e;
       const bool exists = place.q(i) < place.seq.q_len && place.k(i) < place.seq.k_len;
       typename Variant::Derivatives& d = derivatives[e];
-      if constexpr (Variant::kLoadsAtPlaces) {
+      if constexpr (Variant::kLoadsByPosition) {
         if (exists) d = Variant::score_and_derivatives(params, place.seq, s[i] * config.scale, place.q(i), place.k(i));
       } else {
         d = Variant::score_and_derivatives(params, place.seq, s[i] * config.scale, min(place.q(i), place.seq.q_len - 1),

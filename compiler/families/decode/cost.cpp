@@ -20,9 +20,9 @@ constexpr double kMergeUs = 2.0;         // of the warps, then of the blocks
 constexpr double kTeamLaunchUs = 3.0;    // of the one launch that teams need
 constexpr double kTeamMergeUs = 1.8;
 constexpr double kPartUs = 0.02;  // of each part of a row
-// Each step of a team costs this much more where its rings have two places instead of three [M14]. Blocks that have no
+// Each step of a team costs this much more where its rings have two slots instead of three [M14]. Blocks that have no
 // team lose nothing.
-constexpr double kTwoPlacesUs = 0.27;
+constexpr double kTwoStagesUs = 0.27;
 // Each step of an SM costs this where elements are widened: fewer and larger tiles are faster [M15].
 constexpr double kWideningUs = 0.003;
 // Where the warps of an SM are no multiple of its four parts, some of these widen more [M15].
@@ -95,7 +95,7 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   // Without a ring nothing is on its way while a tile is computed. That shows for the last one, but for its scores,
   // which are made while V comes.
   else p.latency += 0.5 * step_clocks / (target.clock_ghz * 1e3);
-  if (*s.stages == 2 && teams.blocks > 1 && !is_scaled(c)) p.latency += kTwoPlacesUs * of_warp;
+  if (*s.stages == 2 && teams.blocks > 1 && !is_scaled(c)) p.latency += kTwoStagesUs * of_warp;
   if (is_scaled(c)) p.latency += kWideningUs * of_sm / step_bytes;
   p.waves = ranges * side / (busy * *s.blocks_per_sm);
   p.total = std::max(p.memory, p.compute) + p.latency;

@@ -68,7 +68,7 @@ WorkspaceBuffer parts_buffer(const Plan& plan) {
           {{&CallSizes::batch}, {&CallSizes::q_len, 1, false, row_tiles}, {&CallSizes::k_len, 1, false, parts}}};
 }
 
-// The grid of the second launch: its threads have columns of rows, four at a time; with fixed parts each has one such place.
+// The grid of the second launch: its threads have columns of rows, four at a time; with fixed parts each has one such group.
 GridRule combine_grid(const KernelConfig& c) {
   constexpr int kBlocksPerSm = 8;
   const int quads = c.heads_q * (c.head_dim_v / 4);

@@ -60,7 +60,7 @@ struct Loop : Maker {
     return {with(make(Kind::Await, {"Ks", "Vs"}), "barrier", std::string("full")),
             when("cut", {make(Kind::Fill, {"Vs"}, {"Vs"}, "hidden")})};
   }
-  // In a ring the place that this tile leaves takes the newest copy.
+  // In a ring the slot that this tile leaves takes the newest copy.
   Body copy_ahead() {
     if (!has_ring(c)) return {make(Kind::Load, {"V"}, {"v"}, "values_next")};
     Statement copy = call("copy_ahead");
@@ -135,7 +135,7 @@ struct Entries : Maker {
             loop("segments", std::move(loop_body))};
   }
 
-  // Rows of Q of 16 bits come by way of shared memory, where parts have their place later.
+  // Rows of Q of 16 bits come by way of shared memory, where parts lie later.
   Body share() const {
     const bool shares_queries = !has_scaled_queries(c);
     Body body = {let("memory"),      call("prefetch_table"),  let("item"), when("no_item", {make(Kind::Return)}),

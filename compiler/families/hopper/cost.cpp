@@ -21,8 +21,8 @@ struct HopperCalibration {
   double mma_alone = 0.89;  // the same where one warpgroup, or a loop without overlap, waits for everything
   double tile_clocks_alone = 575;
   double inputs_clocks =
-      200;  // of a tile with tensors of the score function, which have one place (bias in fp32, 64 and 128 keys)
-  double ring_clocks = 2900, box_clocks = 20;  // from a free place to a full one; of each box of a tile in pages
+      200;  // of a tile with tensors of the score function, which have one slot (bias in fp32, 64 and 128 keys)
+  double ring_clocks = 2900, box_clocks = 20;  // from a free slot to a full one; of each box of a tile in pages
   double one_stage_clocks = 1160;              // of a tile that is copied when the one before is done with
   double no_turns = 0.044;    // of the smaller of both: warpgroups fall into step and do the same at the same time; not
                               // seen beside matrix_sum
@@ -78,7 +78,7 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   return t;
 }
 
-// The clocks of a tile that lies in several pages: it is copied box by box, while there are places in the ring for it.
+// The clocks of a tile that lies in several pages: it is copied box by box, while there are slots in the ring for it.
 double box_time(const KernelConfig& c) {
   const HopperLayout layout = hopper_layout(c);
   const int boxes = c.tile_kv / box_rows(c) * (layout.k.panels() + layout.v.panels());

@@ -98,8 +98,8 @@ void add_tiles_launch(Plan& plan, KernelLaunch launch, const char* made) {
 void add_parts_launch(Plan& plan) {
   const KernelConfig& c = plan.config;
   KernelLaunch& loop = plan.launches.front();
-  const int place = static_cast<int>(plan.workspace.size());
-  loop.buffers.push_back(place);
+  const int buffer = static_cast<int>(plan.workspace.size());
+  loop.buffers.push_back(buffer);
   add_argument(loop.call, "key_parts", 3);
   plan.workspace.push_back(
       {"key_parts",
@@ -111,7 +111,7 @@ void add_parts_launch(Plan& plan) {
                           .grid = loop.grid,
                           .of_parts = true,
                           .overlaps = true,
-                          .buffers = {place},
+                          .buffers = {buffer},
                           .bounds = "flashjit::kCombiningThreads",
                           .call = "combine_key_parts(params, key_parts)",
                           .file = "templates/hopper/combine.cuh"};

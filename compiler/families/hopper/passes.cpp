@@ -79,7 +79,7 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
   return p;
 }
 
-// Warps need tiles, shared memory needs warps' layouts, copies need places; softmax and the budget read all of it.
+// Warps need tiles, shared memory needs warps' layouts, copies need slots; softmax and the budget read all of it.
 constexpr std::array kPasses = {
     Pass{"choose_tiling", choose_tiling},
     Pass{"assign_warps", assign_warps},

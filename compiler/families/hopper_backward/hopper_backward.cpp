@@ -114,7 +114,7 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
   // With 128 queries and a score that is more than a sum 68 bytes spill.
   const Expr& score = problem.spec.score;
   const int fragments = c.tile_q > 64 && scores_apart(c) && c.score_cap == 0 ? 16 : 0;
-  const bool reads = c.has_score && c.gradients == 0 && loads_at_places(score, copied_inputs(problem.spec, c));
+  const bool reads = c.has_score && c.gradients == 0 && loads_by_position(score, copied_inputs(problem.spec, c));
   const int apart = computes_alone(c) && (scores_apart(c) || c.dropped > 0) ? 8 : 0;
   return {kBase + sums + c.tile_q + fragments + apart + (reads ? score_registers(problem.spec) : 0),
           backward_consumer_registers(c)};
@@ -181,8 +181,8 @@ std::vector<Expr> inputs_of(const Problem& problem) {
   }
   if (params_with_gradients(spec).empty()) return inputs;
   const auto gradients = gradients_of(spec.score, spec.mask, names_of_gradients(spec));
-  if (!gradients || !problem.score.adds || loads_at_places(gradients->score, inputs)) return {};
-  const auto loads = [](const ReadGradient& of) { return loads_at_places(of.derivative); };
+  if (!gradients || !problem.score.adds || loads_by_position(gradients->score, inputs)) return {};
+  const auto loads = [](const ReadGradient& of) { return loads_by_position(of.derivative); };
   return std::ranges::any_of(gradients->by_params, loads) ? std::vector<Expr>{} : inputs;
 }
 
@@ -319,13 +319,13 @@ KernelLaunch last_launch(const KernelConfig& c) {
           .call = "backward_queries(params, maps, row_terms)"};
 }
 
-// One more buffer, an argument of these launches, at these places.
-void add_buffer(Plan& plan, WorkspaceBuffer buffer, std::initializer_list<std::pair<std::size_t, int>> places) {
+// One more buffer, an argument of these launches, with these numbers.
+void add_buffer(Plan& plan, WorkspaceBuffer buffer, std::initializer_list<std::pair<std::size_t, int>> arguments) {
   plan.workspace.push_back(std::move(buffer));
-  for (const auto& [launch, place] : places) {
+  for (const auto& [launch, number] : arguments) {
     KernelLaunch& with = plan.launches[launch];
     with.buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
-    add_argument(with.call, plan.workspace.back().name, place);
+    add_argument(with.call, plan.workspace.back().name, number);
   }
 }
 

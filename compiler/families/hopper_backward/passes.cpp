@@ -241,8 +241,8 @@ Result<BackwardChoices> backward_choices(const PassContext& context) {
   has.counts = counts_items(c);
   if (!has.sums) return has;
   has.zeroes = zeroes_unvisited(c) && !c.hopper_backward.keeps_ds;
-  FLASHJIT_ASSIGN(loads, loads_at_places(spec, c));
-  // Where scores load nothing by place but what the producer brings, that spills less.
+  FLASHJIT_ASSIGN(loads, loads_by_position(spec, c));
+  // Where scores load nothing by position but what the producer brings, that spills less.
   has.sums_at_once = !c.score_adds || loads;
   FLASHJIT_ASSIGN(reads, gradient_reads(spec));
   const std::vector<Expr> inputs = copied_inputs(spec, c);

@@ -120,9 +120,9 @@ void enumerate(Family family, const Problem& problem, const Schedule& pins, std:
   const auto tiles_kv = family == &kSync ? choices(pins.tile_kv, {16, 32, 48, 64, 80, 96, 112, 128})
                                          : choices(pins.tile_kv, {32, 64, 96, 128}),
              all_stages = choices(pins.stages, {1, 2, 3}), all_blocks = choices(pins.blocks_per_sm, {1, 2, 3});
-  const auto places = choices(pins.q_in, {QueryStorage::shared, QueryStorage::registers});
+  const auto storages = choices(pins.q_in, {QueryStorage::shared, QueryStorage::registers});
   constexpr std::size_t kRowsAndWarps = 4;
-  out.reserve(kRowsAndWarps * tiles_kv.size() * all_stages.size() * all_blocks.size() * places.size());
+  out.reserve(kRowsAndWarps * tiles_kv.size() * all_stages.size() * all_blocks.size() * storages.size());
   for (const int warps : choices(pins.warps, {4, 8})) {
     const int most_warps =
         std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
@@ -132,7 +132,7 @@ void enumerate(Family family, const Problem& problem, const Schedule& pins, std:
       for (const int tile_kv : tiles_kv) {
         if (!suits(Axis::Keys, pins.tile_kv, tile_kv)) continue;
         for (const int stages : all_stages) {
-          for (const QueryStorage q_in : places) {
+          for (const QueryStorage q_in : storages) {
             for (const int blocks : all_blocks) {
               s.warps = warps;
               s.tile_q = pins.tile_q.value_or(most_warps * rows);

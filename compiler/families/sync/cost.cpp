@@ -62,7 +62,7 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
   const TileClocks t = sync_tile_clocks(sizes, target, calibration, s, kSoftmaxSlots + score_slots(work) + of_mask);
   const double blocks = static_cast<double>(shape.b) * spec.heads_q * value_slices(sizes) *
                         std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
-  // Fewer blocks than places: an SM holds fewer than it could.
+  // Fewer blocks than slots: an SM holds fewer than it could.
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
   const double warps_per_scheduler = std::max(1.0, resident * *s.warps / 4);
   // The binding unit runs at its rate; the rest is hidden behind it the better, the more warps take turns.

@@ -64,7 +64,7 @@ struct Pipeliner {
     load("Qs", "q", 0);
     commit();
     if (q_in_registers) {
-      // Q passes through the number_of of K and V: every warp must have its rows before they are overwritten.
+      // Q passes through the memory of K and V: every warp must have its rows before they are overwritten.
       wait_for_all_warps(0);
       out.push_back(make_statement(Kind::Fragment, {number_of(p, "Qr")}, {number_of(p, "Qs")}));
       out.push_back(make_statement(Kind::Barrier));
@@ -187,7 +187,7 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
   return p;
 }
 
-// Warps need tiles, shared memory needs warps' layouts, copies need places; the budget reads all of it.
+// Warps need tiles, shared memory needs warps' layouts, copies need slots; the budget reads all of it.
 constexpr std::array kPasses = {
     Pass{"choose_tiling", choose_tiling},       Pass{"assign_warps", assign_warps},
     Pass{"place_buffers", place_buffers},       Pass{"pipeline_copies", pipeline_copies},

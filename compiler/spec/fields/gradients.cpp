@@ -53,8 +53,8 @@ Result<void> check_gradients(AttentionSpec& spec) {
         of_params.size(), kMaxGradients));
   }
   // In one order, however they were written: it is one kernel.
-  const auto place = [&](const std::string& of) { return std::ranges::find(spec.params, of, &Param::name); };
-  std::ranges::sort(spec.grads, {}, place);
+  const auto index = [&](const std::string& of) { return std::ranges::find(spec.params, of, &Param::name); };
+  std::ranges::sort(spec.grads, {}, index);
   return check_gradient_names(spec);
 }
 

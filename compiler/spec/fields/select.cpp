@@ -49,7 +49,7 @@ Result<void> check_selected(const AttentionSpec& spec) {
       {spec.k_lens, "k_lens", "and nothing else ends it; give key_count, or write -1 for keys that are not there"},
       {spec.append, "append", "and new rows have no place in it; write them into k and v before the call"},
       {narrows(spec), "compute", "and of K only rows in lists are read; quantize K and V, and use fwd e4m3"},
-      {drops(spec), "dropout", "and weights are drawn by places of keys; leave one of the two out"},
+      {drops(spec), "dropout", "and weights are drawn by positions of keys; leave one of the two out"},
       {spec.v_transposed, "v_transposed", "whose entries are rows of v; leave v_transposed out"},
   };
   for (const auto& [asked, field, why] : without) {

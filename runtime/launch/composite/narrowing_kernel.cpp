@@ -24,24 +24,24 @@ struct NarrowingKernel::Call {
     call.workspace = at(room.bytes);
     call.workspace_bytes = whole.workspace_bytes - room.bytes;
   }
-  void make(std::size_t number, std::string_view name, std::string_view scale, const NarrowedPlace& place,
+  void make(std::size_t number, std::string_view name, std::string_view scale, const NarrowedOffsets& offsets,
             const CallSizes& sizes, std::int64_t heads, std::int64_t d) {
-    const std::int64_t row = place.row_bytes, tokens = sizes.q_len, batch = sizes.batch;
+    const std::int64_t row = offsets.row_bytes, tokens = sizes.q_len, batch = sizes.batch;
     Shaped &of_rows = places[2 * number], &of_scales = places[2 * number + 1];
     const Dtype dtype = *spec.compute;
     TensorView rows;
     if (spec.layout == Layout::Packed) {
-      rows = shaped(at(place.rows), dtype, of_rows, {sizes.q_tokens, heads, d}, {heads * row, row, 1});
+      rows = shaped(at(offsets.rows), dtype, of_rows, {sizes.q_tokens, heads, d}, {heads * row, row, 1});
     } else {
-      rows = spec.layout == Layout::Bhsd ? shaped(at(place.rows), dtype, of_rows, {batch, heads, tokens, d},
+      rows = spec.layout == Layout::Bhsd ? shaped(at(offsets.rows), dtype, of_rows, {batch, heads, tokens, d},
                                                   {heads * tokens * row, tokens * row, row, 1})
-                                         : shaped(at(place.rows), dtype, of_rows, {batch, tokens, heads, d},
+                                         : shaped(at(offsets.rows), dtype, of_rows, {batch, tokens, heads, d},
                                                   {tokens * heads * row, heads * row, row, 1});
     }
     const auto scales_of = [&](std::initializer_list<std::int64_t> shape) {
-      return shaped(at(place.scales), Dtype::F32, of_scales, shape);
+      return shaped(at(offsets.scales), Dtype::F32, of_scales, shape);
     };
-    const TensorView scales = spec.scale_block > 0            ? scales_of({batch, place.blocks, heads})
+    const TensorView scales = spec.scale_block > 0            ? scales_of({batch, offsets.blocks, heads})
                               : spec.layout == Layout::Packed ? scales_of({heads})
                                                               : scales_of({batch, heads});
     CallArguments& call = rounding[number];

@@ -140,7 +140,7 @@ TEST(CudaExpr, VariantsOfBackwardKnowTheirInputs) {
       "score=\"s + t[h, q, k] + w[h]\" grads=\"w, t\"",
       "sm_90a");
   for (const char* line :
-       {"kLoadsAtPlaces = false;", "constexpr bool values[] = {true, false};", "visit(Parameter<0>(), h, 0);",
+       {"kLoadsByPosition = false;", "constexpr bool values[] = {true, false};", "visit(Parameter<0>(), h, 0);",
         "input_element(Parameter<0>, const KernelParams& params, const Sequence& seq, int q, int k)",
         "static_cast<Int64>(k) * params.extra[0].stride[2];"})
     EXPECT_NE(text.find(line), std::string::npos) << line << "\n" << text;

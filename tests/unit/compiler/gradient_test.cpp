@@ -257,7 +257,7 @@ TEST(Gradient, Limits) {
   EXPECT_EQ(supported.error().message, large.error().message);
   const Result<ScoreGradients> many = Score(reads).gradients({{"t"}});
   ASSERT_FALSE(many);
-  EXPECT_NE(many.error().message.find("at 17 places, above 16"), std::string::npos) << many.error().message;
+  EXPECT_NE(many.error().message.find("17 times, above 16"), std::string::npos) << many.error().message;
 }
 
 }  // namespace

@@ -87,7 +87,7 @@ TEST(ScoreInputs, SumsAndOtherPlaces) {
     const Result<Expr> score = parse_expr(row.score, {&params, true, true});
     ASSERT_TRUE(score) << row.score << ": " << score.error().message;
     EXPECT_EQ(only_adds(*score), row.only_adds) << row.score;
-    EXPECT_EQ(loads_at_places(*score, score_inputs(*score)), row.elsewhere) << row.score;
+    EXPECT_EQ(loads_by_position(*score, score_inputs(*score)), row.elsewhere) << row.score;
   }
 }
 
