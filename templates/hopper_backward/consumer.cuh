@@ -23,9 +23,9 @@ struct ConsumerState {
   u32 warpgroup;
   u32 keys;  // of the item's, the first of this warpgroup
   BackwardItem item;
-  u32 k, v;   // where they are
-  u32 place;  // of K
-  u32 item_place;
+  u32 k, v;      // where they are
+  u32 key_slot;  // of K
+  u32 item_slot;
   Ones ones;
 
   float dk[config.head_dim_qk / 2], dv[config.head_dim_v / 2];
@@ -62,7 +62,7 @@ struct ConsumerState {
     multiply_dq(sums, descriptor(shared.exchange(exchange) + rows), descriptor(k + columns, kLayout.k.panel_bytes()));
   }
 
-  __device__ ScorePlace place_of_scores(const Steps& at) const { return ScorePlace(item, keys, at); }
+  __device__ ScoreCoords coords_of_scores(const Steps& at) const { return ScoreCoords(item, keys, at); }
   __device__ ByWeight by_weight(u32 stage) const { return {dp, kept, shared.terms(stage)}; }
 
   __device__ void store_own_ds(u32 exchange) const {
@@ -83,20 +83,20 @@ struct ConsumerState {
   }
 
   __device__ void copy_own_inputs(const Steps& at) {
-    const ScorePlace place = place_of_scores(at);
-    flashjit::copy_own_inputs(shared, warpgroup, params, place.seq, at.tile * kTileQ,
-                              place.key - static_cast<int>(lane_id() / 4));
+    const ScoreCoords coords = coords_of_scores(at);
+    flashjit::copy_own_inputs(shared, warpgroup, params, coords.seq, at.tile * kTileQ,
+                              coords.key - static_cast<int>(lane_id() / 4));
   }
 
   // Brings what scores load nearer: the keys of a warp, query by query.
   __device__ void prefetch(const Steps& at) {
-    ScorePlace place = place_of_scores(at);
-    const int lane = static_cast<int>(lane_id()), key = place.key - lane / 4;
+    ScoreCoords coords = coords_of_scores(at);
+    const int lane = static_cast<int>(lane_id()), key = coords.key - lane / 4;
 #pragma unroll
     for (int row = 0; row < kTileQ; row += 32) {
-      const int q = min(at.tile * kTileQ + row + lane, place.seq.q_len - 1);
-      Variant::prefetch(params, place.seq, q, min(key, place.seq.k_len - 1));
-      Variant::prefetch(params, place.seq, q, min(key + 15, place.seq.k_len - 1));
+      const int q = min(at.tile * kTileQ + row + lane, coords.seq.q_len - 1);
+      Variant::prefetch(params, coords.seq, q, min(key, coords.seq.k_len - 1));
+      Variant::prefetch(params, coords.seq, q, min(key + 15, coords.seq.k_len - 1));
     }
   }
 
@@ -104,8 +104,8 @@ struct ConsumerState {
   __device__ bool advance_and_sum(Steps& at, const Steps& before) {
     const bool more = at.advance(params, item);
     if (!more || at.head != before.head) {
-      const ScorePlace place = place_of_scores(before);
-      of_parameters.end_head(params, place.seq, place.key, head_sums_of(params, head_sums), item.k_lo / kTileKv,
+      const ScoreCoords coords = coords_of_scores(before);
+      of_parameters.end_head(params, coords.seq, coords.key, head_sums_of(params, head_sums), item.k_lo / kTileKv,
                              static_cast<int>(warpgroup * 4 + threadIdx.x / 32 % 4));
     }
     return more;
@@ -136,9 +136,9 @@ struct ConsumerState {
   }
 
   // Where the tiles of a round are.
-  __device__ void find_places(int round) {
-    place = uniform(round % kPlaces), item_place = uniform(round % kItemPlaces);
-    k = uniform(shared.k(place)), v = uniform(shared.v(place));
+  __device__ void find_slots(int round) {
+    key_slot = uniform(round % kKeySlots), item_slot = uniform(round % kItemSlots);
+    k = uniform(shared.k(key_slot)), v = uniform(shared.v(key_slot));
   }
 };
 

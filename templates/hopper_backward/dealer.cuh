@@ -58,15 +58,15 @@ struct Dealer {
     int dealt = 0;
 #pragma unroll 1
     for (int round = 0;; ++round) {
-      const u32 place = round % kItemPlaces;
-      wait_barrier(shared.item_empty(place), round / kItemPlaces % 2 ^ 1);
+      const u32 slot = round % kItemSlots;
+      wait_barrier(shared.item_empty(slot), round / kItemSlots % 2 ^ 1);
       int number = 0;
       if (lane_id() == 0) {
-        number = find_item(shared.item(place), dealt);
+        number = find_item(shared.item(slot), dealt);
         if constexpr (kZeroesAhead) {
           if (number < params.items && zeroes_ahead(params)) wait_for_zeros(number);
         }
-        arrive(shared.item_full(place));
+        arrive(shared.item_full(slot));
       }
       number = uniform(number);
       if (number >= params.items) break;
@@ -95,8 +95,8 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
   each_read([&](auto number) {
     constexpr int read = decltype(number)::value;
     if constexpr (Variant::covers_all(read)) {
-      const auto place = [&](int q, int k) { return Variant::element(Parameter<read>(), params, item.seq, q, k); };
-      const Int64 down = place(1, 0) - place(0, 0), right = place(0, 32) - place(0, 0);
+      const auto element = [&](int q, int k) { return Variant::element(Parameter<read>(), params, item.seq, q, k); };
+      const Int64 down = element(1, 0) - element(0, 0), right = element(0, 32) - element(0, 0);
       float* to = element_of_gradient<read>(params, item.seq, 0, item.k_lo + lane);
 #pragma unroll 1
       for (int q = 0; q < item.seq.q_len; ++q, to += down) {

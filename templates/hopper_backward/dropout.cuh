@@ -70,8 +70,8 @@ struct ByWeight {
     // P of weights i and i + 1, which are of one key and two queries, becomes that product. Dropped elements of dP are
     // left out, also if they are not finite.
     __device__ void multiply(int i, float& p, float& q) const {
-      const int place = first + i;
-      const float of_p = p, of_q = q, *dp = all.dp + place;
+      const int index = first + i;
+      const float of_p = p, of_q = q, *dp = all.dp + index;
       if constexpr (!kDrops) {
         p *= dp[0], q *= dp[1];
       } else if constexpr (kSignsTell) {
@@ -80,7 +80,7 @@ struct ByWeight {
         if (!(__float_as_uint(of_q) >> 31)) q = fmaf(of_q, dp[1], q);
       } else {
         p *= minus_d.of[0], q *= minus_d.of[1];
-        add_kept_products<WeightRows::keys>(all.kept[0][place / 8], place % 8 / 2, p, q, of_p, of_q, dp[0], dp[1]);
+        add_kept_products<WeightRows::keys>(all.kept[0][index / 8], index % 8 / 2, p, q, of_p, of_q, dp[0], dp[1]);
       }
     }
   };

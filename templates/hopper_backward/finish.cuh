@@ -1,4 +1,4 @@
-// After the backward loop: dQ, scaled, in the type and place that it is wanted in.
+// After the backward loop: dQ, scaled, in the type and memory that it is wanted in.
 #pragma once
 
 #include "templates/dropout.cuh"

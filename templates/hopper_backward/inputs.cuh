@@ -46,7 +46,7 @@ __device__ inline void read_words(u32 tile, InputWords& words) {
     }
 }
 
-// The 16 keys of this warp, from `key` on, to their places in a tile. Behind the ends there may be nothing to read.
+// The 16 keys of this warp, from `key` on, to their rows of a tile. Behind the ends there may be nothing to read.
 template <int i>
 __device__ inline void copy_own_keys(u32 tile, const KernelParams& params, const Sequence& seq, int query, int key) {
   constexpr int kBytes = input_bytes_per_key(config, i), kElements = 4 / kBytes, kWords = 16 / kElements;

@@ -69,7 +69,7 @@ constexpr int dq_sum_floats(const KernelConfig& c) { return dq_shares(c) * kRows
 // ... and what scores and dP are relative to, -LSE / scale and -D, as rows of 16 bytes: three numbers of 16 bits that
 // add up to it, and zeros. First all rows of the one, then all of the other; in clusters, where there is less room, both
 // in the same rows. With dropout no product adds -D (dropout.cuh), and where scores are made of products themselves none
-// adds -LSE: but for clusters that is a float for each row then, at the same place, -LSE as an exponent of 2.
+// adds -LSE: but for clusters that is a float for each row then, at the same offset, -LSE as an exponent of 2.
 constexpr bool scores_apart(const KernelConfig& c) { return c.has_score && !c.score_adds; }
 constexpr bool lse_is_float(const KernelConfig& c) { return scores_apart(c) && !in_clusters(c); }
 constexpr int kTermBytes = 16;
@@ -97,7 +97,7 @@ constexpr int cut_floats(const KernelConfig& c) {
 
 // ---- shared memory of the main loop ----
 //
-// [ K, places | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items,
+// [ K, slots | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items,
 // two | key of dropout ], tiles on 1024 bytes. An exchange is what warps tell each other of a step: dS, two of them in turns
 // (one where a warpgroup computes alone), or with roles P as threads have it.
 
@@ -126,7 +126,7 @@ constexpr int exchanges(const KernelConfig& c) { return has_roles(c) || computes
 // Without roles a block takes one tile of keys after the other, and finds the next while the last queries of one are worked
 // on. Where there is room, K of the next is copied then, too.
 constexpr bool takes_items(const KernelConfig& c) { return !has_roles(c); }
-constexpr int kItemBytes = 80, kItemPlaces = 2;
+constexpr int kItemBytes = 80, kItemSlots = 2;
 // And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
 // last ones are worked on: when SMs come to be free.
 constexpr bool counts_items(const KernelConfig& c) {
@@ -147,7 +147,7 @@ struct HopperBackwardLayout {
   int barrier_offset = 0;
   int terms_step = 0;  // from stage to stage
   int d_o_stages = 0;
-  int k_places = 1, items_offset = 0;
+  int k_slots = 1, items_offset = 0;
   bool swaps = false;  // K of the next item comes to where V is, which is read for the last time before K is
   int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0, dealt_offset = 0;  // in clusters
   int dropout_offset = 0;
@@ -159,7 +159,7 @@ struct HopperBackwardLayout {
 //   dS, two | dS of the other block, two | barriers | numbers of tiles, two | which item | key of dropout ]. Behind row
 // terms lies what is written once: a product names the rows that follow, see row_terms_room().
 constexpr int kDsStages = 2;
-constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) {
+constexpr void lay_out_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) {
   s.k_offset = row_terms_bytes(c);
   s.terms_step = s.k_offset + s.k.bytes();
   s.v_offset = s.terms_step + row_terms_bytes(c);
@@ -177,20 +177,20 @@ constexpr void place_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) 
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 
-constexpr void place_outside_clusters(HopperBackwardLayout& s, const KernelConfig& c) {
+constexpr void lay_out_outside_clusters(HopperBackwardLayout& s, const KernelConfig& c) {
   s.terms_step = row_terms_room(c);
-  s.v_offset = s.swaps ? s.k.bytes() : s.k_places * s.k.bytes();
+  s.v_offset = s.swaps ? s.k.bytes() : s.k_slots * s.k.bytes();
   s.q_offset = s.v_offset + s.v.bytes();
   s.d_o_offset = s.q_offset + c.stages * s.q.bytes();
   s.terms_offset = s.d_o_offset + c.stages * s.d_o.bytes();
   s.exchange_offset = s.terms_offset + c.stages * row_terms_room(c);
   s.inputs_offset = s.exchange_offset + exchanges(c) * s.exchange_bytes;
   s.barrier_offset = s.inputs_offset + c.hopper_backward.warpgroups * tile_inputs_bytes(c);
-  s.barriers = 1 + s.k_places + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) +
+  s.barriers = 1 + s.k_slots + 2 * c.stages + (has_roles(c) ? 0 : 2 * exchanges(c)) +
                (has_inputs(c) ? 2 * c.hopper_backward.warpgroups : 0) + (adds_in_order(c) ? exchanges(c) : 0) +
-               (takes_items(c) ? s.k_places + 2 * kItemPlaces + 2 : 0);
+               (takes_items(c) ? s.k_slots + 2 * kItemSlots + 2 : 0);
   s.items_offset = round_up(s.barrier_offset + s.barriers * 8, 16);
-  s.dropout_offset = s.items_offset + (takes_items(c) ? kItemPlaces * kItemBytes : 0);
+  s.dropout_offset = s.items_offset + (takes_items(c) ? kItemSlots * kItemBytes : 0);
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 
@@ -204,20 +204,20 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   s.exchange_bytes = has_roles(c) ? c.tile_q * block_keys(c) * 4 : adds_dq(c) ? s.ds.bytes() : 0;
   if (in_clusters(c)) {
     s.d_o_stages = c.stages;
-    place_in_cluster(s, c);
+    lay_out_in_cluster(s, c);
     if (s.bytes > kSharedMemoryOfBlock) {
       s.d_o_stages = 1;
-      place_in_cluster(s, c);
+      lay_out_in_cluster(s, c);
     }
     return s;
   }
   s.d_o_stages = c.stages;
-  s.k_places = takes_items(c) ? 2 : 1;
-  place_outside_clusters(s, c);
+  s.k_slots = takes_items(c) ? 2 : 1;
+  lay_out_outside_clusters(s, c);
   if (takes_items(c) && s.bytes > kSharedMemoryBesideL1 / backward_blocks_of_sm(c)) {
     s.swaps = c.head_dim_qk == c.head_dim_v;
-    s.k_places = s.swaps ? 2 : 1;
-    place_outside_clusters(s, c);
+    s.k_slots = s.swaps ? 2 : 1;
+    lay_out_outside_clusters(s, c);
   }
   return s;
 }

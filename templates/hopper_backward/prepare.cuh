@@ -60,7 +60,7 @@ __device__ inline void end_parameters(const KernelParams& params, const float* s
   sum_gradients(params, sink_rows, head_sums_of(params, head_sums));
 }
 
-// Writes the terms of one row to its place in `terms`. All threads of the block call it; a thread that has no row has sum
+// Writes the terms of one row to its row of `terms`. All threads of the block call it; a thread that has no row has sum
 // 0 and hides it.
 __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool hidden, float lse, float sum) {
   sum *= kKeptShare;

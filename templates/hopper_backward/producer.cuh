@@ -37,7 +37,7 @@ __device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemor
               (first + panel) * kLayout.k.panel_columns(), key);
 }
 
-// Brings to L2 what the score reads at the queries of a step, of all keys: there is one place for it, and from memory it
+// Brings to L2 what the score reads at the queries of a step, of all keys: there is one slot for it, and from memory it
 // would come too late.
 __device__ inline void prefetch_inputs(const KernelParams& params, const TensorMaps& maps, const Sequence& seq, int key,
                                        int query) {
@@ -51,7 +51,7 @@ __device__ inline void prefetch_inputs(const KernelParams& params, const TensorM
   });
 }
 
-// Copies what the score reads at every query and key of a step, for each warpgroup its keys. A warpgroup's place is free
+// Copies what the score reads at every query and key of a step, for each warpgroup its keys. A warpgroup's slot is free
 // as soon as it has read what it needs for the step before, which is after Q of the step before that is free.
 __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps& maps, const SharedMemory& shared,
                                    const BackwardItem& item, const Steps& at, int step) {

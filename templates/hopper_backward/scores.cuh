@@ -47,8 +47,8 @@ __device__ inline void store_ds(u32 panel, const Fragments& ds) {
 
 // Do some scores of the tile have to be hidden? (Elements that the score reads behind the last query may be anything.)
 __device__ inline bool is_mixed(const BackwardItem& item, const Steps& at) {
-  const int place = kListed ? at.place : at.tile;
-  return place < item.full_first || place > item.full_last || (kHasInputs && (at.tile + 1) * kTileQ > item.seq.q_len);
+  const int index = kListed ? at.list_index : at.tile;
+  return index < item.full_first || index > item.full_last || (kHasInputs && (at.tile + 1) * kTileQ > item.seq.q_len);
 }
 
 // All queries and keys of the tile exist.
@@ -57,11 +57,11 @@ __device__ inline bool is_whole(const BackwardItem& item, int tile) {
 }
 
 // Where a thread's scores lie: score i is of key k(i) and query q(i).
-struct ScorePlace {
+struct ScoreCoords {
   Sequence seq;
   int key, query;
   // `keys`: of the item's, the first of this warpgroup.
-  __device__ ScorePlace(const BackwardItem& item, u32 keys, const Steps& at) : seq(item.seq) {
+  __device__ ScoreCoords(const BackwardItem& item, u32 keys, const Steps& at) : seq(item.seq) {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
     key = item.k_lo + static_cast<int>(keys + thread / 32 * 16 + thread % 32 / 4);
     query = at.tile * kTileQ + static_cast<int>(thread % 4) * 2;
@@ -102,13 +102,13 @@ __device__ inline void hide(float (&s)[scores], const HiddenBits<scores>& hidden
 // Where the queries that see a key are a range: from which on, of the thread's first, and how many, of its two keys.
 struct VisibleQueries {
   u32 from[2], count[2];
-  __device__ VisibleQueries(const KernelParams& params, const ScorePlace& place) {
+  __device__ VisibleQueries(const KernelParams& params, const ScoreCoords& coords) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int key = place.key + h * 8, begin = Variant::q_begin(params, place.seq, key, key);
-      const int end = min(Variant::q_end(params, place.seq, key, key), place.seq.q_len);
-      from[h] = place.query - begin;
-      count[h] = key < place.seq.k_len ? max(end - begin, 0) : 0;
+      const int key = coords.key + h * 8, begin = Variant::q_begin(params, coords.seq, key, key);
+      const int end = min(Variant::q_end(params, coords.seq, key, key), coords.seq.q_len);
+      from[h] = coords.query - begin;
+      count[h] = key < coords.seq.k_len ? max(end - begin, 0) : 0;
     }
   }
   __device__ bool operator[](int i) const { return from[i % 4 / 2] + (i / 4 * 8 + i % 2) < count[i % 4 / 2]; }
@@ -117,14 +117,14 @@ struct VisibleQueries {
 // With votes on the mask: which queries see each of a thread's two keys.
 struct VotedQueries {
   u32 of_key[2];
-  __device__ VotedQueries(const KernelParams& params, const ScorePlace& place) {
+  __device__ VotedQueries(const KernelParams& params, const ScoreCoords& coords) {
     using Votes = RowVotes<kTileQ>;
     const u32 lane = recompute(threadIdx.x) % 32;
-    const Sequence& seq = place.seq;
+    const Sequence& seq = coords.seq;
     const int last_query = seq.q_len - 1, last_key = seq.k_len - 1;
     // From the thread's first query and key to the lane's, and to those of row 0.
-    const int first = place.query - static_cast<int>(lane % 4) * 2 + Votes::first_column(lane);
-    const int first_row = uniform(place.key - static_cast<int>(lane / 4));
+    const int first = coords.query - static_cast<int>(lane % 4) * 2 + Votes::first_column(lane);
+    const int first_row = uniform(coords.key - static_cast<int>(lane / 4));
     Variant::QueryReads at_queries[Votes::kVotes];
 #pragma unroll
     for (int j = 0; j < Votes::kVotes; ++j)
@@ -147,10 +147,10 @@ struct VotedQueries {
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int key = place.key + 8 * h;
+      const int key = coords.key + 8 * h;
       const int begin = Variant::range_begin(params, seq, key, key),
                 end = min(Variant::range_end(params, seq, key, key), seq.q_len);
-      const u32 bits = votes.bits(lane, h, 0, begin - place.query, end - place.query);
+      const u32 bits = votes.bits(lane, h, 0, begin - coords.query, end - coords.query);
       of_key[h] = key <= last_key ? bits : 0;
     }
   }
@@ -159,20 +159,20 @@ struct VotedQueries {
 
 // Does `act` to the scores of a mixed tile that are hidden.
 template <class Act>
-__device__ inline void each_hidden(const KernelParams& params, ScorePlace place, const Act& act) {
+__device__ inline void each_hidden(const KernelParams& params, ScoreCoords coords, const Act& act) {
   if constexpr (config.queries_are_range) {
-    const VisibleQueries visible(params, place);
+    const VisibleQueries visible(params, coords);
 #pragma unroll
     for (int i = 0; i < kScores; ++i)
       if (!visible[i]) act(i);
   } else if constexpr (config.mask_by_rows) {
-    const VotedQueries visible(params, place);
+    const VotedQueries visible(params, coords);
 #pragma unroll
     for (int i = 0; i < kScores; ++i)
       if (!visible[i]) act(i);
   } else {
     HiddenBits<kScores> hidden;
-    hidden.find([&](int i) { return place.hides(params, i); });
+    hidden.find([&](int i) { return coords.hides(params, i); });
 #pragma unroll
     for (int i = 0; i < kScores; ++i)
       if (hidden[i]) act(i);
@@ -186,13 +186,14 @@ __device__ inline void convert(Fragments& fragments, const Scores& s) {
 }
 
 // Makes logits of products where that is to add to them: they are relative to the LSE already.
-__device__ inline void add_to_scores(Scores& s, const KernelParams& params, ScorePlace place, const InputWords& words) {
+__device__ inline void add_to_scores(Scores& s, const KernelParams& params, ScoreCoords coords,
+                                     const InputWords& words) {
 #pragma unroll
   for (int i = 0; i < kScores; ++i) {
-    if (i % 8 == 0) place.query = static_cast<int>(recompute(place.query));
-    const int q = Variant::kLoadsByPosition ? min(place.q(i), place.seq.q_len - 1) : place.q(i),
-              k = Variant::kLoadsByPosition ? min(place.k(i), place.seq.k_len - 1) : place.k(i);
-    s[i] = Variant::score_and_slope(words.params(params, i), place.seq, s[i] * config.scale, q, k).score;
+    if (i % 8 == 0) coords.query = static_cast<int>(recompute(coords.query));
+    const int q = Variant::kLoadsByPosition ? min(coords.q(i), coords.seq.q_len - 1) : coords.q(i),
+              k = Variant::kLoadsByPosition ? min(coords.k(i), coords.seq.k_len - 1) : coords.k(i);
+    s[i] = Variant::score_and_slope(words.params(params, i), coords.seq, s[i] * config.scale, q, k).score;
   }
 }
 
@@ -207,7 +208,7 @@ struct ExponentAndSlope {
 // Where `small`, tanh is a polynomial, which needs no special function. Three for a score are what binds at d=64 [M87].
 template <bool small>
 __device__ inline ExponentAndSlope exponent_and_slope(float product, const KernelParams& params,
-                                                      const InputWords& words, const ScorePlace& place, int i) {
+                                                      const InputWords& words, const ScoreCoords& coords, int i) {
   if constexpr (small) {
     constexpr CappedExponent kExponent = {config.score_cap * kLog2e, config.score_factor};
     constexpr float kUnit = 1 / (config.score_cap * kLog2e);
@@ -220,8 +221,8 @@ __device__ inline ExponentAndSlope exponent_and_slope(float product, const Kerne
     return {squashed * (config.score_cap * kLog2e), 1.0f - squashed * squashed};
   }
   const auto both =
-      Variant::score_and_slope(words.params(params, i), place.seq, product * config.scale,
-                               min(place.q(i), place.seq.q_len - 1), min(place.k(i), place.seq.k_len - 1));
+      Variant::score_and_slope(words.params(params, i), coords.seq, product * config.scale,
+                               min(coords.q(i), coords.seq.q_len - 1), min(coords.k(i), coords.seq.k_len - 1));
   return {both.score * kLog2e, both.slope};
 }
 
@@ -255,7 +256,7 @@ __device__ inline bool small_arguments(const Scores& s) {
 
 // The products of S to P, which goes to `p`; S becomes P times the derivatives of the scores.
 template <bool small>
-__device__ inline void apply_to_all(Scores& s, Fragments& p, const KernelParams& params, const ScorePlace& place,
+__device__ inline void apply_to_all(Scores& s, Fragments& p, const KernelParams& params, const ScoreCoords& coords,
                                     u32 terms, const InputWords& words) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
@@ -266,7 +267,7 @@ __device__ inline void apply_to_all(Scores& s, Fragments& p, const KernelParams&
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         const int i = j + e + c;
-        const ExponentAndSlope both = exponent_and_slope<small>(s[i], params, words, place, i);
+        const ExponentAndSlope both = exponent_and_slope<small>(s[i], params, words, coords, i);
         s[i] = exp2_approx(both.exponent + minus_lse.of[c]);
         slope[c] = both.slope;
       }
@@ -278,12 +279,12 @@ __device__ inline void apply_to_all(Scores& s, Fragments& p, const KernelParams&
   pin_registers(s);
   pin_fragments(p);
 }
-__device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, ScorePlace place, u32 terms,
+__device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams& params, ScoreCoords coords, u32 terms,
                                     bool mixed, const InputWords& words) {
-  if (kAsksIfSmall && small_arguments(s)) apply_to_all<kAsksIfSmall>(s, p, params, place, terms, words);
-  else apply_to_all<false>(s, p, params, place, terms, words);
+  if (kAsksIfSmall && small_arguments(s)) apply_to_all<kAsksIfSmall>(s, p, params, coords, terms, words);
+  else apply_to_all<false>(s, p, params, coords, terms, words);
   if (!mixed) return;
-  each_hidden(params, place, [&](int i) {
+  each_hidden(params, coords, [&](int i) {
     s[i] = 0;
     p[i / 8][i % 8 / 2] &= i % 2 == 0 ? 0xffff0000 : 0x0000ffff;
   });
@@ -295,18 +296,18 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
 // the score itself.
 using OfParameters = ParameterSums<2>;
 __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_weight, Fragments& p, Fragments& ds,
-                                          OfParameters& sums, const KernelParams& params, ScorePlace place,
+                                          OfParameters& sums, const KernelParams& params, ScoreCoords coords,
                                           bool mixed) {
   HiddenBits<kScores> hidden;
-  if (mixed) hidden.find([&](int i) { return place.hides(params, i); });
+  if (mixed) hidden.find([&](int i) { return coords.hides(params, i); });
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
     const ByWeight::Four four = by_weight.four(j);
     float relative[2] = {0, 0}, of_p[4], of_ds[4];  // scores that are not apart are relative already
     typename Variant::Derivatives derivatives[4] = {};
     // Opaque, as in hides().
-    place.query = static_cast<int>(recompute(place.query));
-    place.key = static_cast<int>(recompute(place.key));
+    coords.query = static_cast<int>(recompute(coords.query));
+    coords.key = static_cast<int>(recompute(coords.key));
     if constexpr (kScoresApart) {
       const MinusLse minus_lse(by_weight.terms, j);
       relative[0] = minus_lse.of[0], relative[1] = minus_lse.of[1];
@@ -314,13 +315,15 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int i = j + e;
-      const bool exists = place.q(i) < place.seq.q_len && place.k(i) < place.seq.k_len;
+      const bool exists = coords.q(i) < coords.seq.q_len && coords.k(i) < coords.seq.k_len;
       typename Variant::Derivatives& d = derivatives[e];
       if constexpr (Variant::kLoadsByPosition) {
-        if (exists) d = Variant::score_and_derivatives(params, place.seq, s[i] * config.scale, place.q(i), place.k(i));
+        if (exists)
+          d = Variant::score_and_derivatives(params, coords.seq, s[i] * config.scale, coords.q(i), coords.k(i));
       } else {
-        d = Variant::score_and_derivatives(params, place.seq, s[i] * config.scale, min(place.q(i), place.seq.q_len - 1),
-                                           min(place.k(i), place.seq.k_len - 1));
+        d = Variant::score_and_derivatives(params, coords.seq, s[i] * config.scale,
+                                           min(coords.q(i), coords.seq.q_len - 1),
+                                           min(coords.k(i), coords.seq.k_len - 1));
       }
       of_p[e] = of_ds[e] = hidden[i] ? 0.0f : exp2_approx(d.score * kLog2e + relative[e % 2]);
       if (e % 2 == 1) four.multiply(e - 1, of_ds[e - 1], of_ds[e]);
@@ -330,7 +333,7 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
       const int i = j + e;
       const float by_logit = of_p[e] == 0.0f ? 0.0f : of_ds[e];
       of_ds[e] = by_logit == 0.0f ? 0.0f : by_logit * derivatives[e].slope;
-      sums.add(params, place.seq, place.q(i), place.k(i), e / 2, e % 2, by_logit * kDropoutFactor, derivatives[e]);
+      sums.add(params, coords.seq, coords.q(i), coords.k(i), e / 2, e % 2, by_logit * kDropoutFactor, derivatives[e]);
     }
 #pragma unroll
     for (int e = 0; e < 4; e += 2) {
@@ -347,12 +350,12 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
                                           u32 keys, const Steps& at, u32 terms, const InputWords& words = {}) {
   const bool mixed = is_mixed(item, at);
   if constexpr (kScoresApart) {
-    apply_scores(s, p, params, ScorePlace(item, keys, at), terms, mixed, words);
+    apply_scores(s, p, params, ScoreCoords(item, keys, at), terms, mixed, words);
     return;
   }
-  if constexpr (config.has_score) add_to_scores(s, params, ScorePlace(item, keys, at), words);
+  if constexpr (config.has_score) add_to_scores(s, params, ScoreCoords(item, keys, at), words);
   if (mixed) {
-    each_hidden(params, ScorePlace(item, keys, at), [&](int i) { s[i] = kHidden; });
+    each_hidden(params, ScoreCoords(item, keys, at), [&](int i) { s[i] = kHidden; });
     pin_registers(s);  // keeps what follows out of the branch
   }
 #pragma unroll
@@ -362,22 +365,22 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
 
 // dS = P dP, where P is all that derivatives by what the score reads are multiplied with. P becomes dS.
 __device__ inline void make_ds_and_sums(Fragments& ds, Scores& p, const ByWeight& by_weight, OfParameters& sums,
-                                        const KernelParams& params, ScorePlace place) {
+                                        const KernelParams& params, ScoreCoords coords) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
     const ByWeight::Four four = by_weight.four(j);
-    place.query = static_cast<int>(recompute(place.query));
+    coords.query = static_cast<int>(recompute(coords.query));
 #pragma unroll
     for (int i = j; i < j + 4; ++i) {
-      const int q = place.q(i), k = place.k(i);
+      const int q = coords.q(i), k = coords.k(i);
       if (i % 2 == 0) {
         const bool nothing[2] = {p[i] == 0.0f, p[i + 1] == 0.0f};
         four.multiply(i - j, p[i], p[i + 1]);
         if (nothing[0]) p[i] = 0;
         if (nothing[1]) p[i + 1] = 0;
       }
-      sums.add(params, place.seq, q, k, i % 4 / 2, i % 2, p[i] * kDropoutFactor,
-               Variant::score_and_derivatives(params, place.seq, 0.0f, q, k));
+      sums.add(params, coords.seq, q, k, i % 4 / 2, i % 2, p[i] * kDropoutFactor,
+               Variant::score_and_derivatives(params, coords.seq, 0.0f, q, k));
     }
     ds[j / 8][j % 8 / 2] = pack<config.element>(p[j], p[j + 1]);
     ds[j / 8][j % 8 / 2 + 1] = pack<config.element>(p[j + 2], p[j + 3]);
@@ -387,7 +390,7 @@ __device__ inline void make_ds_and_sums(Fragments& ds, Scores& p, const ByWeight
 // Makes of dS the gradients of tensors that are read in tiles.
 template <bool in_one>
 __device__ inline void put_gradients(const Scores& ds, GradientTiles& tiles, const KernelParams& params,
-                                     const ScorePlace& place) {
+                                     const ScoreCoords& coords) {
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
     float by_logit[4];
@@ -395,17 +398,17 @@ __device__ inline void put_gradients(const Scores& ds, GradientTiles& tiles, con
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       by_logit[e] = ds[j + e] * kDropoutFactor;
-      derivatives[e] = Variant::score_and_derivatives(params, place.seq, 0.0f, place.q(j + e), place.k(j + e));
+      derivatives[e] = Variant::score_and_derivatives(params, coords.seq, 0.0f, coords.q(j + e), coords.k(j + e));
     }
-    tiles.add<in_one>(place.seq, j * 2, by_logit, derivatives);
+    tiles.add<in_one>(coords.seq, j * 2, by_logit, derivatives);
   }
 }
 __device__ inline void put_gradient_tiles(const Scores& ds, const KernelParams& params, const BackwardItem& item,
                                           u32 keys, const Steps& at) {
-  const ScorePlace place(item, keys, at);
+  const ScoreCoords coords(item, keys, at);
   GradientTiles tiles = {params, item, keys, at.tile};
-  if (tiles.begin(place.seq, is_whole(item, at.tile))) put_gradients<true>(ds, tiles, params, place);
-  else put_gradients<false>(ds, tiles, params, place);
+  if (tiles.begin(coords.seq, is_whole(item, at.tile))) put_gradients<true>(ds, tiles, params, coords);
+  else put_gradients<false>(ds, tiles, params, coords);
 }
 
 // dS = P dP.

@@ -1,4 +1,4 @@
-// The query tiles of all heads, and their places in the workspace.
+// The query tiles of all heads, and their offsets in the workspace.
 #pragma once
 
 #include "templates/hopper_backward/layout.h"

@@ -15,7 +15,7 @@ constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.hopper_backward.warpgroups;
 constexpr bool kInClusters = in_clusters(config), kTakesItems = takes_items(config);
-constexpr int kPlaces = kLayout.k_places;                          // of K
+constexpr int kKeySlots = kLayout.k_slots;                         // of K
 constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
 constexpr bool kCounts = counts_items(config);
 constexpr bool kCutsItems = cuts_items(config);
@@ -39,7 +39,7 @@ __device__ inline u32 cluster_rank() { return kInClusters ? blockIdx.x % config.
 __device__ inline u32 first_key_of_block() { return cluster_rank() * block_keys(config); }
 
 // A tile of keys, and the query tiles of a head that see any of it: from `first` to `last`. In `full_first`..`full_last` all
-// queries see all keys, and no mask code is needed. Where there are lists of tiles, these are places in a list.
+// queries see all keys, and no mask code is needed. Where there are lists of tiles, these are indices into a list.
 struct BackwardItem {
   Sequence seq;
   int k_lo;
@@ -89,21 +89,22 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
 }
 
 // Which tile of which head a block of a launch over so many heads has.
-struct Place {
+struct HeadTile {
   int head, tile;
 };
-__device__ inline Place place_of(const KernelParams& params, int block, int blocks, int heads, int heads_together) {
+__device__ inline HeadTile head_tile_of(const KernelParams& params, int block, int blocks, int heads,
+                                        int heads_together) {
   const int of_all = kPacked ? heads : heads * params.batch, tiles = blocks / of_all;
   const int group = in_a_group(params, heads_together);
   const int first = block / (group * tiles) * group, at = block - first * tiles, those = min(group, of_all - first);
   return {first + at % those, at / those};
 }
 
-// The sequence of a place with dense sequences, where a batch index has `heads` groups of `group` heads each.
-__device__ inline Sequence sequence_of_place(const KernelParams& params, const Place& place, int heads, int group) {
-  if constexpr (kBatchesTogether)
-    return sequence_of(params, place.head % params.batch, place.head / params.batch * group);
-  return sequence_of(params, place.head / heads, place.head % heads * group);
+// The sequence of a tile of dense sequences, where a batch index has `heads` groups of `group` heads each.
+__device__ inline Sequence sequence_of_head_tile(const KernelParams& params, const HeadTile& its, int heads,
+                                                 int group) {
+  if constexpr (kBatchesTogether) return sequence_of(params, its.head % params.batch, its.head / params.batch * group);
+  return sequence_of(params, its.head / heads, its.head % heads * group);
 }
 
 // The item of a number, of which there are as many as the launch has items for each block of a cluster. Sums in
@@ -113,14 +114,14 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
   item.part_first = kCutsItems ? take_part(params, number) : 0;
   item.number = number;
   const int tiles = kCutsItems ? params.key_items : params.items / config.hopper_backward.cluster;
-  const Place place = place_of(params, number, tiles, config.heads_kv, params.heads_per_group / kGroup);
+  const HeadTile its = head_tile_of(params, number, tiles, config.heads_kv, params.heads_per_group / kGroup);
   if constexpr (kPacked) {
-    const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, place.tile);
-    item.seq = sequence_of(params, numbered.b, place.head * kGroup);
+    const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, its.tile);
+    item.seq = sequence_of(params, numbered.b, its.head * kGroup);
     item.k_lo = numbered.tile * kTileKv;
   } else {
-    item.seq = sequence_of_place(params, place, config.heads_kv, kGroup);
-    item.k_lo = (kOrdered ? key_tiles(params) - 1 - place.tile : place.tile) * kTileKv;
+    item.seq = sequence_of_head_tile(params, its, config.heads_kv, kGroup);
+    item.k_lo = (kOrdered ? key_tiles(params) - 1 - its.tile : its.tile) * kTileKv;
   }
   find_queries(params, item);
   return item;
@@ -143,7 +144,7 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
 // The steps of a block: the query tiles that it visits, head after head. Tiles in a hole of the mask are stepped over.
 struct Steps {
   int tile, head;
-  int place = 0, following = 0;  // in a list of tiles, and the number of the tile behind that
+  int list_index = 0, following = 0;  // in a list of tiles, and the number of the tile behind that
 
   // In place of the one before the first.
   __device__ static Steps none() { return {-1, 0}; }
@@ -171,7 +172,7 @@ struct Steps {
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
     if constexpr (kListed) {
       tile = following;
-      if (++place > item.last) return begin_next_head(params, item);
+      if (++list_index > item.last) return begin_next_head(params, item);
       find_following(item);
       return true;
     }
@@ -181,13 +182,13 @@ struct Steps {
 
  private:
   // It is asked for a step before it is needed.
-  __device__ void find_following(const BackwardItem& item) { following = item.list[min(place + 1, item.last)]; }
+  __device__ void find_following(const BackwardItem& item) { following = item.list[min(list_index + 1, item.last)]; }
   // False: this head has none.
   __device__ bool begin_head(const KernelParams& params, const BackwardItem& item) {
     if constexpr (kListed) {
-      place = item.first;
-      if (place > item.last) return false;
-      tile = item.list[place];
+      list_index = item.first;
+      if (list_index > item.last) return false;
+      tile = item.list[list_index];
       find_following(item);
       return true;
     }
@@ -245,9 +246,9 @@ struct SharedMemory {
   u32 base;
   char* memory;
 
-  __device__ u32 k(u32 place = 0) const { return base + kLayout.k_offset + place * kLayout.k.bytes(); }
-  // `place`: of K of the same item.
-  __device__ u32 v(u32 place = 0) const { return kLayout.swaps ? k(place ^ 1) : base + kLayout.v_offset; }
+  __device__ u32 k(u32 slot = 0) const { return base + kLayout.k_offset + slot * kLayout.k.bytes(); }
+  // `slot`: of K of the same item.
+  __device__ u32 v(u32 slot = 0) const { return kLayout.swaps ? k(slot ^ 1) : base + kLayout.v_offset; }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 step) const {
     return base + kLayout.d_o_offset + step % kLayout.d_o_stages * kLayout.d_o.bytes();
@@ -260,29 +261,29 @@ struct SharedMemory {
   // Barriers: K and V are there; for each stage Q, dO and the row terms are there (full), or their readers are done
   // (empty); without roles each exchange has been written (full), or read (empty), and the readers of K and of V are done.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
-  __device__ u32 k_full(u32 place = 0) const { return barrier(place); }
-  __device__ u32 v_full() const { return barrier(kPlaces); }
-  __device__ u32 q_full(u32 stage) const { return barrier(1 + kPlaces + stage); }
-  __device__ u32 q_empty(u32 stage) const { return barrier(1 + kPlaces + kStages + stage); }
-  __device__ u32 exchange_full(u32 stage) const { return barrier(1 + kPlaces + 2 * kStages + stage); }
+  __device__ u32 k_full(u32 slot = 0) const { return barrier(slot); }
+  __device__ u32 v_full() const { return barrier(kKeySlots); }
+  __device__ u32 q_full(u32 stage) const { return barrier(1 + kKeySlots + stage); }
+  __device__ u32 q_empty(u32 stage) const { return barrier(1 + kKeySlots + kStages + stage); }
+  __device__ u32 exchange_full(u32 stage) const { return barrier(1 + kKeySlots + 2 * kStages + stage); }
   __device__ u32 exchange_empty(u32 stage) const { return exchange_full(kExchanges + stage); }
-  __device__ u32 k_empty(u32 place) const { return barrier(kLayout.barriers - kPlaces + place); }
-  __device__ u32 v_empty() const { return barrier(kLayout.barriers - kPlaces - 1); }
+  __device__ u32 k_empty(u32 slot) const { return barrier(kLayout.barriers - kKeySlots + slot); }
+  __device__ u32 v_empty() const { return barrier(kLayout.barriers - kKeySlots - 1); }
   // An item has been found, all are done with it, and the next is to be found.
-  __device__ u32 item_full(u32 place) const { return barrier(kLayout.barriers - kPlaces - 2 - place); }
-  __device__ u32 item_empty(u32 place) const { return item_full(kItemPlaces + place); }
-  __device__ u32 item_wanted() const { return item_full(2 * kItemPlaces); }
+  __device__ u32 item_full(u32 slot) const { return barrier(kLayout.barriers - kKeySlots - 2 - slot); }
+  __device__ u32 item_empty(u32 slot) const { return item_full(kItemSlots + slot); }
+  __device__ u32 item_wanted() const { return item_full(2 * kItemSlots); }
 
   // An item that the block works on, or will work on.
-  __device__ BackwardItem& item(u32 place) const {
-    return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + place * kItemBytes);
+  __device__ BackwardItem& item(u32 slot) const {
+    return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + slot * kItemBytes);
   }
 
   // With sums in order: it is the turn of a step's dQ, and all of it has been added.
   __device__ u32 turn(u32 i) const { return kInClusters ? ds_barrier(3, i) : exchange_full(2 * kExchanges + i); }
   __device__ u32 added(u32 i) const { return kInClusters ? ds_barrier(4, i) : exchange_empty(i); }
 
-  // Elements that the score reads, of each warpgroup: there is one place, which is free again when all are in registers.
+  // Elements that the score reads, of each warpgroup: there is one slot, which is free again when all are in registers.
   template <int i>
   __device__ u32 inputs(u32 warpgroup) const {
     constexpr int kBytes = tile_inputs_bytes(config), kOffset = tile_input_offset(config, i);
@@ -291,7 +292,7 @@ struct SharedMemory {
   __device__ u32 inputs_full(u32 warpgroup) const { return exchange_full((kOrdered ? 3 : 2) * kExchanges + warpgroup); }
   __device__ u32 inputs_empty(u32 warpgroup) const { return inputs_full(kWarpgroups + warpgroup); }
 
-  // Clusters alone have these places, and barriers (full, empty) for them: K of the other block; dO by itself; dS of this
+  // Clusters alone have this memory, and barriers (full, empty) for them: K of the other block; dO by itself; dS of this
   // block, which both blocks read, and dS of the other block.
   __device__ u32 other_k() const { return base + kLayout.other_k_offset; }
   __device__ u32 ds(u32 stage) const { return base + kLayout.ds_offset + stage * kLayout.ds.bytes(); }
@@ -314,8 +315,8 @@ struct SharedMemory {
 // The item of a round, for all warps that read it. False: there are no more.
 __device__ inline bool wait_for_item(BackwardItem& item, const KernelParams& params, const SharedMemory& shared,
                                      int round) {
-  wait_barrier(shared.item_full(round % kItemPlaces), round / kItemPlaces % 2);
-  return read_item(item, params, shared.item(round % kItemPlaces));
+  wait_barrier(shared.item_full(round % kItemSlots), round / kItemSlots % 2);
+  return read_item(item, params, shared.item(round % kItemSlots));
 }
 
 // All items of a block, for a warp, which releases each when it is done: visit(item, barrier, parity that it will have then).
@@ -325,7 +326,7 @@ __device__ inline void each_item(const KernelParams& params, const SharedMemory&
   for (int round = 0;; ++round) {
     BackwardItem item;
     if (!wait_for_item(item, params, shared, round)) return;
-    visit(item, shared.item_empty(round % kItemPlaces), round / kItemPlaces % 2);
+    visit(item, shared.item_empty(round % kItemSlots), round / kItemSlots % 2);
   }
 }
 

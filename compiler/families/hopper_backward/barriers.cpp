@@ -14,9 +14,9 @@ struct SetUps : Maker {
   const KernelConfig& c;
   int computing = (computes_alone(c) ? 1 : 2) * kWarps;  // warps that read what is copied
 
-  Body of_items(const BackwardChoices& has, int places) {
-    return {for_slots(places, {init("Ks", "empty", computing)}),
-            for_slots(kItemPlaces, {call(has.keeps ? "init_item_keeping" : "init_item")}),
+  Body of_items(const BackwardChoices& has, int slots) {
+    return {for_slots(slots, {init("Ks", "empty", computing)}),
+            for_slots(kItemSlots, {call(has.keeps ? "init_item_keeping" : "init_item")}),
             init("Vs", "empty", computing, "alone"), call("init_item_wanted")};
   }
   // dS is written by warps for each other, and read by others, too: who lets dQ be added in order, and who keeps it.
@@ -40,8 +40,8 @@ struct SetUps : Maker {
     const HopperBackwardLayout layout = hopper_backward_layout(c);
     Body first;
     if (has.drops) first.push_back(call("store_dropout_key"));
-    append(first, {for_slots(layout.k_places, {init("Ks", "full", 1)}), init("Vs", "full", 1, "alone")});
-    if (takes_items(c)) append(first, of_items(has, layout.k_places));
+    append(first, {for_slots(layout.k_slots, {init("Ks", "full", 1)}), init("Vs", "full", 1, "alone")});
+    if (takes_items(c)) append(first, of_items(has, layout.k_slots));
     first.push_back(for_slots(c.stages, {init("Qs", "full", 1), init("Qs", "empty", computing)}));
     if (!has_roles(c) && has.adds_dq) first.push_back(for_slots(exchanges(c), of_exchanges(has)));
     if (has.inputs)

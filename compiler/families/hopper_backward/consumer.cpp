@@ -203,7 +203,7 @@ struct Consumer : Maker {
   }
 
   Body consume() {
-    Statement items = loop("items", {when("no_item", {make(Kind::Return)}), call("find_places"), await("Ks"),
+    Statement items = loop("items", {when("no_item", {make(Kind::Return)}), call("find_slots"), await("Ks"),
                                      await("Vs", "alone"), call("visit"), call("release_item")});
     items.along = Axis::Queries;
     return {make(Kind::Fill, {"Ones"}, {}, "ones"), let("number"), std::move(items)};

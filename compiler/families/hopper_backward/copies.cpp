@@ -11,17 +11,17 @@ namespace {
 struct CopyRoles : Maker {
   const BackwardChoices& has;
 
-  // `place`: whose readers are to be done, where that is another buffer's.
-  Statement await_place(std::string_view buffer, std::string_view place, std::string_view form) {
+  // `reader`: the buffer whose readers are to be done.
+  Statement await_slot(std::string_view buffer, std::string_view reader, std::string_view form) {
     Statement s = await_empty({buffer}, form);
-    if (place != buffer) s.reads = {p.buffer(place)};
+    if (reader != buffer) s.reads = {p.buffer(reader)};
     return s;
   }
-  Statement await_keys_place() {
-    return has.swaps ? await_place("Ks", "Vs", "swapped_keys") : await_place("Ks", "Ks", "place");
+  Statement await_keys_slot() {
+    return has.swaps ? await_slot("Ks", "Vs", "swapped_keys") : await_slot("Ks", "Ks", "key_slot");
   }
-  Statement await_values_place() {
-    return has.swaps ? await_place("Vs", "Ks", "swapped_values") : await_place("Vs", "Vs", "alone_to_fill");
+  Statement await_values_slot() {
+    return has.swaps ? await_slot("Vs", "Ks", "swapped_values") : await_slot("Vs", "Vs", "alone_to_fill");
   }
   Statement steps(Body body) const {
     Statement s = loop("steps", std::move(body));
@@ -30,13 +30,13 @@ struct CopyRoles : Maker {
   }
 
   Body copy_step() {
-    return {let("stage_to_fill"), await_place("Qs", "Qs", "to_fill"),
+    return {let("stage_to_fill"), await_slot("Qs", "Qs", "to_fill"),
             when("leads", {make(Kind::Expect, {"Qs"}, {}, "step"), copied({"Qs"}, "q", "q"),
                            copied({"Terms"}, "rows", "rows"), copied({"dOs"}, "do", "do")})};
   }
-  // Its place is free later than that of the first queries.
+  // Its slot is free later than that of the first queries.
   Body copy_values() {
-    return {await_values_place(), when("leads", {make(Kind::Expect, {"Vs"}), copied({"Vs"}, "v", "v")})};
+    return {await_values_slot(), when("leads", {make(Kind::Expect, {"Vs"}), copied({"Vs"}, "v", "v")})};
   }
   Body copy_steps() {
     Body step = {let("seq"), call("copy_step")};
@@ -46,16 +46,16 @@ struct CopyRoles : Maker {
       step.push_back(when("inputs_copied", {std::move(copy)}));
     }
     append(step, {make(Kind::Advance, {"Qs"}), when("no_values", {call("copy_values")}), mark("values")});
-    return {let("place"), await_keys_place(), when("leads", {make(Kind::Expect, {"Ks"}), copied({"Ks"}, "k", "k")}),
+    return {let("key_slot"), await_keys_slot(), when("leads", {make(Kind::Expect, {"Ks"}), copied({"Ks"}, "k", "k")}),
             let("no_values"), steps(std::move(step))};
   }
   Body produce() {
-    Statement items =
-        loop("items",
-             {let("item"), when("no_item", {make(Kind::Return)}), let("steps"), when("begins", {call("copy_steps")}),
-              otherwise({let("place"), await_keys_place(), when("leads", {make(Kind::Complete, {"Ks"}, {}, "place")}),
-                         await_values_place(), when("leads", {make(Kind::Complete, {"Vs"}, {}, "place")})}),
-              call("release_item_of_round"), when("leads", {call("want_item")})});
+    Statement items = loop(
+        "items",
+        {let("item"), when("no_item", {make(Kind::Return)}), let("steps"), when("begins", {call("copy_steps")}),
+         otherwise({let("key_slot"), await_keys_slot(), when("leads", {make(Kind::Complete, {"Ks"}, {}, "key_slot")}),
+                    await_values_slot(), when("leads", {make(Kind::Complete, {"Vs"}, {}, "key_slot")})}),
+         call("release_item_of_round"), when("leads", {call("want_item")})});
     items.along = Axis::Queries;
     return {std::move(items)};
   }

@@ -26,7 +26,7 @@ Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int
 // The tiles of the launch that goes over queries, and row terms, which a product with ones adds to scores and dP.
 void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   const HopperBackwardLayout l = hopper_backward_layout(c);
-  p.buffers.push_back(shared_tile("Ks", spec.dtype, l.k, l.k_offset, l.swaps ? 1 : l.k_places));
+  p.buffers.push_back(shared_tile("Ks", spec.dtype, l.k, l.k_offset, l.swaps ? 1 : l.k_slots));
   p.buffers.push_back(shared_tile("Vs", spec.dtype, l.v, l.v_offset, 1));
   p.buffers.push_back(shared_tile("Qs", spec.dtype, l.q, l.q_offset, c.stages));
   p.buffers.push_back(shared_tile("dOs", spec.dtype, l.d_o, l.d_o_offset, l.d_o_stages));
@@ -99,7 +99,7 @@ constexpr CodeName kCodeNames[] = {
     {"dQ", "dq"},
     {"last dQ", "sums"},
     {"Ones", "ones"},
-    {"Ks", "k", "place", "kPlaces", Counter::Items},
+    {"Ks", "k", "key_slot", "kKeySlots", Counter::Items},
     {"Vs", "v", "", "", Counter::Items},
     {"Qs", "q", "stage", "kStages", Counter::Steps},
     {"dOs", "d_o", "", "", Counter::Steps, "Qs"},

@@ -283,7 +283,7 @@ TEST(VerifyRoles, BarriersAreSetUpForWhoArrives) {
 
 TEST(VerifyRoles, ReleasedTwice) {
   Program p = sound(kOneByOne);
-  const Place release = find_site(p, consumed(p), Kind::Release);
+  const Site release = find_site(p, consumed(p), Kind::Release);
   release.insert_after({release.statement()});
   expect_broken(p, "is the next to be released");
 }

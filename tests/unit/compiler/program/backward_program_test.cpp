@@ -50,15 +50,15 @@ TEST(HopperBackwardProgram, ComputesGradients) {
 }
 
 // Every statement of the roles, of launches with roles too.
-void collect_roles(Body& roles, std::vector<Place>& all) {
+void collect_roles(Body& roles, std::vector<Site>& all) {
   for (Statement& role : roles) {
     if (role.kind == Kind::Launch) collect_roles(role.body, all);
     if (role.kind == Kind::Entry || role.kind == Kind::Launch) continue;
     for (Statement& body : role.body) testing::collect(body.body, all);
   }
 }
-std::vector<Place> places_of(Program& program) {
-  std::vector<Place> all;
+std::vector<Site> sites_of(Program& program) {
+  std::vector<Site> all;
   collect_roles(program.body, all);
   testing::collect_set_up(program.body, all);
   return all;
@@ -73,7 +73,7 @@ bool may_go_unseen(const Statement& s) {
   constexpr std::string_view kCalls[] = {
       "read_terms",     "gather_warp",       "copy_own_inputs",    "read_inputs",
       "set_ones_again", "keep_numbers",      "prefetch",           "put_gradients",
-      "await_turn",     "find_places",       "release_item",       "release_item_of_round",
+      "await_turn",     "find_slots",        "release_item",       "release_item_of_round",
       "want_item",      "await_turn_before", "sync_warpgroup",     "mark_tile",
       "mark_end",       "find_first_tile",   "await_turn_of_slot", "release_added"};
   if (s.kind == Kind::Call) return std::ranges::count(kCalls, s.label) > 0;
@@ -87,17 +87,16 @@ bool may_go_unseen(const Statement& s) {
 bool is_of_gradient_tiles(const Body& body) {
   return std::ranges::any_of(body, [](const Statement& s) { return s.label == "put_gradients"; });
 }
-bool waits_for_gradient_tiles(const Place& place) {
-  const Statement& s = place.statement();
+bool waits_for_gradient_tiles(const Site& site) {
+  const Statement& s = site.statement();
   if (s.kind == Kind::When) return is_of_gradient_tiles(s.body);
-  return s.kind == Kind::Wait && place.at + 2 < place.body->size() &&
-         (*place.body)[place.at + 2].label == "put_gradients";
+  return s.kind == Kind::Wait && site.at + 2 < site.body->size() && (*site.body)[site.at + 2].label == "put_gradients";
 }
 
 // Blocks of a cluster that make no column of dQ are not drawn.
-bool is_of_block_without_columns(Program& program, const Place& place) {
-  const Place when = find_site(program, program.body, Kind::When, "no_panels");
-  return when && place.body == &when.statement().body;
+bool is_of_block_without_columns(Program& program, const Site& site) {
+  const Site when = find_site(program, program.body, Kind::When, "no_panels");
+  return when && site.body == &when.statement().body;
 }
 
 // Where all is made at once, all products are waited for together: one group does for two.
@@ -107,13 +106,13 @@ bool joins_groups(const Program& program, const Statement& s) {
          std::ranges::any_of(step->body, [](const Statement& s) { return s.label == "prefetch"; });
 }
 
-Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret_backward, places_of, step}; }
+Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret_backward, sites_of, step}; }
 
 TEST(HopperBackwardProgram, AStatementLessIsSeen) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 9 : 1);
-  mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
-    is_excused = waits_for_gradient_tiles(place) || is_of_block_without_columns(program, place);
-    const Statement removed = place.take(1).front();
+  mutations.try_all([](Program& program, const Site& site, bool& is_excused) {
+    is_excused = waits_for_gradient_tiles(site) || is_of_block_without_columns(program, site);
+    const Statement removed = site.take(1).front();
     is_excused |= may_go_unseen(removed) || testing::begins_otherwise(removed) || joins_groups(program, removed);
     return fmt::format("{} {}", describe(program, removed), removed.form);
   });
@@ -121,8 +120,8 @@ TEST(HopperBackwardProgram, AStatementLessIsSeen) {
   EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 80 : 800);
 }
 
-// Neighbours may change places where neither needs the other.
-TEST(HopperBackwardProgram, NeighboursThatChangePlaces) {
+// Neighbours may change sites where neither needs the other.
+TEST(HopperBackwardProgram, NeighboursThatChangeSites) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 16 : 4);
   mutations.exchange_neighbours(may_go_unseen);
   mutations.expect_unseen_at_most(58);
@@ -131,9 +130,9 @@ TEST(HopperBackwardProgram, NeighboursThatChangePlaces) {
 
 TEST(HopperBackwardProgram, AnotherAttributeIsSeen) {
   Mutations mutations = mutations_of(1);
-  mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
-    Statement& s = place.statement();
-    is_excused = waits_for_gradient_tiles(place);
+  mutations.try_all([](Program& program, const Site& site, bool& is_excused) -> std::string {
+    Statement& s = site.statement();
+    is_excused = waits_for_gradient_tiles(site);
     return testing::change_attributes(program, s);
   });
   mutations.expect_none_unseen();

@@ -33,8 +33,8 @@ TEST(DecodeProgram, ComputesAttention) {
   }
 }
 
-std::vector<Place> places_of(Program& program) {
-  std::vector<Place> all;
+std::vector<Site> sites_of(Program& program) {
+  std::vector<Site> all;
   for (const std::string_view name : {"begin_segment", "attend"}) testing::collect(find_body(program, name)->body, all);
   return all;
 }
@@ -48,12 +48,12 @@ bool may_go_unseen(const Statement& s) {
   return std::ranges::count(kUnseen, s.kind) > 0;
 }
 
-Mutations mutations() { return {cases(), testing::interpret_decode, places_of, 1}; }
+Mutations mutations() { return {cases(), testing::interpret_decode, sites_of, 1}; }
 
 TEST(DecodeProgram, AStatementLessIsSeen) {
   Mutations all = mutations();
-  all.try_all([](Program& program, const Place& place, bool& is_excused) {
-    const Statement removed = place.take(1).front();
+  all.try_all([](Program& program, const Site& site, bool& is_excused) {
+    const Statement removed = site.take(1).front();
     is_excused = may_go_unseen(removed);
     return fmt::format("{} {}", describe(program, removed), removed.form);
   });
@@ -61,7 +61,7 @@ TEST(DecodeProgram, AStatementLessIsSeen) {
   EXPECT_GT(all.seen, 60);
 }
 
-TEST(DecodeProgram, NeighboursThatChangePlaces) {
+TEST(DecodeProgram, NeighboursThatChangeSites) {
   Mutations all = mutations();
   all.exchange_neighbours(may_go_unseen);
   all.expect_unseen_at_most(10);
@@ -70,8 +70,8 @@ TEST(DecodeProgram, NeighboursThatChangePlaces) {
 
 TEST(DecodeProgram, AnotherAttributeIsSeen) {
   Mutations all = mutations();
-  all.try_all([](Program& program, const Place& place, bool&) -> std::string {
-    Statement& s = place.statement();
+  all.try_all([](Program& program, const Site& site, bool&) -> std::string {
+    Statement& s = site.statement();
     Attributes changed;
     std::string what;
     for (Attribute a : s.attributes.all()) {

@@ -42,8 +42,8 @@ TEST(MlaProgram, ComputesAttention) {
 }
 
 // Every statement of the roles.
-std::vector<Place> places_of(Program& program) {
-  std::vector<Place> all;
+std::vector<Site> sites_of(Program& program) {
+  std::vector<Site> all;
   for (Statement& role : program.body)
     for (Statement& body : role.body)
       if (role.kind != Kind::Entry) testing::collect(body.body, all);
@@ -66,10 +66,10 @@ bool may_go_unseen(const Statement& s) {
 }
 
 // One group of products does for two, where all are waited for together: the pieces of S.
-bool joins_groups(const Place& place) {
-  const Statement& s = place.statement();
-  if (s.kind != Kind::Commit || place.at + 3 >= place.body->size()) return false;
-  const auto at = [&](std::size_t i) -> const Statement& { return (*place.body)[place.at + i]; };
+bool joins_groups(const Site& site) {
+  const Statement& s = site.statement();
+  if (s.kind != Kind::Commit || site.at + 3 >= site.body->size()) return false;
+  const auto at = [&](std::size_t i) -> const Statement& { return (*site.body)[site.at + i]; };
   return at(1).kind == Kind::Await && at(3).kind == Kind::Mma && at(1).form.ends_with("piece");
 }
 // References begin low where nobody says how high, and rise: that takes time.
@@ -77,13 +77,13 @@ bool begins_rows(const Statement& s) {
   return s.kind == Kind::When ? s.label == "starts" : s.kind == Kind::Fill && s.form == "begin";
 }
 
-Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret_mla, places_of, step}; }
+Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret_mla, sites_of, step}; }
 
 TEST(MlaProgram, AStatementLessIsSeen) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 4 : 1);
-  mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
-    is_excused = joins_groups(place);
-    const Statement removed = place.take(1).front();
+  mutations.try_all([](Program& program, const Site& site, bool& is_excused) {
+    is_excused = joins_groups(site);
+    const Statement removed = site.take(1).front();
     is_excused |= may_go_unseen(removed) || testing::begins_otherwise(removed) || begins_rows(removed);
     return fmt::format("{} {}", describe(program, removed), removed.form);
   });
@@ -91,7 +91,7 @@ TEST(MlaProgram, AStatementLessIsSeen) {
   EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 150 : 600);
 }
 
-TEST(MlaProgram, NeighboursThatChangePlaces) {
+TEST(MlaProgram, NeighboursThatChangeSites) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 8 : 2);
   mutations.exchange_neighbours(may_go_unseen);
   mutations.expect_unseen_at_most(110);
@@ -100,8 +100,8 @@ TEST(MlaProgram, NeighboursThatChangePlaces) {
 
 TEST(MlaProgram, AnotherAttributeIsSeen) {
   Mutations mutations = mutations_of(1);
-  mutations.try_all([](Program& program, const Place& place, bool&) -> std::string {
-    return testing::change_attributes(program, place.statement());
+  mutations.try_all([](Program& program, const Site& site, bool&) -> std::string {
+    return testing::change_attributes(program, site.statement());
   });
   mutations.expect_none_unseen();
   EXPECT_GT(mutations.seen, 100);

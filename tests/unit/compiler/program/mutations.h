@@ -1,4 +1,4 @@
-// Changes programs, one place at a time, and counts who sees it.
+// Changes programs, one site at a time, and counts who sees it.
 #pragma once
 
 #include <cstdio>
@@ -60,7 +60,7 @@ inline std::string find_fault(const Program& program, Interpret interpret) {
 }
 
 // Every statement in a body, and in what it holds.
-inline void collect(Body& body, std::vector<Place>& out) {
+inline void collect(Body& body, std::vector<Site>& out) {
   for (std::size_t i = 0; i < body.size(); ++i) {
     out.push_back({&body, i});
     collect(body[i].body, out);
@@ -68,7 +68,7 @@ inline void collect(Body& body, std::vector<Place>& out) {
 }
 
 // Every statement of what blocks begin with: what is set up, not who takes which role.
-inline void collect_set_up(Body& roles, std::vector<Place>& out) {
+inline void collect_set_up(Body& roles, std::vector<Site>& out) {
   for (Statement& role : roles) {
     if (role.kind == Kind::Launch) collect_set_up(role.body, out);
     if (role.kind != Kind::Entry) continue;
@@ -159,7 +159,7 @@ inline bool commute(const Program& program, const Statement& a, const Statement&
 struct Mutations {
   std::vector<Case> cases;
   Interpret interpret;
-  std::function<std::vector<Place>(Program&)> places_of;
+  std::function<std::vector<Site>(Program&)> sites_of;
   std::size_t step = 1;  // every such case
   int tried = 0, seen = 0, excused = 0, printed_alike = 0;
   std::vector<std::string> unseen = {};
@@ -174,11 +174,11 @@ struct Mutations {
       const auto text = emit_loop(plan->program);
       ASSERT_TRUE(text) << text.error().message;
       Program whole = plan->program;
-      const std::size_t count = places_of(whole).size();
+      const std::size_t count = sites_of(whole).size();
       for (std::size_t i = 0; i < count; ++i) {
         Program program = plan->program;
         bool is_excused = false;
-        const std::string changed = change(program, places_of(program)[i], is_excused);
+        const std::string changed = change(program, sites_of(program)[i], is_excused);
         if (changed.empty()) continue;
         ++tried;
         const auto other = emit_loop(program);
@@ -195,9 +195,9 @@ struct Mutations {
   }
   // Exchanges each statement with the next one, where `may_go_unseen` excuses one of them or the two commute.
   void exchange_neighbours(bool (*may_go_unseen)(const Statement&)) {
-    try_all([may_go_unseen](Program& program, const Place& place, bool& is_excused) -> std::string {
-      if (place.at + 1 >= place.body->size()) return {};
-      Statement &a = place.statement(), &b = (*place.body)[place.at + 1];
+    try_all([may_go_unseen](Program& program, const Site& site, bool& is_excused) -> std::string {
+      if (site.at + 1 >= site.body->size()) return {};
+      Statement &a = site.statement(), &b = (*site.body)[site.at + 1];
       if (b.kind == Kind::Otherwise) return {};
       is_excused = may_go_unseen(a) || may_go_unseen(b) || commute(program, a, b) || begins_otherwise(a) ||
                    begins_otherwise(b) || (a.kind == Kind::Init && b.kind == Kind::Init);

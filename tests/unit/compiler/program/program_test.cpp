@@ -54,8 +54,8 @@ TEST(HopperProgram, ComputesAttention) {
 }
 
 // Every statement of the steps, by the body it is in.
-std::vector<Place> places_of(Program& program) {
-  std::vector<Place> all;
+std::vector<Site> sites_of(Program& program) {
+  std::vector<Site> all;
   std::vector<std::string_view> names = {
       "main_step",           "mixed_step", "careful_step", "lower",      "finish_item", "copy_tile_keys",
       "copy_waiting_values", "end_tile",   "announce",     "end_values", "transpose"};
@@ -91,12 +91,12 @@ bool waits_twice(const Program& program, const Statement& s) {
   return s.kind == Kind::Wait && first->form != "scores";
 }
 
-Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret, places_of, step}; }
+Mutations mutations_of(std::size_t step) { return {cases(), testing::interpret, sites_of, step}; }
 
 TEST(HopperProgram, AStatementLessIsSeen) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 9 : 1);
-  mutations.try_all([](Program& program, const Place& place, bool& is_excused) {
-    const Statement removed = place.take(1).front();
+  mutations.try_all([](Program& program, const Site& site, bool& is_excused) {
+    const Statement removed = site.take(1).front();
     is_excused = may_go_unseen(removed) || testing::begins_otherwise(removed) || waits_twice(program, removed);
     return fmt::format("{} {}", describe(program, removed), removed.form);
   });
@@ -104,8 +104,8 @@ TEST(HopperProgram, AStatementLessIsSeen) {
   EXPECT_GT(mutations.seen, FLASHJIT_SANITIZED ? 200 : 2000);
 }
 
-// Neighbours may change places where neither needs the other.
-TEST(HopperProgram, NeighboursThatChangePlaces) {
+// Neighbours may change sites where neither needs the other.
+TEST(HopperProgram, NeighboursThatChangeSites) {
   Mutations mutations = mutations_of(FLASHJIT_SANITIZED ? 16 : 4);
   mutations.exchange_neighbours(may_go_unseen);
   mutations.expect_unseen_at_most(118);
@@ -114,8 +114,8 @@ TEST(HopperProgram, NeighboursThatChangePlaces) {
 
 TEST(HopperProgram, AnotherAttributeIsSeen) {
   Mutations mutations = mutations_of(1);
-  mutations.try_all([](Program& program, const Place& place, bool& is_excused) -> std::string {
-    Statement& s = place.statement();
+  mutations.try_all([](Program& program, const Site& site, bool& is_excused) -> std::string {
+    Statement& s = site.statement();
     const std::string what = testing::change_attributes(program, s);
     is_excused = waits_twice(program, s) || s.form == "behind_sum" || testing::begins_otherwise(s);
     return what;
