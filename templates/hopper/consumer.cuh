@@ -77,9 +77,9 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
   __device__ u32 values_at(int piece = 0) const {
     return recompute(shared.v(values().stage())) + piece * kProductColumns * kPanelWidth;
   }
-  // The scale of V in this place, which its product is multiplied by.
+  // The scale of V in this slot, which its product is multiplied by.
   __device__ float unit_of(Ring<kValueStages> v) const { return kHasUnits ? shared.scales(v.count).v : 1.0f; }
-  // Where no scores are under way, a product has their place.
+  // Where no scores are under way, a product has their registers.
   __device__ OutputPiece& piece() { return reinterpret_cast<OutputPiece&>(s); }
 
   __device__ bool is_marked(u32 mark) const { return uniform((marks & mark) != 0); }
@@ -124,31 +124,31 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
 
   // The item will be done again, and what is written of it now is written over. Several threads may say so, all the
   // same.
-  __device__ void note_failure(const WorkState& work) { atomicMax(&shared.redo(work.place), work.rank); }
+  __device__ void note_failure(const WorkState& work) { atomicMax(&shared.redo(work.redo_slot), work.rank); }
 
   // With accumulate a warp with a wrong row stores nothing of the item, and remembers that: the others have gone on from
   // O and LSE when the item is done again, and must not do so twice.
   __device__ u32& failed_items(const WorkState& work) const {
-    return shared.failed_items(threadIdx.x / 32 - kThreadsPerWarpgroup / 32, work.place);
+    return shared.failed_items(threadIdx.x / 32 - kThreadsPerWarpgroup / 32, work.redo_slot);
   }
   __device__ void remember_failure(const WorkState& work) {
-    if (lane_id() == 0) failed_items(work) |= 1u << work.place % 32;
+    if (lane_id() == 0) failed_items(work) |= 1u << work.redo_slot % 32;
     __syncwarp();
   }
   __device__ bool has_stored(const WorkState& work) {
-    const u32 bit = 1u << work.place % 32, failed = failed_items(work) & bit;
+    const u32 bit = 1u << work.redo_slot % 32, failed = failed_items(work) & bit;
     __syncwarp();
     if (lane_id() == 0) failed_items(work) &= ~bit;
     __syncwarp();
     return uniform(failed == 0);
   }
 
-  // Q has been read for the last time, and its place may be filled again. The work state lives on: there are more of
+  // Q has been read for the last time, and its slot may be filled again. The work state lives on: there are more of
   // these.
   __device__ void release_queries() {
     if constexpr (!kReplacesQueries) arrive(shared.q_empty(q_ring.stage()));
   }
-  // Or O of the item before has left the place of its Q.
+  // Or O of the item before has left the slot of its Q.
   __device__ void release_output() {
     if constexpr (kReplacesQueries) {
       if (q_ring.count == 0) return;

@@ -159,7 +159,7 @@ __device__ inline void prefetch_box(const TensorMap& map, int x0, int x1, int x2
                "r"(x2), "r"(x3)
                : "memory");
 }
-// To the same place in the shared memory of each block of the cluster whose bit is set; the bytes are counted in each.
+// To the same offset in the shared memory of each block of the cluster whose bit is set; the bytes are counted in each.
 __device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0,
                                    int x1, int x2, int x3) {
   asm volatile(
@@ -267,7 +267,7 @@ __device__ inline float where_bit(u32 word, u32 bit, float x) {
 
 // ---- uniform values ----
 
-// A value that all lanes of a warp have read from the same place is the same in all lanes, and these functions tell the
+// A value that all lanes of a warp have read from the same address is the same in all lanes, and these functions tell the
 // compiler so. It then branches without preparing for a warp that parts, and keeps what it computes beside that branch,
 // such as descriptors of matrix products, in uniform registers: a single branch in the main step that it knows nothing
 // about costs all of these.

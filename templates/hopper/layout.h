@@ -41,7 +41,7 @@ constexpr int product_pieces(const KernelConfig& c) {
   return (output_columns(c) + product_columns(c) - 1) / product_columns(c);
 }
 
-// O goes to memory by TMA, a warp's 16 rows at a time, from where they can lie in shared memory: in Q's place, when there is
+// O goes to memory by TMA, a warp's 16 rows at a time, from where they can lie in shared memory: in Q's slot, when there is
 // another for the next Q, ...
 constexpr PanelLayout output_layout(const KernelConfig& c) { return panel_layout(c.tile_q, c.head_dim_v, c.output); }
 constexpr bool sends_output(const KernelConfig& c) {
@@ -53,12 +53,12 @@ constexpr bool output_replaces_queries(const KernelConfig& c) {
 }
 
 // Products of 8 bits read V with its keys along rows. A launch before the loop leaves tiles of it as shared memory is to
-// have them. Else what TMA brings waits in a place of its own until three of the four warps that do not compute have
+// have them. Else what TMA brings waits in memory of its own until three of the four warps that do not compute have
 // transposed it.
 constexpr bool transposes_values(const KernelConfig& c) { return c.hopper.transpose == Transpose::loop; }
 constexpr bool reads_transposed(const KernelConfig& c) { return c.hopper.transpose == Transpose::launch; }
 constexpr int kTransposingWarps = 3;
-// Copies take long, to transpose does not: two places of transposed V are enough, but not where rows are summed up
+// Copies take long, to transpose does not: two slots of transposed V are enough, but not where rows are summed up
 // beside it, with interpolated weights [M71] or exact ones [M72]. Then fewer leave room for O: three of 96 keys, and
 // two of 128 [M73].
 constexpr int value_stages(const KernelConfig& c) {
@@ -69,7 +69,7 @@ constexpr int value_stages(const KernelConfig& c) {
   return transposes_values(c) && c.stages > most ? most : c.stages;
 }
 
-// The last piece of a product reads behind its place of V: it reads other places or, behind the last place, which smaller
+// The last piece of a product reads behind its slot of V: it reads other slots or, behind the last slot, which smaller
 // things follow, these bytes, which nobody writes. (A warpgroup product that leaves the block's shared memory ends the kernel.)
 constexpr int bytes_behind_values(const KernelConfig& c) {
   return reads_transposed(c) ? (product_pieces(c) * product_columns(c) - output_columns(c)) * kPanelWidth : 0;
@@ -88,7 +88,7 @@ constexpr int transposing_bytes(const KernelConfig& c) {
          panel_layout(c.head_dim_v, c.tile_kv, c.element).bytes();
 }
 
-// Two places of transposed V with few keys lie side by side in one panel, whose rows are wide enough for both.
+// Two slots of transposed V with few keys lie side by side in one panel, whose rows are wide enough for both.
 constexpr bool values_side_by_side(const KernelConfig& c) {
   return transposes_values(c) && value_stages(c) == 2 && 2 * c.tile_kv <= kPanelWidth;
 }
@@ -174,24 +174,24 @@ constexpr int box_rows(const KernelConfig& c) {
 }
 
 // Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | O, if it
-// has a place | ones, if they are apart | work states | redo list | key of dropout | barriers | scales of tiles | numbers
+// has memory of its own | ones, if they are apart | work states | redo list | key of dropout | barriers | scales of tiles | numbers
 // of the warps that do not compute ],
 // tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
-// With two places for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
+// With two slots for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
 // state is read until O is written, which is after Q of the next item may have been released.
 constexpr int kWorkSlots = 4;
 // After so many items a block does those again whose references did not hold.
-constexpr int kRedoPlaces = 64;
+constexpr int kRedoSlots = 64;
 // An item that is done again must not go on from O and LSE twice: each warp remembers of which items it has stored nothing.
 constexpr bool remembers_failures(const KernelConfig& c) { return c.accumulate && c.reference != Reference::tile; }
 
-// Scales of blocks of keys: of a tile's K and V, which the producer finds with K. V is read a tile later, when the place of K
+// Scales of blocks of keys: of a tile's K and V, which the producer finds with K. V is read a tile later, when the slot of K
 // may have been filled again, so there are twice as many.
 struct TileScales {
   float k, v;
 };
-constexpr int scale_places(const KernelConfig& c) { return has_tile_scales(c) ? 2 * c.stages : 0; }
+constexpr int scale_slots(const KernelConfig& c) { return has_tile_scales(c) ? 2 * c.stages : 0; }
 
 // Where keys lie in pages, the producer keeps so many numbers of 4 bytes from one item to the next.
 constexpr int kProgressNumbers = 4;
@@ -226,27 +226,27 @@ constexpr HopperLayout hopper_layout(const KernelConfig& c, int output_bytes) {
   s.ones_offset = s.output_offset + output_bytes;
   s.state_offset = s.ones_offset + (sums_apart(c) ? kSumColumns * kPanelWidth : 0);
   s.redo_offset = s.state_offset + kWorkSlots * kWorkStateBytes;
-  s.dropout_offset = s.redo_offset + kRedoPlaces * 4;
+  s.dropout_offset = s.redo_offset + kRedoSlots * 4;
   s.barrier_offset = s.dropout_offset + dropout_key_bytes(c);
   s.barriers = 2 * c.hopper.q_stages + 4 * c.stages + 3 + (transposes_values(c) ? 2 * c.stages : 0) +
                (inputs_bytes(c) > 0 ? 2 * c.hopper.warpgroups : 0);
   s.scales_offset = s.barrier_offset + s.barriers * 8;
-  s.numbers_offset = s.scales_offset + scale_places(c) * sizeof(TileScales);
+  s.numbers_offset = s.scales_offset + scale_slots(c) * sizeof(TileScales);
   const int of_stages = (transposes_values(c) ? 1 : 0) + (c.list_heads > 0 ? 1 : 0);
   s.failed_offset = s.numbers_offset + (finds_pages(c) ? kProgressNumbers * 4 : 0) + of_stages * c.stages * 4;
-  s.bytes = s.failed_offset + (remembers_failures(c) ? c.hopper.warpgroups * 4 * kRedoPlaces / 8 : 0);
+  s.bytes = s.failed_offset + (remembers_failures(c) ? c.hopper.warpgroups * 4 * kRedoSlots / 8 : 0);
   return s;
 }
 
-// ... or in a place of its own, where Q of 8 bits is too small and memory is left.
+// ... or in memory of its own, where Q of 8 bits is too small and memory is left.
 constexpr int kSharedOfBlock = 227 * 1024;
-constexpr bool output_has_place(const KernelConfig& c) {
+constexpr bool output_has_memory(const KernelConfig& c) {
   return sends_output(c) && c.element == Element::f8 && !output_replaces_queries(c) &&
          hopper_layout(c, output_layout(c).bytes()).bytes <= kSharedOfBlock;
 }
-constexpr bool stages_output(const KernelConfig& c) { return output_replaces_queries(c) || output_has_place(c); }
+constexpr bool stages_output(const KernelConfig& c) { return output_replaces_queries(c) || output_has_memory(c); }
 constexpr HopperLayout hopper_layout(const KernelConfig& c) {
-  return hopper_layout(c, output_has_place(c) ? output_layout(c).bytes() : 0);
+  return hopper_layout(c, output_has_memory(c) ? output_layout(c).bytes() : 0);
 }
 
 // A launch before the loop leaves so many bytes for a tile of keys: K, if it has widened K, and V.

@@ -137,8 +137,8 @@ __device__ inline float output_float(const Output& o, int i, u32 kept) {
   return __uint_as_float(__float_as_uint(o[i]) & kept);
 }
 
-// Where the warp's rows of O may lie: where this Q was, or in a place of their own, which those before have left.
-__device__ inline u32 output_place(const SharedMemory& shared, u32 stage_of_q) {
+// Where the warp's rows of O may lie: where this Q was, or in memory of their own, which those before have left.
+__device__ inline u32 output_address(const SharedMemory& shared, u32 stage_of_q) {
   if constexpr (output_replaces_queries(config)) return shared.q(stage_of_q);
   wait_stores_read();
   __syncwarp();
@@ -146,13 +146,13 @@ __device__ inline u32 output_place(const SharedMemory& shared, u32 stage_of_q) {
 }
 
 // O by way of shared memory, in panels that are swizzled as Q's are.
-__device__ inline void send_output(const TensorMap& map, const EndSteps& steps, u32 place, const WorkState& work,
+__device__ inline void send_output(const TensorMap& map, const EndSteps& steps, u32 address, const WorkState& work,
                                    const Output& o, u32 kept) {
   constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v, config.output);
   constexpr int kEights = config.head_dim_v / 8, kChunks = kPanelWidth / 16;
   const u32 lane = lane_id(), row = lane % 16;
   const u32 first_row = recompute(threadIdx.x) / 32 * 16 - kThreadsPerWarpgroup / 2;
-  const u32 panel = place + first_row * kPanelWidth;
+  const u32 panel = address + first_row * kPanelWidth;
   const u32 chunk = row % kChunks ^ lane / 16;  // what the hardware's swizzle makes of chunk lane / 16 in this row
 #pragma unroll
   for (int j = 0; j < kEights; j += 2) {

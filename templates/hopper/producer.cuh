@@ -28,8 +28,8 @@ struct ProducerState {
   // The state that was announced last; before the first item it is the one that set_up() has left.
   __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
 
-  // The number of the tile in this place.
-  __device__ int number_of(int place) const { return kListed ? announced().list[place] : place; }
+  // The number of the tile at this index.
+  __device__ int number_of(int index) const { return kListed ? announced().list[index] : index; }
 
   __device__ bool leads() const { return !kInPages || threadIdx.x == 0; }
   // After this, all threads of the producer see what the first one has done before.
@@ -92,7 +92,7 @@ struct ProducerState {
             scale_of(params.scale_v, params.scale_v_stride, outer, work.seq.hk, key)};
   }
 
-  // Copies what the score function reads of a tile, for each warpgroup its rows. A warpgroup has one place, which is
+  // Copies what the score function reads of a tile, for each warpgroup its rows. A warpgroup has one slot, which is
   // free again when the scores of the tile before have been computed. To call it to L2 earlier costs more than it
   // brings [M77].
   __device__ void copy_inputs(const WorkState& work, int tile) {
@@ -215,7 +215,7 @@ struct ProducerState {
       again = -1;
       window = 0;
     }
-    if (dealt >= 0 && (kMainIsCareful || window < kRedoPlaces)) {
+    if (dealt >= 0 && (kMainIsCareful || window < kRedoSlots)) {
       const int items = params.tiles_q * kHeads * (kMixesLengths ? 1 : params.batch) * (kKeyParts ? params.parts : 1);
       rank = next_rank(items);
       if (rank < items) return Work::item;
@@ -245,8 +245,8 @@ struct ProducerState {
       work.kind = choose_next(rank);
     } while (is_item(work.kind) && !find_work(work, params, rank));
     if (!is_item(work.kind)) work.set_other(work.kind);
-    if (!kMainIsCareful && work.kind == Work::item) work.place = window++;
-    if (remembers_failures(config) && work.kind == Work::careful_item) work.place = again - 1;
+    if (!kMainIsCareful && work.kind == Work::item) work.redo_slot = window++;
+    if (remembers_failures(config) && work.kind == Work::careful_item) work.redo_slot = again - 1;
     if constexpr (is_scaled(config)) find_common_scales(shared.work(recompute(q_ring.count)));
     if constexpr (kInPages) {
       shared.progress(0) = dealt, shared.progress(1) = window, shared.progress(2) = again;

@@ -5,19 +5,19 @@
 
 namespace flashjit {
 
-// The warpgroup's rows of Q, where that begins at `place` in shared memory.
-__device__ inline u32 own_rows(u32 place) { return place + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth; }
+// The warpgroup's rows of Q, where that begins at `address` in shared memory.
+__device__ inline u32 own_rows(u32 address) { return address + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth; }
 
-// In shared memory Q begins at `place`, and K at `keys`.
+// In shared memory Q begins at `queries`, and K at `keys`.
 template <bool in_registers>
 struct QueryOperand {
   static constexpr int kSteps = padded_dim_qk(config) * size_of(config.element) / kStepBytes;
   u32 operand[kSteps][4];  // of this item
 
   // Four matrices of eight rows and 16 bytes a step: of a warp's first and second eight rows, then what follows in these.
-  __device__ void load_queries(u32 place) {
+  __device__ void load_queries(u32 queries) {
     const u32 lane = lane_id(), row = threadIdx.x / 32 % 4 * 16 + lane % 16;
-    const u32 from = place + (warpgroup_id() * kRowsPerWarpgroup + row) * kPanelWidth;
+    const u32 from = queries + (warpgroup_id() * kRowsPerWarpgroup + row) * kPanelWidth;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       load_matrices(operand[step], from + (lane / 16 + 2 * step ^ row % 8) * kChunkBytes);
@@ -31,8 +31,8 @@ template <>
 struct QueryOperand<false> {
   __device__ static void load_queries(u32) {}
   template <class Sums>
-  __device__ static void multiply_queries(Sums& s, u32 place, u32 keys) {
-    multiply_scores(s, descriptor(recompute(own_rows(place))), descriptor(recompute(keys)));
+  __device__ static void multiply_queries(Sums& s, u32 queries, u32 keys) {
+    multiply_scores(s, descriptor(recompute(own_rows(queries))), descriptor(recompute(keys)));
   }
 };
 

@@ -115,7 +115,7 @@ struct Queries {
   }
 };
 
-// A consumer's view of the inputs, and its place in their ring.
+// A consumer's view of the inputs, and its slot of their ring.
 struct Inputs {
   const SharedMemory& shared;
   bool given;  // else the score function reads memory
@@ -155,7 +155,7 @@ struct RowScales {
   }
 };
 
-// A tile and this thread's place in it.
+// A tile and where this thread is in it.
 struct Tile {
   const KernelParams& params;
   const WorkState& work;

@@ -1,5 +1,5 @@
 // V of 8 bits. A warpgroup product reads its second operand along what is summed up, so V is transposed on its way, by
-// warps that have nothing else to do. Its keys change places within every 32: P is converted where the scores are, and
+// warps that have nothing else to do. Its keys are exchanged within every 32: P is converted where the scores are, and
 // there a thread has keys 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of 16, where the first operand wants four in a row.
 #pragma once
 
@@ -60,7 +60,7 @@ __device__ inline uint4 load_keys(const unsigned char* at, int keys) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The same from columns of V^T: keys change places, and that is all.
+// The same from columns of V^T: keys are exchanged, and that is all.
 __device__ inline void order_columns(const char* columns, Int64 stride, int keys, uint4* tile) {
   constexpr int kChunks = kTileKv / kChunkBytes;
   for (int i = threadIdx.x; i < config.head_dim_v * kChunks; i += kTransposingThreads) {

@@ -50,8 +50,8 @@ enum class Work { item, careful_item, flush, last_flush, end };
 constexpr bool kEndsWithoutNotice = config.element != Element::f8;
 
 // KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees
-// every key: they need no mask code. None: the last is before the first. Where there are lists of tiles, these are places in
-// a list.
+// every key: they need no mask code. None: the last is before the first. Where there are lists of tiles, these are indices
+// into a list.
 struct Tiles {
   int first = 0, last = -1;
   int full_first = 0, full_last = -1;
@@ -84,7 +84,7 @@ struct alignas(16) WorkState {
   Sequence seq;
   Work kind;
   int rank;                // in the order of the items
-  int place;               // in the list of items that may have to be done again
+  int redo_slot;           // in the list of items that may have to be done again
   int q_lo;                // the block's first query
   int range_lo, range_hi;  // queries that the tile range is for
   const int* list;         // kListed: the numbers of its tiles
@@ -223,7 +223,7 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
 
 // ---- shared memory ----
 
-// A place in a ring of `stages`, and the parity of its barriers there.
+// A slot of a ring of `stages`, and the parity of its barriers there.
 template <int stages>
 struct Ring {
   u32 count = 0;
@@ -256,16 +256,16 @@ struct SharedMemory {
   __device__ WorkState& work(u32 item) const {
     return *reinterpret_cast<WorkState*>(memory + kLayout.state_offset + item % kWorkSlots * kWorkStateBytes);
   }
-  // Ranks of items that must be done again, by their place; -1: need not.
+  // Ranks of items that must be done again, by their slot; -1: need not.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
-  // remembers_failures(): bits of a warp's items that must, by their place.
-  __device__ u32& failed_items(u32 warp, int place) const {
-    return *reinterpret_cast<u32*>(memory + kLayout.failed_offset + (warp * (kRedoPlaces / 32) + place / 32) * 4);
+  // remembers_failures(): bits of a warp's items that must, by their slot.
+  __device__ u32& failed_items(u32 warp, int slot) const {
+    return *reinterpret_cast<u32*>(memory + kLayout.failed_offset + (warp * (kRedoSlots / 32) + slot / 32) * 4);
   }
   __device__ bool some_failed() const {
     u32 all = ~0u;
-#pragma unroll(is_scaled(config) ? 4 : kRedoPlaces / 4)  // beside scales the producer has few registers
-    for (int i = 0; i < kRedoPlaces; i += 4) {
+#pragma unroll(is_scaled(config) ? 4 : kRedoSlots / 4)  // beside scales the producer has few registers
+    for (int i = 0; i < kRedoSlots; i += 4) {
       const uint4 ranks = load_shared(base + kLayout.redo_offset + i * 4);
       all &= ranks.x & ranks.y & ranks.z & ranks.w;
     }
@@ -274,14 +274,14 @@ struct SharedMemory {
 
   // The scales of the tile of keys with this number in the block.
   __device__ TileScales& scales(u32 count) const {
-    return reinterpret_cast<TileScales*>(memory + kLayout.scales_offset)[count % larger(scale_places(config), 1)];
+    return reinterpret_cast<TileScales*>(memory + kLayout.scales_offset)[count % larger(scale_slots(config), 1)];
   }
 
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
 
   // Where keys lie in pages, the producer keeps here what it knows of its items from one item to the next.
   __device__ int& progress(int i) const { return number(i); }
-  // Not 0 tells the warps that transpose V that no more V comes, and that this place holds none.
+  // Not 0 tells the warps that transpose V that no more V comes, and that this slot holds none.
   __device__ int& values_ended(u32 stage) const { return number((kInPages ? kProgressNumbers : 0) + stage); }
   // The number of the tile of K in this stage.
   __device__ int& listed_tile(u32 stage) const {
@@ -330,10 +330,10 @@ __device__ inline void fill_ones(const SharedMemory& shared) {
     const u32 one = config.cache == Narrow::e5m2 ? 0x3c3c3c3c : pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
 #pragma unroll 1
     for (int i = 0; i < kValueStages * kPanels; ++i) {
-      const u32 place = shared.v(i / kPanels) + (i % kPanels + 1) * kLayout.v.panel_bytes() - kOnes;
+      const u32 address = shared.v(i / kPanels) + (i % kPanels + 1) * kLayout.v.panel_bytes() - kOnes;
 #pragma unroll 1
       for (int at = threadIdx.x * 16; at < kOnes; at += hopper_threads(config) * 16)
-        store_shared(place + at, make_uint4(one, one, one, one));
+        store_shared(address + at, make_uint4(one, one, one, one));
     }
   } else {
     const u32 one = pack<config.element>(1.0f, 1.0f);
@@ -350,11 +350,11 @@ __device__ inline void fill_ones(const SharedMemory& shared) {
 
 // These functions set the state, beside barriers, that a block begins with.
 __device__ inline void clear_redo(const SharedMemory& shared) {
-  if (threadIdx.x < kRedoPlaces) shared.redo(threadIdx.x) = -1;
+  if (threadIdx.x < kRedoSlots) shared.redo(threadIdx.x) = -1;
   if constexpr (remembers_failures(config)) {
-    constexpr u32 kWords = kRedoPlaces / 32;
-    const u32 warp = threadIdx.x / kWords, place = threadIdx.x % kWords * 32;
-    if (warp < static_cast<u32>(kWarpgroups) * 4) shared.failed_items(warp, static_cast<int>(place)) = 0;
+    constexpr u32 kWords = kRedoSlots / 32;
+    const u32 warp = threadIdx.x / kWords, slot = threadIdx.x % kWords * 32;
+    if (warp < static_cast<u32>(kWarpgroups) * 4) shared.failed_items(warp, static_cast<int>(slot)) = 0;
   }
 }
 __device__ inline void begin_progress(const SharedMemory& shared) {

@@ -24,7 +24,7 @@ constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 // Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are
 // known to do with what three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
-// of P, in the place of a dying S: three warpgroups with 128 keys spill nothing with d=72, and 112 bytes with d=80
+// of P, in the registers of a dying S: three warpgroups with 128 keys spill nothing with d=72, and 112 bytes with d=80
 constexpr int kSharedRegisters = 2;
 // The same where P V of a tile has registers of its own, or those of S: 128x128 tiles of d=128 and 256 are known to do.
 constexpr int kBaseRegistersOfSums = 24;
@@ -220,7 +220,7 @@ bool fits(const Problem& problem, const Schedule& s) {
   return !refuses_tile(problem.spec, s, nullptr) && !refuses_resources(problem, config_of(problem, s), nullptr);
 }
 
-// Does the key's position enter other than as the place of an element?
+// Does the key's position enter other than as the index of an element?
 bool depends_on_position(const Expr& expr) {
   if (expr->op == Op::Load) return false;
   if (expr->op == Op::Variable) return expr->variable == Variable::K;
@@ -408,7 +408,7 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const bool overlaps = c.hopper.overlap == Overlap::qk_pv;
   const auto [scores, output] = hopper_products(c);
   int sums = accumulator_registers(scores) + output_columns(c) / 2;
-  // P hardly dies into the place of S, not even where the next S begins only when P has been used.
+  // P hardly dies into the registers of S, not even where the next S begins only when P has been used.
   sums += c.tile_kv * size_of(c.element) / 8 - (overlaps || adds_tiles(c) ? 0 : kSharedRegisters);
   if (overlaps && adds_tiles(c)) {
     sums += accumulator_registers(output);

@@ -13,10 +13,10 @@ namespace {
 
 struct Consumer : Maker {
   const KernelConfig& c;
-  bool overlaps, keeps_queries;  // until the item is done: O takes their place, and they are released behind it
+  bool overlaps, keeps_queries;  // until the item is done: O takes their slot, and they are released behind it
 
   Statement await(std::string_view buffer, std::string_view form = {}) {
-    if (form == "inputs") return make(Kind::Await, {buffer}, {}, form);  // one place, and no other barrier
+    if (form == "inputs") return make(Kind::Await, {buffer}, {}, form);  // one slot, and no other barrier
     return await_full({buffer}, form);
   }
   Statement release(std::string_view buffer, std::string_view form = {}) const {
@@ -41,7 +41,7 @@ struct Consumer : Maker {
     return {when("last", {release("Qs", "by_threads")})};
   }
   Body rescale_output() { return {when("rose", {make(Kind::Rescale, {"O"}, {"O", "factor"})})}; }
-  // A tile's place in the tensors, and what its products are multiplied by.
+  // Where a tile is in the tensors, and what its products are multiplied by.
   Body find_tile() {
     Body body = {let("here")};
     if (has_tile_scales(c)) body.push_back(let("keys_scale"));
@@ -163,7 +163,7 @@ struct Consumer : Maker {
   }
 
   Body consume() {
-    // Q of items without keys; where O takes its place, of all.
+    // Q of items without keys; where O takes its slot, of all.
     Body body = {make(Kind::Items)};
     body.front().inside = {make(Kind::Release, {"Qs"}, {}, "by_threads")};
     if (stages_output(c) && !keeps_queries) body.push_back(call("await_stores_read"));

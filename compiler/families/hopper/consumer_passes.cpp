@@ -280,7 +280,7 @@ struct TileSums {
       }
       kept.insert_before(std::move(taken));
     } else {
-      // Where no scores are under way, the product has their place, and O takes it in before they come.
+      // Where no scores are under way, the product has their registers, and O takes it in before they come.
       steps.in_careful(Kind::When, "changes").insert_before(std::move(taken));
     }
     steps.in_careful(Kind::Fill, "rows").insert_after({maker.make(Kind::Fill, {"O"})});
@@ -427,7 +427,7 @@ Result<Program> vote_on_masks(Program p, const PassContext& context) {
   return p;
 }
 
-// With lists of tiles a step has the place of its tile in a list. The number, for what depends on positions, has come with K.
+// With lists of tiles a step has the index of its tile in a list. The number, for what depends on positions, has come with K.
 Result<Program> find_listed_tiles(Program p, const PassContext& context) {
   if (context.config.list_heads == 0) return p;
   const Maker maker{p, "find_listed_tiles"};

@@ -60,7 +60,7 @@ constexpr TileOperation kOperations[] = {
      "void pass_tile(bool holds_values)",
      {},
      "In the middle of the step between the two items. The values of the item before, if there are any, go back first:\n"
-     "the copies of this tile may need their place. Those of this tile are then what the step releases."},
+     "the copies of this tile may need their slot. Those of this tile are then what the step releases."},
     {Kind::Body,
      "pass_item",
      "void pass_item(const WorkState& work, int tile)",
@@ -92,7 +92,7 @@ constexpr TileOperation kOperations[] = {
      "transpose",
      "void transpose()",
      {},
-     "From one place of copied V after the other until they have ended."},
+     "From one slot of copied V after the other until they have ended."},
     {Kind::Body,
      "set_up",
      "inline void set_up(const SharedMemory& shared, const KernelParams& params)",
@@ -274,7 +274,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Store, "part", "store_part(part_of(work.rank), rows, {from}, saw_keys);"},
     {Kind::Store, "rows", "store_rows(params, work, {from});"},
     {Kind::Store, "sent",
-     "send_output(maps.o, maps.o_steps, output_place(shared, q_ring.previous().stage()), work, {from}, kept);"},
+     "send_output(maps.o, maps.o_steps, output_address(shared, q_ring.previous().stage()), work, {from}, kept);"},
     {Kind::Store, "stored", "store_output(params, work, {from}, kept);"},
     {Kind::Store, "continued", "store_continued(params, work, rows, {from});"},
 };

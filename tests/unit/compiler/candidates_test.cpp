@@ -374,7 +374,7 @@ TEST(Hopper, PlacesOfOutput) {
     ASSERT_TRUE(plan) << spec;
     const KernelConfig& c = plan->config;
     EXPECT_EQ(output_replaces_queries(c), replaces) << spec;
-    EXPECT_EQ(output_has_place(c), place) << spec;
+    EXPECT_EQ(output_has_memory(c), place) << spec;
     const HopperLayout layout = hopper_layout(c);
     EXPECT_EQ(layout.ones_offset - layout.output_offset, place ? c.tile_q * c.head_dim_v * 2 : 0) << spec;
     EXPECT_LE(layout.bytes, target.smem_per_block) << spec;

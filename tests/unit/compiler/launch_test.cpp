@@ -319,7 +319,7 @@ TEST(Keys, AreWidenedByALaunchBehindTheOneThatAppends) {
   EXPECT_EQ(items_of(plan.before[0].grid, kSizes), 3 * 4 * 2) << "tiles of keys";
   EXPECT_EQ(bytes_of(plan.workspace, kSizes), 3 * 4 * 2 * 96 * (64 + 64) * 2);
   EXPECT_EQ(hopper_layout(plan.config).bytes - hopper_layout(plain.config).bytes,
-            static_cast<int>(scale_places(plan.config) * sizeof(TileScales)) - kProgressNumbers * 4)
+            static_cast<int>(scale_slots(plan.config) * sizeof(TileScales)) - kProgressNumbers * 4)
       << "the loop is that of 16 bits, and looks up no pages";
 
   const Plan two = planned("fwd bf16 kv=e4m3 d=64 heads=8/2 append", "sm_90a", "family=hopper,tile_kv=96");
