@@ -98,7 +98,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
 #pragma unroll 1
     for (int tile = block.first_tile; tile <= block.last_tile; tile = visible_tile<side>(params, block, tile + 1)) {
       const u32 columns_qk = copies.await(), columns_v = columns_qk + kLayout.columns_qk.bytes();
-      of_queries.of_columns = copies.facts_place();
+      of_queries.of_columns = copies.facts_address();
       Scores p, ds;
       make_weights<side>(p, ds, of_parameters, params, block, tile, of_queries,
                          {rows_qk, rows_v, columns_qk, columns_v}, memory, slice == 0);
@@ -114,8 +114,8 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
     }
     if constexpr (kOfParameters) {
       if (slice == 0)
-        of_parameters.end_head(params, block.seq, first_place<side>(block.row_lo, 0).k, head_sums_of(params, head_sums),
-                               block.row_lo / kBlockRows, static_cast<int>(warp_id()));
+        of_parameters.end_head(params, block.seq, first_coords<side>(block.row_lo, 0).k,
+                               head_sums_of(params, head_sums), block.row_lo / kBlockRows, static_cast<int>(warp_id()));
     }
     copies.end();
   }

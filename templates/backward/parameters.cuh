@@ -115,8 +115,8 @@ __device__ inline void zero_head_sums(const KernelParams& params, const HeadSums
 // Sums of a thread that has so many keys, over the tiles of a head.
 template <int keys>
 struct ParameterSums {
-  float sums[kReads > 0 ? kReads : 1][keys] = {};    // of each key; queries: of either query; heads: the first
-  Int64 places[kReads > 0 ? kReads : 1][keys] = {};  // runs: elements that they are of
+  float sums[kReads > 0 ? kReads : 1][keys] = {};      // of each key; queries: of either query; heads: the first
+  Int64 elements[kReads > 0 ? kReads : 1][keys] = {};  // runs: elements that they are of
 
   // Adds what a score gives. Two queries follow each other with key after key. `by_logit` is the gradient of the logit.
   template <class Derivatives>
@@ -184,29 +184,29 @@ struct ParameterSums {
 
   template <int read>
   __device__ void add_run(const KernelParams& params, const Sequence& seq, int q, int k, int key, float value) {
-    const Int64 place = Variant::element(Parameter<read>(), params, seq, q, k);
-    if (place != places[read][key]) {
-      if (sums[read][key] != 0.0f) add_place<read>(params, key);
-      places[read][key] = place;
+    const Int64 element = Variant::element(Parameter<read>(), params, seq, q, k);
+    if (element != elements[read][key]) {
+      if (sums[read][key] != 0.0f) add_element<read>(params, key);
+      elements[read][key] = element;
       sums[read][key] = 0;
     }
     sums[read][key] += value;
   }
   template <int read>
-  __device__ void add_place(const KernelParams& params, int key) {
-    add_to_memory(params.d_extra[Variant::gradient_of(read)].data + places[read][key], sums[read][key]);
+  __device__ void add_element(const KernelParams& params, int key) {
+    add_to_memory(params.d_extra[Variant::gradient_of(read)].data + elements[read][key], sums[read][key]);
   }
   // Far from the diagonal all lanes have the same element.
   template <int read>
   __device__ void add_last_run(const KernelParams& params, int key) {
-    const Int64 place = places[read][key];
-    if (!__all_sync(0xffffffff, place == __shfl_sync(0xffffffff, place, 0))) {
-      if (sums[read][key] != 0.0f) add_place<read>(params, key);
+    const Int64 element = elements[read][key];
+    if (!__all_sync(0xffffffff, element == __shfl_sync(0xffffffff, element, 0))) {
+      if (sums[read][key] != 0.0f) add_element<read>(params, key);
       return;
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) sums[read][key] += __shfl_xor_sync(0xffffffff, sums[read][key], step);
-    if (threadIdx.x % 32 == 0 && sums[read][key] != 0.0f) add_place<read>(params, key);
+    if (threadIdx.x % 32 == 0 && sums[read][key] != 0.0f) add_element<read>(params, key);
   }
 };
 

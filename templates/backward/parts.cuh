@@ -9,7 +9,7 @@ namespace flashjit {
 
 // Four sums of each lane of a warp: where element `e` is. One instruction adds all four, or one of them: what a warp adds
 // with it is in a row.
-__device__ inline u32 place_of_sum(u32 lane, int e) {
+__device__ inline u32 offset_of_sum(u32 lane, int e) {
 #if __CUDA_ARCH__ >= 900
   return lane * 4 + e;
 #else
@@ -20,7 +20,7 @@ __device__ inline u32 place_of_sum(u32 lane, int e) {
 // They go to memory if they are wanted: a predicate of the instruction, since a branch around each would take longer than
 // what it leaves out.
 __device__ inline void add_to_memory(float* tile, bool wanted, const float (&sums)[4]) {
-  float* at = tile + place_of_sum(threadIdx.x % 32, 0);
+  float* at = tile + offset_of_sum(threadIdx.x % 32, 0);
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(
@@ -67,7 +67,7 @@ struct PartSums {
 #pragma unroll
     for (int i = 0; i < count; i += 4, from += kFour)
 #pragma unroll
-      for (int e = 0; e < 4; ++e) x[i + e] = __ldcg(from + place_of_sum(threadIdx.x % 32, e));
+      for (int e = 0; e < 4; ++e) x[i + e] = __ldcg(from + offset_of_sum(threadIdx.x % 32, e));
   }
 
   // When the warp has added its part: was it the last that did?

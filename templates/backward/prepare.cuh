@@ -108,7 +108,7 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
     const float* tile = dq_sums + first_dq_sum(p, rows.seq, rows.seq.h, q) + i % kChunks * kTileSums;
     float values[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) values[j] = tile[place_of_sum(row % 8 * 4 + j / 2, row / 8 * 2 + j % 2)];
+    for (int j = 0; j < 8; ++j) values[j] = tile[offset_of_sum(row % 8 * 4 + j / 2, row / 8 * 2 + j % 2)];
     const Int64 at = first + i / kChunks * p.dq_stride.token + i % kChunks * 8;
     if constexpr (config.output_dq == Element::f32) {
 #pragma unroll

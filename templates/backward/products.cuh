@@ -60,10 +60,10 @@ __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 sh
 
 // Puts this warp's P, some of which may be dropped, or its ds into shared memory, [row, column]. The warp's first column is a
 // multiple of how many it has, a power of two: so a column's number within the warp is an XOR of a swizzled address.
-__device__ inline void share(const Scores& weights, u32 place, const DrawnWeights* drawn = nullptr) {
+__device__ inline void share(const Scores& weights, u32 address, const DrawnWeights* drawn = nullptr) {
   constexpr TileLayout layout = kLayout.ds;
   const u32 lane = recompute(lane_id()), low = layout.group() * kChunkBytes - 1;
-  const u32 first = place + layout.offset(warp_row() + lane / 4, warp_column() / 8) + lane % 4 * 4;
+  const u32 first = address + layout.offset(warp_row() + lane / 4, warp_column() / 8) + lane % 4 * 4;
 #pragma unroll
   for (int n = 0; n < kNTiles; ++n) {
     const u32 bytes = n * kChunkBytes, column = (first ^ (bytes & low)) + (bytes & ~low);
@@ -92,7 +92,7 @@ __device__ inline Share share_of_warp(int slice) {
 // An element of a gradient in fp32, to which calls add with accumulate.
 __device__ inline void add_or_store(float* at, float x) { *at = config.accumulate ? *at + x : x; }
 
-// The rows of a gradient that are this block's: through shared memory, where each warp has a place, in whole chunks.
+// The rows of a gradient that are this block's: through shared memory, of which each warp has some, in whole chunks.
 template <Element output, int head_dim, int tiles>
 __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride, const Sums<tiles>& sums, float scale,
                                       int row_lo, int row_end, Share columns, u32 staging) {
@@ -215,7 +215,7 @@ __device__ inline bool add_up_parts(const PartSums& all, const KernelParams& par
   return true;
 }
 
-// Each warp has its own rows, and its own columns, of the places of K and V, or Q and dO, which nobody reads any more.
+// Each warp has its own rows, and its own columns, of the memory of K and V, or Q and dO, which nobody reads any more.
 template <Side side, int tiles_qk, int tiles_v>
 __device__ inline void store_gradients(const KernelParams& params, const BlockState& block, const Sums<tiles_qk>& d_qk,
                                        const Sums<tiles_v>& d_v, Share share_qk, Share share_v, u32 rows_qk,

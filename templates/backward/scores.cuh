@@ -23,7 +23,7 @@ __device__ inline u32 column_group() { return warp_id() % kColumnGroups; }
 __device__ inline u32 warp_row() { return warp_id() / kColumnGroups * kRowsOfWarp; }
 __device__ inline u32 warp_column() { return column_group() * kWarpColumns; }
 
-// `f` of the place in Sums of all that a thread has.
+// `f` of the index in Sums of all that a thread has.
 template <int tiles, class F>
 __device__ inline void for_each(F f) {
 #pragma unroll
@@ -62,17 +62,17 @@ __device__ inline void multiply_rows(Scores& s, u32 rows, const TileLayout row_l
 
 // The query and the key of an element of this thread.
 template <Side side>
-struct Place {
+struct Coords {
   int q, k;
-  __device__ Place(int row, int column) : q(side == Side::keys ? column : row), k(side == Side::keys ? row : column) {}
-  __device__ Place moved(int rows, int columns) const {
-    return side == Side::keys ? Place(k + rows, q + columns) : Place(q + rows, k + columns);
+  __device__ Coords(int row, int column) : q(side == Side::keys ? column : row), k(side == Side::keys ? row : column) {}
+  __device__ Coords moved(int rows, int columns) const {
+    return side == Side::keys ? Coords(k + rows, q + columns) : Coords(q + rows, k + columns);
   }
 };
 
 // The query and the key of this thread's first score of a tile.
 template <Side side>
-__device__ inline Place<side> first_place(int row_lo, int column_lo) {
+__device__ inline Coords<side> first_coords(int row_lo, int column_lo) {
   const u32 thread = recompute(threadIdx.x);
   const u32 warp = thread / 32, row = warp / kColumnGroups * kRowsOfWarp + thread % 32 / 4,
             column = warp % kColumnGroups * kWarpColumns + thread % 4 * 2;
@@ -84,10 +84,10 @@ __device__ inline Place<side> first_place(int row_lo, int column_lo) {
 template <Side side>
 __device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams& params, const Sequence& seq,
                                    int row_lo, int column_lo) {
-  const Place<side> first = first_place<side>(row_lo, column_lo);
+  const Coords<side> first = first_coords<side>(row_lo, column_lo);
   for_each<kNTiles>([&](int m, int n, int e) {
     // Behind the ends a tensor that the score reads may end as well.
-    const Place<side> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
+    const Coords<side> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
     const int q = min(at.q, seq.q_len - 1), k = min(at.k, seq.k_len - 1);
     const auto [score, by_s] = Variant::score_and_slope(params, seq, s[m][n][e] * config.scale, q, k);
     s[m][n][e] = score;
@@ -98,10 +98,10 @@ __device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams&
 // -infinity where the key is not visible to the query, or there is none.
 template <Side side>
 __device__ inline void hide(Scores& s, const KernelParams& params, const Sequence& seq, int row_lo, int column_lo) {
-  const Place<side> first = first_place<side>(row_lo, column_lo);
+  const Coords<side> first = first_coords<side>(row_lo, column_lo);
   const int q_len = seq.q_len, k_len = seq.k_len;
   for_each<kNTiles>([&](int m, int n, int e) {
-    const Place<side> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
+    const Coords<side> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
     const bool outside = at.q >= q_len || at.k >= k_len;
     if (outside || (config.has_mask && !Variant::visible(params, seq, at.q, at.k))) s[m][n][e] = -kInfinity;
   });
@@ -208,18 +208,18 @@ using OfParameters = ParameterSums<kRowTiles * 2>;
 __device__ inline void make_all_gradients(Scores& p, Scores& ds, OfParameters& sums, const KernelParams& params,
                                           const BlockState& block, int column_lo, bool mixed,
                                           const Facts<Side::keys>& facts, bool counts) {
-  const Place<Side::keys> first = first_place<Side::keys>(block.row_lo, column_lo);
+  const Coords<Side::keys> first = first_coords<Side::keys>(block.row_lo, column_lo);
   const Sequence& seq = block.seq;
   HiddenScores hidden;
   if (mixed) {
     for_each<kNTiles>([&](int m, int n, int e) {
-      const Place<Side::keys> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
+      const Coords<Side::keys> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
       const bool outside = at.q >= seq.q_len || at.k >= seq.k_len;
       hidden.set(hidden.number(m, n, e), outside || (config.has_mask && !Variant::visible(params, seq, at.q, at.k)));
     });
   }
   facts.for_each_score([&](int m, int n, int e, const RowFacts& of_query) {
-    const Place<Side::keys> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
+    const Coords<Side::keys> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
     float &of_p = p[m][n][e], &of_ds = ds[m][n][e];
     const auto d = Variant::score_and_derivatives(params, seq, of_p * config.scale, min(at.q, seq.q_len - 1),
                                                   min(at.k, seq.k_len - 1));

@@ -155,11 +155,11 @@ struct ColumnCopies {
   int ahead = 0;  // the next tile to copy
   int slot = 0;   // where the tile lies that is computed
 
-  __device__ u32 place(int of) const { return memory + kLayout.columns_offset + of * kLayout.stage_bytes; }
-  __device__ u32 facts_place(int of) const {
+  __device__ u32 address(int of) const { return memory + kLayout.columns_offset + of * kLayout.stage_bytes; }
+  __device__ u32 facts_address(int of) const {
     return memory + kLayout.facts_offset + of * kBlockColumns * static_cast<int>(sizeof(RowFacts));
   }
-  __device__ u32 facts_place() const { return facts_place(slot); }
+  __device__ u32 facts_address() const { return facts_address(slot); }
 
   // Commits also where nothing is left to copy: waiting counts groups.
   __device__ void copy_ahead(int to) {
@@ -168,16 +168,16 @@ struct ColumnCopies {
       const Strides &qk = side == Side::keys ? params.q_stride : params.k_stride,
                     &v = side == Side::keys ? params.d_o_stride : params.v_stride;
       copy_tile<kThreads, kBlockColumns, config.head_dim_qk, config.copy_bytes>(
-          place(to), StridedRows<Stored>{block.qk, qk.token}, first, count);
+          address(to), StridedRows<Stored>{block.qk, qk.token}, first, count);
       copy_tile<kThreads, kBlockColumns, config.head_dim_v, config.copy_bytes>(
-          place(to) + kLayout.columns_qk.bytes(), StridedRows<Stored>{block.v, v.token}, first, count);
+          address(to) + kLayout.columns_qk.bytes(), StridedRows<Stored>{block.v, v.token}, first, count);
       if constexpr (side == Side::keys) {
         // Not a loop: there are at least as many threads as that.
         static_assert(kBlockColumns <= kThreads);
         const int i = threadIdx.x;
         if (i < kBlockColumns)
-          copy_async<sizeof(RowFacts)>(facts_place(to) + i * sizeof(RowFacts), block.facts + min(first + i, count - 1),
-                                       first + i < count);
+          copy_async<sizeof(RowFacts)>(facts_address(to) + i * sizeof(RowFacts),
+                                       block.facts + min(first + i, count - 1), first + i < count);
       }
       ahead = visible_tile<side>(params, block, ahead + 1);
     }
@@ -190,13 +190,13 @@ struct ColumnCopies {
     for (int to = 0; to < max(1, kStages - 1); ++to) copy_ahead(to);
   }
 
-  // The next tile is there for all warps. With more than one stage the place of the tile before it is free then, and
+  // The next tile is there for all warps. With more than one stage the slot of the tile before it is free then, and
   // takes the newest copy.
   __device__ u32 await() {
     wait_copies<kStages == 1 ? 0 : kStages - 2>();
     __syncthreads();
     if constexpr (kStages > 1) copy_ahead(slot == 0 ? kStages - 1 : slot - 1);
-    return place(slot);
+    return address(slot);
   }
   __device__ void release() {
     if constexpr (kStages > 1) {
@@ -206,7 +206,7 @@ struct ColumnCopies {
     __syncthreads();
     copy_ahead(0);
   }
-  // The copies of this head are done; the next head overwrites state and places.
+  // The copies of this head are done; the next head overwrites state and slots.
   __device__ void end() {
     wait_copies<0>();
     __syncthreads();

@@ -331,7 +331,7 @@ __device__ inline void store_output(const KernelParams& params, const BlockState
   }
 }
 
-// Q passes through the place of K and V, which may be overwritten only when every warp has read its rows.
+// Q passes through the memory of K and V, which may be overwritten only when every warp has read its rows.
 __device__ inline void hold_queries(HeldQueries& held, u32 queries) {
   wait_copies<0>();
   __syncthreads();

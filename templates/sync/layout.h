@@ -18,7 +18,7 @@ constexpr int slice_columns(const KernelConfig& c) {
 constexpr int padded_slice(const KernelConfig& c) { return round_up(slice_columns(c), step_columns(c.element)); }
 
 // Shared memory of the sync family: [ Q | K stages | V stages | block | key of dropout ]. The output tile is staged in Q's
-// place (each warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers
+// memory (each warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers
 // passes through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
 // block agree on and would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
 constexpr int block_state_bytes(const KernelConfig& c) { return c.list_heads > 0 ? 112 : 96; }
@@ -34,7 +34,7 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.q = tile_layout(c.tile_q, padded_dim_qk(c), c.element);
   s.k = tile_layout(c.tile_kv, padded_dim_qk(c), c.element);
   s.v = tile_layout(c.tile_kv, padded_slice(c), c.element);
-  // fp32 is not staged; that it has a place as if it were is of no use.
+  // fp32 is not staged; that it has memory as if it were is of no use.
   s.o = tile_layout(c.tile_q, padded_slice(c), c.output == Element::f32 ? c.element : c.output);
   const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());

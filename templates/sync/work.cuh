@@ -18,14 +18,14 @@ constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config
 constexpr bool kListed = config.list_heads > 0;  // which tiles are visited
 template <bool listed>
 struct ListOfTiles {
-  __device__ int number_of(int place) const { return place; }
+  __device__ int number_of(int index) const { return index; }
   __device__ void set_list(const int*) {}
 };
-// Tiles are then places in a list of numbers.
+// Tiles are then indices into a list of numbers.
 template <>
 struct ListOfTiles<true> {
   const int* list;
-  __device__ int number_of(int place) const { return list[place]; }
+  __device__ int number_of(int index) const { return list[index]; }
   __device__ void set_list(const int* of_tile) { list = of_tile; }
 };
 
@@ -73,7 +73,7 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
     block.set_list(list + kListCounts);
     block.first_tile = 0;
     block.last_tile = list[0] - 1;
-    block.full_begin = 0;  // the first so many places, as is_mixed() counts them
+    block.full_begin = 0;  // the first so many indices, as is_mixed() counts them
     block.full_end = list[1] * kTileKv;
   }
   if constexpr (is_scaled(config)) block.score_scale = score_scale(params, seq, q_lo);
@@ -96,8 +96,8 @@ __device__ inline bool begin_tile(const KernelParams& params, BlockState& block,
   return true;
 }
 
-// KV tiles on their way to shared memory. One stage: a place for K and one for V, V arrives while S is computed, the next
-// K while P V is. More stages: as many places for both, and copies run that many tiles ahead less one.
+// KV tiles on their way to shared memory. One stage: a slot for K and one for V, V arrives while S is computed, the next
+// K while P V is. More stages: as many slots for both, and copies run that many tiles ahead less one.
 struct KeyValueCopies {
   const KernelParams& params;
   const BlockState& block;
