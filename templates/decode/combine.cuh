@@ -24,7 +24,7 @@ struct SplitTile {
 
 __device__ inline SplitTile split_tile_at(const KernelParams& params, const Ranges& ranges, int step, int side,
                                           int* scratch) {
-  const Place at = place_of<kCombineThreads>(params, step, scratch);
+  const Cursor at = cursor_at<kCombineThreads>(params, step, scratch);
   const Tiles tiles = tiles_of(params, at.b);
   const RowTile tile = row_tile_at(params, tiles, at, side);
   SplitTile s;

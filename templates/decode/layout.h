@@ -99,11 +99,11 @@ constexpr int most_parts(const KernelConfig& c, int keys) {
   return shift > least_part_shift(c) ? larger(now, before) : now;
 }
 
-// Where a team has a row tile, its blocks add up columns each: groups of four neighbouring places of four columns, dealt
-// out in turns. A place is pushed to the block that adds it up, with the state of its row: 32 bytes.
-constexpr int kGroupedPlaces = 4, kPlaceBytes = 32;
+// Where a team has a row tile, its blocks add up columns each: groups of four neighbouring quads, of four columns each, dealt
+// out in turns. A quad is pushed to the block that adds it up, with the state of its row: 32 bytes.
+constexpr int kGroupedQuads = 4, kQuadBytes = 32;
 constexpr int team_bytes(const KernelConfig& c) {
-  return c.decode.team > 1 ? (c.tile_q * (c.head_dim_v / 4) + kGroupedPlaces * c.decode.team) * kPlaceBytes : 0;
+  return c.decode.team > 1 ? (c.tile_q * (c.head_dim_v / 4) + kGroupedQuads * c.decode.team) * kQuadBytes : 0;
 }
 
 // Rows of Q on their way to a team, an odd number of 16 bytes apart so that reads meet no bank twice. Lanes may read behind
@@ -120,7 +120,7 @@ constexpr int query_operand_bytes(const KernelConfig& c) {
 
 // Shared memory: [ rings of the warps | their parts of a tile | barriers of the rings | scratch ]. Tiles in rings lie in
 // panels as TMA writes them. Teams have parts in the rings, which are done with when there are parts, so that what other
-// blocks push has the place of parts, or another one behind it; then come rows of Q.
+// blocks push has the memory of parts, or some behind it; then come rows of Q.
 struct DecodeLayout {
   PanelLayout k, v;
   int stage_bytes = 0, ring_bytes = 0;
@@ -129,7 +129,7 @@ struct DecodeLayout {
   int bytes = 0;
 };
 
-constexpr int kScratchInts = 32 + 4;  // sums of warps, and a place
+constexpr int kScratchInts = 32 + 4;  // sums of warps, and a cursor
 
 constexpr DecodeLayout decode_layout(const KernelConfig& c) {
   DecodeLayout s;

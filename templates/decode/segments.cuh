@@ -24,7 +24,7 @@ __device__ inline void clear(Output& o) {
     for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
 }
 
-// This warp's part of a segment to its place in shared memory: O row after row, then the states of the rows.
+// This warp's part of a segment to its own shared memory: O row after row, then the states of the rows.
 __device__ inline void store_part(u32 part, const Segment& s, const Output& o, const SoftmaxRows& rows) {
   const int g = lane_id() / 4, i = lane_id() % 4, count = rows_of(s);
 #pragma unroll
@@ -96,11 +96,11 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
     store_quad(params, s.seq, s.row_lo + row, column, whole);
     return;
   }
-  const Int64 place =
+  const Int64 number =
       kFixedParts ? first_part_of(params, sequence_number(params, s.seq), s.row_lo / kTileRows, s.seq.hk) : s.part;
-  float* first = parts + place * kPartFloats;
+  float* first = parts + number * kPartFloats;
   if (folds_parts(params)) {
-    // In turns in two places: threads have a row's state in common, and one writes it while others may still read.
+    // In turns in two buffers: threads have a row's state in common, and one writes it while others may still read.
     const int turn = s.part_number % 2;
     Quad sum = whole;
     if (s.part_number > 0) {
@@ -114,12 +114,12 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
   }
 }
 
-// Threads call use(i, row, first column, sum) for each place of a row tile, with the sum over the warps of this block.
+// Threads call use(i, row, first column, sum) for each quad of a row tile, with the sum over the warps of this block.
 template <class Use>
 __device__ inline void for_each_sum(const Segment& s, const WarpParts& of_warps, const Use& use) {
   constexpr int kQuads = config.head_dim_v / 4;  // of columns in a row
-  const int places = rows_of(s) * kQuads;
-  for (int i = threadIdx.x; i < places; i += kThreads) {
+  const int quads = rows_of(s) * kQuads;
+  for (int i = threadIdx.x; i < quads; i += kThreads) {
     const int row = i / kQuads, column = i % kQuads * 4;
     use(i, row, column, of_warps.sum_of(row, column));
   }
@@ -135,21 +135,21 @@ __device__ inline void store_sums(const KernelParams& params, const Segment& s, 
 __device__ inline void push_sums(const KernelParams& params, const Segment& s, const WarpParts& of_warps,
                                  const TeamShares& shares, float* parts) {
   if (!kFixedParts || s.steps > 0 || shares.rank == 0) {
-    for_each_sum(s, of_warps, [&](int place, int row, int column, const Quad& sum) {
-      if (shares.pushes()) shares.push(kFixedParts ? s.part_number : shares.rank, place, sum);
+    for_each_sum(s, of_warps, [&](int quad, int row, int column, const Quad& sum) {
+      if (shares.pushes()) shares.push(kFixedParts ? s.part_number : shares.rank, quad, sum);
       else store_sum(params, s, row, column, sum, parts);
     });
   }
 }
 
-// The place where a block is in its work: a segment of its range, or of a row tile that is its alone.
+// Where a block is in its work: a segment of its range, or of a row tile that is its alone.
 struct Course {
   const KernelParams& params;
   Segment segment;
   bool has_items;
   int item;                    // if so
   int range, side, step, end;  // else
-  Place place;
+  Cursor cursor;
 
   // Is there anything to do?
   __device__ bool begin(int* scratch) {
@@ -166,8 +166,8 @@ struct Course {
     step = ranges.begin(range);
     end = ranges.begin(range + 1);
     if (step == end) return false;  // there are no steps at all
-    place = place_of<kThreads>(params, step, scratch);
-    segment = segment_at(params, place, end - step, range, side, true);
+    cursor = cursor_at<kThreads>(params, step, scratch);
+    segment = segment_at(params, cursor, end - step, range, side, true);
     return true;
   }
   __device__ bool next() {
@@ -177,8 +177,8 @@ struct Course {
     }
     step += segment.steps;
     if (step >= end) return false;
-    place = place_after(params, place, segment.steps);
-    segment = segment_at(params, place, end - step, range, side, false);
+    cursor = cursor_after(params, cursor, segment.steps);
+    segment = segment_at(params, cursor, end - step, range, side, false);
     return true;
   }
 };

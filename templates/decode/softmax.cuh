@@ -130,7 +130,7 @@ struct RegisterOperands {
     for (int r = 0; r < kOctets; ++r) load_octet(words[r], scale[r], params, s, r);
   }
   // Does the work that has to wait for the loads. Words that products take as they are go through a shuffle which leaves each
-  // where it is: without it ptxas moves them to their places, and so waits for them, before K and V are asked for.
+  // where it is: without it ptxas moves them to their registers, and so waits for them, before K and V are asked for.
   template <bool shared = false>
   __device__ void finish(const KernelParams&, const Segment&) {
 #pragma unroll
@@ -191,7 +191,7 @@ struct SharedOperands {
   __device__ explicit SharedOperands(u32 operands) : operands(operands) {}
 
   static constexpr int kOctetBytes = kKeyPieces * kKeyProducts / 2 * 32 * 16;
-  __device__ u32 place_of(int octet, int j, int i) const {
+  __device__ u32 offset_of(int octet, int j, int i) const {
     return operands + octet * kOctetBytes + ((j * (kKeyProducts / 2) + i) * 32 + lane_id()) * 16;
   }
   __device__ u32 scales() const { return operands + kOctets * kOctetBytes; }
@@ -209,7 +209,7 @@ struct SharedOperands {
       for (int j = 0; j < kKeyPieces; ++j)
 #pragma unroll
         for (int i = 0; i < kKeyProducts / 2; ++i)
-          store_shared(place_of(octet, j, i),
+          store_shared(offset_of(octet, j, i),
                        make_uint4(words[j][4 * i], words[j][4 * i + 1], words[j][4 * i + 2], words[j][4 * i + 3]));
       if (is_scaled(config) && lane_id() % 4 == 0)
         store_shared(scales() + (octet * kOctet + lane_id() / 4) * 4, __float_as_uint(factor));
@@ -223,7 +223,7 @@ struct SharedOperands {
   }
   __device__ void load(u32 (&words)[2 * kKeyProducts], int octet, int j) const {
 #pragma unroll
-    for (int i = 0; i < kKeyProducts / 2; ++i) set_words(words, i, load_shared(place_of(octet, j, i)));
+    for (int i = 0; i < kKeyProducts / 2; ++i) set_words(words, i, load_shared(offset_of(octet, j, i)));
   }
 };
 

@@ -7,10 +7,10 @@
 
 namespace flashjit {
 
-// Who of a team adds up which places (four columns of a row), and where he gets them from the others.
+// Who of a team adds up which quads (four columns of a row), and where he gets them from the others.
 struct TeamShares {
   int rank, team, shift;
-  int all;    // places of the row tile
+  int all;    // quads of the row tile
   int parts;  // of it; with fixed parts there may be more than blocks, or only one
   u32 memory, barrier;
 
@@ -24,42 +24,41 @@ struct TeamShares {
         barrier(shared + kLayout.scratch_offset) {}  // a team adds up no lengths
 
   // Do the blocks push their sums to each other? They do not if a block has several fixed parts: others would push to the
-  // place of its next tiles. Such parts go through memory as they do to the second launch, and are added up as there.
+  // memory of its next tiles. Such parts go through memory as they do to the second launch, and are added up as there.
   __device__ bool pushes() const { return !kFixedParts || (parts > 1 && parts <= team); }
   // All blocks are there and can be pushed to, and know how many bytes come.
   __device__ void meet() const {
     if (threadIdx.x == 0) {
-      const int groups = all / kGroupedPlaces, rest = all % kGroupedPlaces;
-      const int own = (groups + team - 1 - rank >> shift) * kGroupedPlaces + ((groups & team - 1) == rank ? rest : 0);
+      const int groups = all / kGroupedQuads, rest = all % kGroupedQuads;
+      const int own = (groups + team - 1 - rank >> shift) * kGroupedQuads + ((groups & team - 1) == rank ? rest : 0);
       init_barrier(barrier, 1);
       publish_barriers();
-      arrive_expecting(barrier, parts * own * kPlaceBytes);
+      arrive_expecting(barrier, parts * own * kQuadBytes);
     }
     arrive_at_cluster();
     wait_for_cluster();
   }
-  __device__ int of_block() const { return (all + kGroupedPlaces * team - 1) >> shift & -kGroupedPlaces; }  // at most
-  __device__ u32 block_of(int place) const { return place / kGroupedPlaces & (team - 1); }
-  __device__ int number_of(int place) const {
-    return (place / kGroupedPlaces >> shift) * kGroupedPlaces + place % kGroupedPlaces;
+  __device__ int of_block() const { return (all + kGroupedQuads * team - 1) >> shift & -kGroupedQuads; }  // at most
+  __device__ u32 block_of(int quad) const { return quad / kGroupedQuads & (team - 1); }
+  __device__ int number_of(int quad) const {
+    return (quad / kGroupedQuads >> shift) * kGroupedQuads + quad % kGroupedQuads;
   }
-  __device__ int place_of(int number) const {  // of this block
-    return (number / kGroupedPlaces << shift | rank) * kGroupedPlaces + number % kGroupedPlaces;
+  __device__ int quad_of(int number) const {  // of this block
+    return (number / kGroupedQuads << shift | rank) * kGroupedQuads + number % kGroupedQuads;
   }
-  __device__ u32 address(int from, int number) const { return memory + (from * of_block() + number) * kPlaceBytes; }
+  __device__ u32 address(int from, int number) const { return memory + (from * of_block() + number) * kQuadBytes; }
 
-  // Pushes a place as number `from` of those that are added up.
-  __device__ void push(int from, int place, const Quad& quad) const {
-    const u32 to = address(from, number_of(place));
-    store_in(block_of(place), to, quad.o, barrier);
-    store_in(block_of(place), to + 16, make_float4(quad.state.reference, quad.state.sum, quad.state.top, 0.0f),
-             barrier);
+  // Pushes a quad as number `from` of those that are added up.
+  __device__ void push(int from, int quad, const Quad& sum) const {
+    const u32 to = address(from, number_of(quad));
+    store_in(block_of(quad), to, sum.o, barrier);
+    store_in(block_of(quad), to + 16, make_float4(sum.state.reference, sum.state.sum, sum.state.top, 0.0f), barrier);
   }
   __device__ Quad pushed(int from, int number) const {
     const float4 state = load_floats(address(from, number) + 16);
     return {load_floats(address(from, number)), {state.x, state.y, state.z}};
   }
-  // The sum of what all blocks have pushed for one of this block's places.
+  // The sum of what all blocks have pushed for one of this block's quads.
   __device__ Quad sum_of(int number) const {
     Quad parts[config.decode.team], sum;
     sum.clear();
@@ -100,9 +99,9 @@ __device__ inline void add_up_team(const KernelParams& params, const Segment& s,
   const int first_part =
       kFixedParts ? first_part_of(params, sequence_number(params, s.seq), s.row_lo / kTileRows, s.seq.hk) : 0;
   for (int number = static_cast<int>(threadIdx.x);; number += decode_threads(config)) {
-    const int place = shares.place_of(number);
-    if (place >= shares.all) return;
-    const int row = place / kQuads, column = place % kQuads * 4;
+    const int quad = shares.quad_of(number);
+    if (quad >= shares.all) return;
+    const int row = quad / kQuads, column = quad % kQuads * 4;
     const auto fixed_sum = [&] {
       if (shares.pushes()) return shares.sum_in_order(number);
       return add_fixed_parts(parts + static_cast<Int64>(first_part) * kPartFloats, shares.parts, row, column);

@@ -256,7 +256,7 @@ struct RingTiles {
     parity ^= 1;
   }
 
-  // Copies begin at the current place of the ring: all copies of the segment before are done.
+  // Copies begin at the current slot of the ring: all copies of the segment before are done.
   template <class Ring>
   __device__ static void begin(Ring& ring, const Segment& s, int first) {
     ring.ahead = first;
@@ -303,7 +303,7 @@ struct BoxTiles : RingTiles {
       copy_keys(values() + i * kLayout.v.panel_bytes(), maps->v, barrier, s.seq, i * kLayout.v.panel_columns(),
                 ahead * kTileKv, kEvictFirst);
   }
-  // Into the current place of the ring.
+  // Into the current slot of the ring.
   __device__ void copy_ahead(const Segment& s) {
     if (ahead > s.last_tile) return;
     copy_boxes(s);
@@ -337,7 +337,7 @@ struct RowTiles : RingTiles {
     constexpr int kChunks = head_dim / kLaneColumns, kLanes = lanes_of_row(config, head_dim);
     constexpr int kRowsAtOnce = 32 / kLanes;
     const Cached* begin = where.tile_begin(tensor, strides, s, ahead, page);
-    // Places in the tile are found anew for each: kept from tile to tile they would take some thirty registers.
+    // Offsets in the tile are found anew for each: kept from tile to tile they would take some thirty registers.
     const int lane = static_cast<int>(recompute(threadIdx.x) % 32), first = lane / kLanes, chunk = lane % kLanes;
     if (kChunks < kLanes && chunk >= kChunks) return;
     to += chunk / 8 * kLayout.k.panel_bytes();
@@ -359,7 +359,7 @@ struct RowTiles : RingTiles {
     }
   }
 
-  // Into the current place of the ring. Commits also where nothing is left to copy: waiting counts groups, of which K and V
+  // Into the current slot of the ring. Commits also where nothing is left to copy: waiting counts groups, of which K and V
   // have one each.
   __device__ void copy_ahead(const Segment& s) {
     if (ahead <= s.last_tile) {

@@ -75,8 +75,8 @@ __device__ inline Tiles tiles_of(const KernelParams& p, int b) { return tiles_of
 // All sequences have as many steps: nothing has to be added up.
 constexpr bool kSameSteps = kRows != Rows::packed && !config.k_lens && !kChosen && !config.ranges_differ;
 
-// A step of a sequence, counted from its first.
-struct Place {
+// Where a block is in the steps of a call: a step of a sequence, counted from its first.
+struct Cursor {
   int b, step;
 };
 
@@ -98,14 +98,14 @@ __device__ inline int count_steps(const KernelParams& p, int* scratch) {
 
 // The sequence that a step of the call belongs to. There is one.
 template <int threads>
-__device__ inline Place place_of(const KernelParams& p, int step, int* scratch) {
+__device__ inline Cursor cursor_at(const KernelParams& p, int step, int* scratch) {
   if constexpr (kSameSteps) {
     if (p.batch == 1) return {0, step};
     const int steps = tiles_of(p, 0).steps();
     return {step / steps, step % steps};
   }
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  Place* found = reinterpret_cast<Place*>(scratch + 32);
+  Cursor* found = reinterpret_cast<Cursor*>(scratch + 32);
   for (int first = 0, passed = 0;; first += threads) {
     const int b = first + threadIdx.x;
     const int own = b < p.batch ? tiles_of(p, b).steps() : 0;
@@ -125,9 +125,9 @@ __device__ inline Place place_of(const KernelParams& p, int step, int* scratch) 
     if (step >= before && step < before + own) *found = {b, step - before};
     __syncthreads();
     if (step >= passed) continue;
-    const Place place = *found;
+    const Cursor cursor = *found;
     __syncthreads();  // everybody has read
-    return place;
+    return cursor;
   }
 }
 
@@ -165,7 +165,7 @@ __device__ inline int part_of(int range, int side, bool begins_range) {
   return (range * kSides + side) * kPartsPerBlock + (begins_range ? 0 : 1);
 }
 
-// The place of the first fixed part of a row tile; each fixed part has a place of its own. It is asked for when there are
+// The number of the first fixed part of a row tile; each fixed part has a number of its own. It is asked for when there are
 // parts: it takes too long before keys are asked for.
 __device__ inline int first_part_of(const KernelParams& p, int b, int row_tile, int hk) {
   const int row_tiles = (p.q_len * kGroup + kTileRows - 1) / kTileRows;
@@ -199,12 +199,12 @@ struct Segment {
 
 __device__ inline int rows_of(const Segment& s) { return min(kTileRows, s.seq.q_len * kGroup - s.row_lo); }
 
-// A row tile, and how many of its steps lie before a place.
+// A row tile, and how many of its steps lie before a cursor.
 struct RowTile {
   Sequence seq;  // h: the first head of the group
   int row_lo, passed;
 };
-__device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles, Place at, int side) {
+__device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles, Cursor at, int side) {
   int head_round = 0, row_tile = 0, passed = at.step;
   const int row_steps = tiles.row_steps();
   if (at.step >= row_steps) {  // no division where there is one tile, as mostly
@@ -218,7 +218,7 @@ __device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles,
   return {sequence_of(p, at.b, head * kGroup), row_tile * kTileRows, passed};
 }
 
-// So many steps of a row tile from those on that have passed. With fixed parts these have places of their own, unless
+// So many steps of a row tile from those on that have passed. With fixed parts these have numbers of their own, unless
 // one is all.
 __device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, const RowTile& tile, int steps) {
   Segment s;
@@ -237,8 +237,8 @@ __device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, 
   return s;
 }
 
-// From this place on, `left` steps at most.
-__device__ inline Segment segment_at(const KernelParams& p, Place at, int left, int range, int side,
+// From this cursor on, `left` steps at most.
+__device__ inline Segment segment_at(const KernelParams& p, Cursor at, int left, int range, int side,
                                      bool begins_range) {
   const Tiles tiles = tiles_of(p, at.b);
   const RowTile tile = row_tile_at(p, tiles, at, side);
@@ -305,8 +305,8 @@ __device__ inline void prefetch_table(const KernelParams& p) {
   }
 }
 
-// The place after a segment. There is one.
-__device__ inline Place place_after(const KernelParams& p, Place at, int steps) {
+// The cursor after a segment. There is one.
+__device__ inline Cursor cursor_after(const KernelParams& p, Cursor at, int steps) {
   at.step += steps;
   if (at.step < tiles_of(p, at.b).steps()) return at;
   at.step = 0;

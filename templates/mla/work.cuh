@@ -119,15 +119,15 @@ __device__ inline int visible_tile(const KernelParams& params, const Segment& s,
 struct Segments {
   const KernelParams* params;
   int range, step, end;
-  Place place;
+  Cursor cursor;
 
-  __device__ Segment first() const { return segment_at(*params, place, end - step, range, 0, true); }
+  __device__ Segment first() const { return segment_at(*params, cursor, end - step, range, 0, true); }
   // False: that was the last one.
   __device__ bool advance(Segment& segment) {
     step += segment.steps;
     if (step >= end) return false;
-    place = place_after(*params, place, segment.steps);
-    segment = segment_at(*params, place, end - step, range, 0, false);
+    cursor = cursor_after(*params, cursor, segment.steps);
+    segment = segment_at(*params, cursor, end - step, range, 0, false);
     return true;
   }
 };

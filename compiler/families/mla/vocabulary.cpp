@@ -131,7 +131,7 @@ constexpr TileOperation kOperations[] = {
      "const int range = blockIdx.x / kCluster;"},
     {Kind::Let, "steps", "const int step = ranges.begin(range), end = ranges.begin(range + 1);"},
     {Kind::Let, "segments",
-     "const Segments segments = {{&params, range, step, end, place_of<kMlaThreads>(params, step, scratch)}};"},
+     "const Segments segments = {{&params, range, step, end, cursor_at<kMlaThreads>(params, step, scratch)}};"},
     {Kind::Let, "progress",
      "Progress* progress = reinterpret_cast<Progress*>(memory + kPlaces.progress_offset);\n"
      "Progress* progress_of_rows = progress + mla_copies(config);"},
