@@ -35,8 +35,8 @@ struct DropoutCalls {
   u32 b, h, lane;
 
   __device__ FourWords call(u32 query_tile, u32 key_tile) const {
-    return dropout_call(key, b, h, dropout_place_of_query<rows>(query_tile, lane),
-                        dropout_place_of_key<rows>(key_tile, lane));
+    return dropout_call(key, b, h, dropout_counter_of_query<rows>(query_tile, lane),
+                        dropout_counter_of_key<rows>(key_tile, lane));
   }
   __device__ TileNumbers exchanged(const TileNumbers& of_call) const {
     CallHalves halves = halves_of_call(of_call, lane);

@@ -73,13 +73,13 @@ inline unsigned mask_of_weight(const TileNumbers& numbers, int i, int column) {
   return permute_bytes(mask, mask, column ? 0x3232 : 0x1010);
 }
 
-// Places of a lane's call in the counter, for a tile of queries and a tile of keys, which begin at 16 times their number.
+// What a lane's call has in the counter, for a tile of queries and a tile of keys, which begin at 16 times their number.
 template <WeightRows rows>
-constexpr unsigned dropout_place_of_query(unsigned tile, unsigned lane) {
+constexpr unsigned dropout_counter_of_query(unsigned tile, unsigned lane) {
   return tile * 8 + (rows == WeightRows::queries ? lane / 4 : lane % 4 * 2 + lane / 4 % 2);
 }
 template <WeightRows rows>
-constexpr unsigned dropout_place_of_key(unsigned tile, unsigned lane) {
+constexpr unsigned dropout_counter_of_key(unsigned tile, unsigned lane) {
   return tile / 2 * 4 + (rows == WeightRows::queries ? lane % 4 : lane / 8);
 }
 

@@ -113,10 +113,10 @@ struct KernelParams {
   Int64 extra_size[kMaxParams][4];  // of tensors in `extra`: what an index that is read from another one is cut to
   BlockLists listed_blocks, full_blocks;  // blocks in which the mask says what is seen, and in which all is
   int* tile_lists;                        // which tiles the loop visits, as launches before it have found (tile_lists/)
-  const int* key_index;  // config.selected: [batch, query, KV head, place], numbers of rows of K and V, or with
-                         // config.whole_pages of pages, each of which has so many places. `batch` above is
+  const int* key_index;  // config.selected: [batch, query, KV head, index], numbers of rows of K and V, or with
+                         // config.whole_pages of pages, each of which stands for all its rows. `batch` above is
   const int*
-      key_count;  // that of all queries, one each, and k_len the places of a list; as many of them count, or, null,
+      key_count;  // that of all queries, one each, and k_len the entries of a list; as many of them count, or, null,
                   // all. Numbers below 0, or from `key_rows` (of pages, from `pages`) on, are those of no row
   Strides key_index_stride, key_count_stride;  // from query to query, `token`; a list is contiguous
   int queries_of_sequence;

@@ -1,4 +1,4 @@
-// Rows of K or V of one sequence and KV head whose places are looked up: in pages, anywhere in a pool, whose numbers the
+// Rows of K or V of one sequence and KV head whose addresses are looked up: in pages, anywhere in a pool, whose numbers the
 // sequence's line of the block table has; or anywhere in K, by their own numbers, which a query has in a list. No includes: a
 // test compiles this for the host.
 #pragma once
@@ -95,7 +95,7 @@ struct ChosenPages : PagedRows<T, page_size> {
   };
 };
 
-// Places of the list are the keys of the query. No row is read for a number that is none of K's.
+// Indices into the list are the keys of the query. No row is read for a number that is none of K's.
 template <class T, int page_size>
 struct ChosenRows {
   using Element = T;
@@ -114,32 +114,32 @@ struct ChosenRows {
       return first + number * stride;
     }
   }
-  __device__ unsigned number_of(int place) const { return static_cast<unsigned>(__ldg(list + place)); }
-  __device__ bool has_row(int place) const { return number_of(place) < rows; }
+  __device__ unsigned number_of(int index) const { return static_cast<unsigned>(__ldg(list + index)); }
+  __device__ bool has_row(int index) const { return number_of(index) < rows; }
   // For who reads a number some time before its row.
   __device__ bool has_number(unsigned number) const { return number < rows; }
   __device__ const T* numbered_row(unsigned number, int) const { return numbered(number); }
   // Where there is none, row 0: an address that nobody reads.
-  __device__ const T* row(int place) const {
-    const unsigned number = number_of(place);
+  __device__ const T* row(int index) const {
+    const unsigned number = number_of(index);
     return numbered(number < rows ? number : 0);
   }
 
   // Blocks of keys are those of K, or of a page, and not of the list.
   template <int keys>
-  __device__ const T* row_of(int place) const {
-    return numbered(number_of(place) / keys);
+  __device__ const T* row_of(int index) const {
+    return numbered(number_of(index) / keys);
   }
 
   // This walks as StridedRows::Walk does. A list may end behind the count.
   template <int step, int tile_rows>
   struct Walk {
     const ChosenRows& rows;
-    int place, column, count;
+    int index, column, count;
     __device__ Walk(const ChosenRows& rows, int tile, unsigned row, unsigned column, int count)
-        : rows(rows), place(tile + static_cast<int>(row)), column(static_cast<int>(column)), count(count) {}
-    __device__ bool has_row(int i) const { return place + i < count && rows.has_row(place + i); }
-    __device__ const T* row(int i) const { return (place + i < count ? rows.row(place + i) : rows.first) + column; }
+        : rows(rows), index(tile + static_cast<int>(row)), column(static_cast<int>(column)), count(count) {}
+    __device__ bool has_row(int i) const { return index + i < count && rows.has_row(index + i); }
+    __device__ const T* row(int i) const { return (index + i < count ? rows.row(index + i) : rows.first) + column; }
     __device__ void advance() {}
   };
 };

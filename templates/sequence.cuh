@@ -76,25 +76,25 @@ __device__ inline Int64 list_begin(const Strides& s, const Sequence& seq) {
 __device__ inline const int* chosen_list(const KernelParams& p, const Sequence& seq) {
   return p.key_index + list_begin(p.key_index_stride, seq);
 }
-// Is there a row for this place of the list, which it has?
-__device__ inline bool is_chosen(const KernelParams& p, const Sequence& seq, int place) {
+// Is there a row for this index into the list, which lies in it?
+__device__ inline bool is_chosen(const KernelParams& p, const Sequence& seq, int index) {
   if constexpr (config.whole_pages) {
-    constexpr u32 kPlaces = config.page_size > 0 ? config.page_size : 1;  // of a page
-    return static_cast<u32>(__ldg(chosen_list(p, seq) + static_cast<u32>(place) / kPlaces)) < static_cast<u32>(p.pages);
+    constexpr u32 kPage = config.page_size > 0 ? config.page_size : 1;
+    return static_cast<u32>(__ldg(chosen_list(p, seq) + static_cast<u32>(index) / kPage)) < static_cast<u32>(p.pages);
   } else {
-    return static_cast<u32>(__ldg(chosen_list(p, seq) + place)) < static_cast<u32>(p.key_rows);
+    return static_cast<u32>(__ldg(chosen_list(p, seq) + index)) < static_cast<u32>(p.key_rows);
   }
 }
 // Tiles that no page ends in lie in one, and are seen as a whole or not at all, but for the end of the list.
 constexpr bool kTilesChosenWhole = config.whole_pages && config.page_size % config.tile_kv == 0;
-// Is there a row for some of these places? Behind the end of the list there is none.
+// Is there a row for some of these indices? Behind the end of the list there is none.
 __device__ inline bool are_some_chosen(const KernelParams& p, const Sequence& seq, int first, int last) {
   if constexpr (kTilesChosenWhole) return first < seq.k_len && is_chosen(p, seq, first);
   constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
   const int end = min(last + 1, seq.k_len);
 #pragma unroll 1
-  for (int place = first; place < end; place += kPage - place % kPage) {
-    if (is_chosen(p, seq, place)) return true;
+  for (int index = first; index < end; index += kPage - index % kPage) {
+    if (is_chosen(p, seq, index)) return true;
   }
   return false;
 }
@@ -162,7 +162,7 @@ struct WorkItem {
   int tile;  // query tile
 };
 
-// Heads have so many tiles each. Returns the tile, and its head, that is to start at place `number`. Heads are taken
+// Heads have so many tiles each. Returns the tile, and its head, that is the one to start as number `number`. Heads are taken
 // one after the other, or where the longest tiles start first in groups that L2 holds together, a tile of all heads of
 // a group before the next. A group of all heads would be much slower [M93]. The first group may be smaller: everything
 // would wait for the long tiles of a small last group.

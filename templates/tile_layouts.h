@@ -69,7 +69,7 @@ constexpr int threads_of_warpgroups(int computing) { return (computing + 1) * kT
 constexpr bool is_input(const KernelConfig& c, int i) { return (c.inputs_16 | c.inputs_32) >> i & 1; }
 constexpr int input_rows(const KernelConfig& c, int i) { return c.inputs_q >> i & 1 ? kRowsPerWarpgroup : 1; }
 constexpr int input_bytes_per_key(const KernelConfig& c, int i) { return c.inputs_16 >> i & 1 ? 2 : 4; }
-// The place of parameter i among the inputs.
+// The index of parameter i among the inputs.
 constexpr int input_number(const KernelConfig& c, int i) {
   int number = 0;
   for (int j = 0; j < i; ++j) number += is_input(c, j);

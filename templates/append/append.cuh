@@ -98,7 +98,7 @@ __device__ inline void store_piece(Cached* to, uint2 piece) {
   }
 }
 
-// A piece of a row of K or V, as that holds it, to the place of its key.
+// A piece of a row of K or V, as that holds it, to the row of its key.
 template <class T>
 __device__ inline void append_piece(const KernelParams& p, const Sequence& seq, int position, const void* rows,
                                     const Strides& strides, int column, T piece) {

@@ -225,13 +225,13 @@ __device__ inline void quantize_blocks(const KernelParams& p) {
 }
 
 // Where several tiles share a scale, the first launch leaves the largest number of each tile: all of a head, by number.
-__device__ inline Int64 place_of_largest(const KernelParams& p, const Tile& tile, int number) {
+__device__ inline Int64 index_of_largest(const KernelParams& p, const Tile& tile, int number) {
   return static_cast<Int64>(tile.seq.h) * (kRows == Rows::packed ? p.tiles_q : p.tiles_q * p.batch) + number;
 }
 __device__ inline void find_largest(const KernelParams& p, float* largest) {
   each_tile<false>(p, [&](const Tile& tile, const Computed& x) {
     const float of_tile = largest_of_block(x.of_lane);
-    if (threadIdx.x == 0) largest[place_of_largest(p, tile, tile.number)] = of_tile;
+    if (threadIdx.x == 0) largest[index_of_largest(p, tile, tile.number)] = of_tile;
   });
 }
 
@@ -242,7 +242,7 @@ __device__ inline void quantize_tiles(const KernelParams& p, const float* larges
     const int tiles = (tile.seq.q_len + config.tile_q - 1) / config.tile_q;
     const int block = kTiles == 0 ? 0 : tile.tile / max(kTiles, 1);
     const int first = block * kTiles, end = kTiles == 0 ? tiles : min(first + kTiles, tiles);
-    const float* of_sequence = largest + place_of_largest(p, tile, tile.number - tile.tile);
+    const float* of_sequence = largest + index_of_largest(p, tile, tile.number - tile.tile);
     float of_block = 0;
     for (int i = first + threadIdx.x % 32; i < end; i += 32) of_block = fmaxf(of_block, of_sequence[i]);
     of_block = largest_of_warp(of_block);

@@ -27,8 +27,8 @@ TEST(DropoutTiles, NumbersOfHalves) {
 // A warp's tile, lane by lane: what a lane makes and, where rows are keys, what it gets from lane ^ 4.
 template <WeightRows rows>
 TileNumbers numbers_of_lane(unsigned lane, unsigned query_tile, unsigned key_tile) {
-  const FourWords call = dropout_call(kKey, kB, kH, dropout_place_of_query<rows>(query_tile, lane),
-                                      dropout_place_of_key<rows>(key_tile, lane));
+  const FourWords call = dropout_call(kKey, kB, kH, dropout_counter_of_query<rows>(query_tile, lane),
+                                      dropout_counter_of_key<rows>(key_tile, lane));
   return numbers_of_call(call, key_tile);
 }
 template <WeightRows rows, int dropped>

@@ -126,9 +126,9 @@ void expect_chosen_rows() {
     for (int row = 0; row < kStep; ++row) {
       typename Rows::template Walk<kStep, kTile> walk(rows, tile, row, 5, kCount);
       for (int i = 0; i < kTile; i += kStep, walk.advance()) {
-        const int place = tile + i + row, number = place < kCount ? list[place] : -1;
+        const int index = tile + i + row, number = index < kCount ? list[index] : -1;
         const bool is_there = number >= 0 && number < kRows;
-        ASSERT_EQ(walk.has_row(i), is_there) << place;
+        ASSERT_EQ(walk.has_row(i), is_there) << index;
         ASSERT_EQ(walk.row(i) - pool, is_there ? wanted(number) + 5 : 5) << place;
       }
     }
