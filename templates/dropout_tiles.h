@@ -73,7 +73,7 @@ inline unsigned mask_of_weight(const TileNumbers& numbers, int i, int column) {
   return permute_bytes(mask, mask, column ? 0x3232 : 0x1010);
 }
 
-// What a lane's call has in the counter, for a tile of queries and a tile of keys, which begin at 16 times their number.
+// A lane's call has these words of the counter, for a tile of queries and a tile of keys, which begin at 16 times their number.
 template <WeightRows rows>
 constexpr unsigned dropout_counter_of_query(unsigned tile, unsigned lane) {
   return tile * 8 + (rows == WeightRows::queries ? lane / 4 : lane % 4 * 2 + lane / 4 % 2);

@@ -34,14 +34,15 @@ struct DqItem {
   int first, last, full_first, full_last;
 };
 __device__ inline DqItem dq_item(const KernelParams& params, int block) {
-  const HeadTile its = head_tile_of(params, gridDim.x - 1 - block, gridDim.x, config.heads_q, params.heads_per_group);
+  const TileOfHead its =
+      tile_of_block(params, gridDim.x - 1 - block, gridDim.x, config.heads_q, params.heads_per_group);
   DqItem item;
   if constexpr (kPacked) {
     const NumberedTile numbered = numbered_tile(params.offsets_q, params.batch, kDqTileQ, its.tile);
     item.seq = sequence_of(params, numbered.b, its.head);
     item.q_lo = numbered.tile * kDqTileQ;
   } else {
-    item.seq = sequence_of_head_tile(params, its, config.heads_q, 1);
+    item.seq = sequence_of_tile(params, its, config.heads_q, 1);
     item.q_lo = its.tile * kDqTileQ;
   }
   const int q_hi = min(item.q_lo + kDqTileQ, item.seq.q_len) - 1;

@@ -89,11 +89,8 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
 }
 
 // Which tile of which head a block of a launch over so many heads has.
-struct HeadTile {
-  int head, tile;
-};
-__device__ inline HeadTile head_tile_of(const KernelParams& params, int block, int blocks, int heads,
-                                        int heads_together) {
+__device__ inline TileOfHead tile_of_block(const KernelParams& params, int block, int blocks, int heads,
+                                           int heads_together) {
   const int of_all = kPacked ? heads : heads * params.batch, tiles = blocks / of_all;
   const int group = in_a_group(params, heads_together);
   const int first = block / (group * tiles) * group, at = block - first * tiles, those = min(group, of_all - first);
@@ -101,8 +98,7 @@ __device__ inline HeadTile head_tile_of(const KernelParams& params, int block, i
 }
 
 // The sequence of a tile of dense sequences, where a batch index has `heads` groups of `group` heads each.
-__device__ inline Sequence sequence_of_head_tile(const KernelParams& params, const HeadTile& its, int heads,
-                                                 int group) {
+__device__ inline Sequence sequence_of_tile(const KernelParams& params, const TileOfHead& its, int heads, int group) {
   if constexpr (kBatchesTogether) return sequence_of(params, its.head % params.batch, its.head / params.batch * group);
   return sequence_of(params, its.head / heads, its.head % heads * group);
 }
@@ -114,13 +110,13 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
   item.part_first = kCutsItems ? take_part(params, number) : 0;
   item.number = number;
   const int tiles = kCutsItems ? params.key_items : params.items / config.hopper_backward.cluster;
-  const HeadTile its = head_tile_of(params, number, tiles, config.heads_kv, params.heads_per_group / kGroup);
+  const TileOfHead its = tile_of_block(params, number, tiles, config.heads_kv, params.heads_per_group / kGroup);
   if constexpr (kPacked) {
     const NumberedTile numbered = numbered_tile(params.offsets_k, params.batch, kTileKv, its.tile);
     item.seq = sequence_of(params, numbered.b, its.head * kGroup);
     item.k_lo = numbered.tile * kTileKv;
   } else {
-    item.seq = sequence_of_head_tile(params, its, config.heads_kv, kGroup);
+    item.seq = sequence_of_tile(params, its, config.heads_kv, kGroup);
     item.k_lo = (kOrdered ? key_tiles(params) - 1 - its.tile : its.tile) * kTileKv;
   }
   find_queries(params, item);

@@ -11,7 +11,7 @@
 namespace device {
 namespace {
 const int* first_of_table = nullptr;
-int looked_up = 0;  // the last place
+int looked_up = 0;  // the last index
 int __ldg(const int* at) {
   looked_up = std::max(looked_up, static_cast<int>(at - first_of_table));
   return *at;
@@ -129,7 +129,7 @@ void expect_chosen_rows() {
         const int index = tile + i + row, number = index < kCount ? list[index] : -1;
         const bool is_there = number >= 0 && number < kRows;
         ASSERT_EQ(walk.has_row(i), is_there) << index;
-        ASSERT_EQ(walk.row(i) - pool, is_there ? wanted(number) + 5 : 5) << place;
+        ASSERT_EQ(walk.row(i) - pool, is_there ? wanted(number) + 5 : 5) << index;
       }
     }
   }
