@@ -51,16 +51,16 @@ class BackwardKernel final : public HostKernel {
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
  private:
-  // This structure says where the data kept of one query head lie, in bytes from the start of the head's place.
-  struct HeadPlace {
+  // This structure says where the data kept of one query head lie, in bytes from the start of the head's memory.
+  struct HeadOffsets {
     std::int64_t q_rows, do_rows, q_transposed, do_transposed, lse, delta, dq, bytes;
   };
-  // A (sequence, KV head) pair of a round; places in bytes from the start of the round's memory.
+  // A (sequence, KV head) pair of a round; offsets in bytes from the start of the round's memory.
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
     std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, maps_at = 0, heads = 0, bytes = 0;
-    HeadPlace head{};
+    HeadOffsets head{};
     std::int64_t first_pack = 0, first_query_tile = 0;  // items before this pair's
     std::int64_t first_chunk = 0;                       // of all rounds
   };
@@ -76,7 +76,7 @@ class BackwardKernel final : public HostKernel {
   };
   // A chunk of the keys of a pair; those of one chain follow each other.
   struct Item {
-    std::int64_t chain, index;                     // of all chains; its place among the items of a round
+    std::int64_t chain, index;                     // of all chains; its index among the items of a round
     std::int64_t chunk, first_chunk, first_index;  // of the first item of its chain
     const Pair* pair;
   };
@@ -84,7 +84,7 @@ class BackwardKernel final : public HostKernel {
   std::int64_t chunk_keys(std::int64_t keys) const {
     return std::max<std::int64_t>(c_.tile_kv, round_up((keys + kMostChunks - 1) / kMostChunks, c_.tile_kv));
   }
-  // Lists of packed queries take the place of a worker's part of a tile.
+  // Lists of packed queries stand in place of a worker's share of a tile.
   std::int64_t rows_of_tile() const { return std::int64_t{c_.tile_words} * c_.pack; }
   std::int64_t rows_bytes() const { return bytes_of_elements<const void*>(rows_of_tile()); }
   std::int64_t worker_bytes() const { return round_up(std::max(c_.scratch_bytes(), 3 * rows_bytes()), 4096); }
@@ -93,7 +93,7 @@ class BackwardKernel final : public HostKernel {
     return memory + pair.heads + (head - pair.hk * group()) * pair.head.bytes;
   }
 
-  void place(Pair& pair, std::int64_t at) const;
+  void lay_out(Pair& pair, std::int64_t at) const;
   struct Sizes {
     std::int64_t items = 0;    // of all rounds
     std::int64_t largest = 0;  // bytes of a round, at most
@@ -123,7 +123,7 @@ class BackwardKernel final : public HostKernel {
   mutable WorkspacePool workspaces_;
 };
 
-void BackwardKernel::place(Pair& pair, std::int64_t at) const {
+void BackwardKernel::lay_out(Pair& pair, std::int64_t at) const {
   const std::int64_t queries = pair.sequence.q_len, keys = pair.sequence.k_len;
   std::int64_t next = at;
   const auto take = [&next](std::int64_t bytes) {
@@ -153,7 +153,7 @@ BackwardKernel::Sizes BackwardKernel::sizes_of(const Problem& problem, const Ker
   std::int64_t all = 0, most = 0;
   for (std::int64_t b = 0; b < params.batch; ++b) {
     Pair pair{.sequence = problem.sequence(b)};
-    place(pair, 0);
+    lay_out(pair, 0);
     sizes.items += spec_.heads_kv * chunks(pair.sequence.k_len);
     all = std::min(all + spec_.heads_kv * pair.bytes, kLargestRound);
     most = std::max(most, pair.bytes);
@@ -199,12 +199,12 @@ void BackwardKernel::run_rounds(const Round& round, std::span<Pair> pairs) const
     const Sequence sequence = round.problem.sequence(b);
     for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
       Pair& pair = pairs[end] = {.b = b, .hk = hk, .sequence = sequence, .first_chunk = items};
-      place(pair, bytes);
+      lay_out(pair, bytes);
       if (bytes > 0 && bytes + pair.bytes > kLargestRound) {
         run_round(round, pairs.subspan(begin, end - begin));
         begin = end;
         bytes = 0;
-        place(pair, 0);
+        lay_out(pair, 0);
       }
       ++end;
       items += chunks(sequence.k_len);
@@ -343,19 +343,19 @@ void BackwardKernel::pack_queries(const Problem& problem, const KernelParams& pa
     d_o[at] = problem.like_q(params.d_o, params.d_o_stride, pair.b, head, token + i);
     o[at] = problem.like_q(params.o, params.o_stride, pair.b, head, token + i);
   }
-  char* const place = head_at(pair, head, memory);
+  char* const head_memory = head_at(pair, head, memory);
   const QueryPackCall call{
       .q = q.data(),
       .d_o = d_o.data(),
       .o = o.data(),
       .lse = problem.row_value(params.lse, pair.b, head, token),
       .d_lse = spec_.dlse ? problem.row_value(params.d_lse, pair.b, head, token) : nullptr,
-      .q_rows = place + pair.head.q_rows + q_lo * c_.q_stride() * 4,
-      .do_rows = place + pair.head.do_rows + q_lo * c_.do_stride() * 4,
-      .q_transposed = place + pair.head.q_transposed + tile * c_.transposed_tile_bytes(c_.d_qk),
-      .do_transposed = place + pair.head.do_transposed + tile * c_.transposed_tile_bytes(c_.d_v),
-      .lse_facts = reinterpret_cast<float*>(place + pair.head.lse) + q_lo,
-      .delta = reinterpret_cast<float*>(place + pair.head.delta) + q_lo,
+      .q_rows = head_memory + pair.head.q_rows + q_lo * c_.q_stride() * 4,
+      .do_rows = head_memory + pair.head.do_rows + q_lo * c_.do_stride() * 4,
+      .q_transposed = head_memory + pair.head.q_transposed + tile * c_.transposed_tile_bytes(c_.d_qk),
+      .do_transposed = head_memory + pair.head.do_transposed + tile * c_.transposed_tile_bytes(c_.d_v),
+      .lse_facts = reinterpret_cast<float*>(head_memory + pair.head.lse) + q_lo,
+      .delta = reinterpret_cast<float*>(head_memory + pair.head.delta) + q_lo,
       .rows = rows,
   };
   call_.pack_queries(&call);
@@ -374,19 +374,19 @@ void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t 
     const std::int64_t keys = std::min<std::int64_t>(c_.tile_kv, end - k_lo);
     std::memset(scratch + c_.dk_at(), 0, static_cast<std::size_t>(c_.unused_row_at() - c_.dk_at()));
     for (std::int64_t h = first_head; h < first_head + group(); ++h) {
-      char* const place = head_at(pair, h, memory);
+      char* const head_memory = head_at(pair, h, memory);
       const BackwardCall call{
           .params = &round.params,
-          .q_rows = place + pair.head.q_rows,
-          .do_rows = place + pair.head.do_rows,
-          .q_transposed = place + pair.head.q_transposed,
-          .do_transposed = place + pair.head.do_transposed,
-          .lse_facts = reinterpret_cast<const float*>(place + pair.head.lse),
-          .delta = reinterpret_cast<const float*>(place + pair.head.delta),
+          .q_rows = head_memory + pair.head.q_rows,
+          .do_rows = head_memory + pair.head.do_rows,
+          .q_transposed = head_memory + pair.head.q_transposed,
+          .do_transposed = head_memory + pair.head.do_transposed,
+          .lse_facts = reinterpret_cast<const float*>(head_memory + pair.head.lse),
+          .delta = reinterpret_cast<const float*>(head_memory + pair.head.delta),
           .k_columns = memory + pair.k_columns + k_lo * c_.words_qk * 4,
           .v_columns = memory + pair.v_columns + k_lo * c_.words_v * 4,
           .k_rows = memory + pair.k_rows + k_lo / c_.pack * c_.panel * 4,
-          .dq = reinterpret_cast<float*>(place + pair.head.dq + chunk * dq_bytes),
+          .dq = reinterpret_cast<float*>(head_memory + pair.head.dq + chunk * dq_bytes),
           .d_extra = targets.data(),
           .scratch = scratch,
           .k_panel_words = c_.v_panel_words(s.k_len),

@@ -119,7 +119,7 @@ class BlockedKernel final : public HostKernel {
     return round_up(std::max(config_.scratch_bytes() + wide_queries_bytes(), wide_keys_bytes()), 4096);
   }
   std::int64_t largest_round(const Problem& problem, const KernelParams& params) const;
-  void place(Pair& pair, std::int64_t at) const;
+  void lay_out(Pair& pair, std::int64_t at) const;
   void run_round(const Problem& problem, const KernelParams& params, const ParallelFor& parallel, std::span<Pair> pairs,
                  char* packed, char* scratch) const;
   SeenKeys seen_keys(const KernelParams& params, std::int64_t b, std::int64_t hk, const Sequence& sequence) const;
@@ -175,7 +175,7 @@ std::int64_t BlockedKernel::largest_round(const Problem& problem, const KernelPa
   return std::max(all, largest);
 }
 
-void BlockedKernel::place(Pair& pair, std::int64_t at) const {
+void BlockedKernel::lay_out(Pair& pair, std::int64_t at) const {
   const std::int64_t keys = pair.sequence.k_len;
   pair.k_at = at;
   pair.v_at = pair.k_at + round_up(config_.k_bytes(keys), 64);
@@ -208,7 +208,7 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
       const std::int64_t more = packed_bytes(sequence);
       if (bytes > 0 && bytes + more > kLargestPacked) run_those();
       Pair& pair = pairs[count++] = {b, hk, sequence, seen_keys(params, b, hk, sequence)};
-      place(pair, bytes);
+      lay_out(pair, bytes);
       bytes += more;
     }
   }

@@ -20,7 +20,7 @@ struct Sequence {
 };
 
 // A key among those of K: in pages the page, else the sequence, or nothing where all are packed; and which token of it.
-struct KeyPlace {
+struct KeyAddress {
   std::int64_t block = 0, token = 0;
 };
 
@@ -67,7 +67,7 @@ class Problem {
     find_rows(params_.k, params_.k_stride, b, hk, first, count, key_element_, rows);
   }
   // There is one KV head.
-  KeyPlace place(std::int64_t b, std::int64_t key) const {
+  KeyAddress key_address(std::int64_t b, std::int64_t key) const {
     if (page_size_ > 0) return {page_of(b, 0, key), key % page_size_};
     return {packed_keys_ ? 0 : b, sequence(b).k_first + key};
   }

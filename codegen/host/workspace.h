@@ -56,13 +56,13 @@ class WorkspacePool {
   WorkspacePool() = default;
   WorkspacePool(const WorkspacePool&) = delete;
   ~WorkspacePool() {
-    for (std::atomic<Workspace*>& place : kept_) delete place.load();
+    for (std::atomic<Workspace*>& slot : kept_) delete slot.load();
   }
 
   // Pieces of memory that are too small for the present run are given up.
   std::unique_ptr<Workspace> take(std::int64_t bytes) {
-    for (std::atomic<Workspace*>& place : kept_) {
-      std::unique_ptr<Workspace> workspace(place.exchange(nullptr, std::memory_order_acq_rel));
+    for (std::atomic<Workspace*>& slot : kept_) {
+      std::unique_ptr<Workspace> workspace(slot.exchange(nullptr, std::memory_order_acq_rel));
       if (workspace && workspace->bytes() >= bytes) return workspace;
     }
     return Workspace::allocate(bytes);
@@ -70,9 +70,9 @@ class WorkspacePool {
   void give_back(std::unique_ptr<Workspace> workspace) {
     constexpr std::int64_t kLargestKept = std::int64_t{512} << 20;
     if (workspace->bytes() > kLargestKept) return;
-    for (std::atomic<Workspace*>& place : kept_) {
+    for (std::atomic<Workspace*>& slot : kept_) {
       Workspace* nothing = nullptr;
-      if (!place.compare_exchange_strong(nothing, workspace.get(), std::memory_order_acq_rel)) continue;
+      if (!slot.compare_exchange_strong(nothing, workspace.get(), std::memory_order_acq_rel)) continue;
       static_cast<void>(workspace.release());
       return;
     }

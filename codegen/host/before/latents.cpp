@@ -50,7 +50,7 @@ class KernelOfLatents final : public HostKernel {
     parallel.each((cache.row_count() + kChunk - 1) / kChunk, [&](std::int64_t item, int) {
       const std::int64_t end = std::min((item + 1) * kChunk, cache.row_count());
       for (std::int64_t number = item * kChunk; number < end; ++number)
-        cache.widen(cache.place_of(number), wide + number * row);
+        cache.widen(cache.address_of(number), wide + number * row);
     });
     KernelParams widened = params;
     widened.k = widened.v = wide;
@@ -82,15 +82,15 @@ LatentCache::LatentCache(const AttentionSpec& spec, const KernelParams& params)
                                                    : params.batch);
 }
 
-unsigned char* LatentCache::block(KeyPlace place) const {
-  return static_cast<unsigned char*>(const_cast<void*>(params_.k)) + place.block * params_.k_stride.batch;
+unsigned char* LatentCache::block(KeyAddress at) const {
+  return static_cast<unsigned char*>(const_cast<void*>(params_.k)) + at.block * params_.k_stride.batch;
 }
 
-void LatentCache::widen(KeyPlace place, std::uint16_t* row) const {
+void LatentCache::widen(KeyAddress at, std::uint16_t* row) const {
   const Int64 stride = params_.k_stride.token;
-  const auto token = static_cast<int>(place.token);
-  const unsigned char* data = block(place) + latent_data_at(rows_, stride, token);
-  const unsigned char* scales = block(place) + latent_scales_at(rows_, stride, token, page_size_);
+  const auto token = static_cast<int>(at.token);
+  const unsigned char* data = block(at) + latent_data_at(rows_, stride, token);
+  const unsigned char* scales = block(at) + latent_scales_at(rows_, stride, token, page_size_);
   for (int c = 0; c < rows_.narrow_columns; ++c) {
     const float scale = scale_at(rows_, scales, c / rows_.columns_of_scale);
     row[c] = float_to_bf16(e4m3_to_float(data[c]) * scale);

@@ -22,14 +22,14 @@ class LatentCache {
   LatentCache(const AttentionSpec& spec, const KernelParams& params);
   std::int64_t row_count() const { return row_count_; }          // in K, of all pages where it has pages
   std::int64_t rows_of_block() const { return rows_of_block_; }  // of a page, or of a sequence
-  KeyPlace place_of(std::int64_t number) const {
-    return packed_ ? KeyPlace{0, number} : KeyPlace{number / rows_of_block_, number % rows_of_block_};
+  KeyAddress address_of(std::int64_t number) const {
+    return packed_ ? KeyAddress{0, number} : KeyAddress{number / rows_of_block_, number % rows_of_block_};
   }
   void widen(KeyPlace place, std::uint16_t* row) const;
   void store(KeyPlace place, const float* row) const;
 
  private:
-  unsigned char* block(KeyPlace place) const;
+  unsigned char* block(KeyAddress at) const;
   const KernelParams& params_;
   const LatentRows rows_;
   const int page_size_;

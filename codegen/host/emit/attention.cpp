@@ -23,7 +23,7 @@ class Tile {
   Value* scratch(std::int64_t at) const { return ir_.byte_offset(pointer(offsetof(TileCall, scratch), "scratch"), at); }
   Value* rows() const { return integer(offsetof(TileCall, rows), "rows"); }
   Value* q_lo() const { return integer(offsetof(TileCall, q_lo), "q_lo"); }
-  RowPlace place(Value* row) const {
+  RowContext context(Value* row) const {
     return {pointer(offsetof(TileCall, params), "params"),
             ir_.b.CreateAdd(q_lo(), row),
             integer(offsetof(TileCall, b), "b"),
@@ -93,7 +93,7 @@ class TileEmitter {
   // One pass of the online softmax over the scores of a KV tile: P in place of (or beside) S, and O and l rescaled.
   llvm::Function* emit_softmax(const char* name, bool masked);
   void emit_softmax_row(const Tile& tile, Value* row, Value* first_key, Value* columns, Value* end_key);
-  Value* emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns, Value* end_key);
+  Value* emit_row_maximum(const RowContext& context, Value* s, Value* first_key, Value* columns, Value* end_key);
   using Kept = std::function<Value*(Value* column)>;
   void emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit, Value* scales,
                              const Kept& kept);
@@ -101,8 +101,8 @@ class TileEmitter {
   struct Range {
     Value *begin, *end, *full_begin, *full_end;
   };
-  void set_places(ExprEmitter& expressions, const RowPlace& place, Value* q_lo, Value* q_hi);
-  Range emit_range(const RowPlace& place, Value* q_lo, Value* q_hi);
+  void set_variables(ExprEmitter& expressions, const RowContext& context, Value* q_lo, Value* q_hi);
+  Range emit_range(const RowContext& context, Value* q_lo, Value* q_hi);
   void emit_seen_keys();
   void emit_kv_loop(const Tile& tile);
   Value* first_of_tile(Value* key);
@@ -152,7 +152,7 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   Value* s = row_of(ir_, tile.scratch(c_.s_at()), row, c_.s_stride());
   Value* m_address = ir_.word(tile.scratch(c_.m_at()), row);
   Value* l_address = row_of(ir_, tile.scratch(c_.l_at()), row, c_.lanes);
-  Value* found = emit_row_maximum(tile.place(row), s, first_key, columns, end_key);
+  Value* found = emit_row_maximum(tile.context(row), s, first_key, columns, end_key);
   Value* before = ir_.load(ir_.f32, m_address);
   Value* m = ir_.max(found, before);
   // Nothing to rescale while nothing has been added.
@@ -169,7 +169,7 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   ir_.store(m, m_address);
   Value* p = c_.pack == 1 ? s : row_of(ir_, tile.scratch(c_.p_at()), row, c_.p_stride());
   Value* unit = logits_stored(end_key != nullptr) ? Ir::real(ir_.f32v, 1)
-                                                  : emit_product_unit(ir_, plan_, tile.place(row), logit_unit(plan_));
+                                                  : emit_product_unit(ir_, plan_, tile.context(row), logit_unit(plan_));
   Value* scales = tile.scales(offsetof(TileCall, scales_v), "scales_v");
   if (scales) scales = ir_.word(scales, first_key);
   Kept kept;
@@ -177,7 +177,7 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   emit_row_exponentials(s, p, l_address, columns, reference_of(ir_, m), unit, scales, kept);
 }
 
-Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* first_key, Value* columns,
+Value* TileEmitter::emit_row_maximum(const RowContext& context, Value* s, Value* first_key, Value* columns,
                                      Value* end_key) {
   Value* least = Ir::real(ir_.f32v, -kInfinity);
   const Ir::Values maxima = ir_.loop(
@@ -187,7 +187,7 @@ Value* TileEmitter::emit_row_maximum(const RowPlace& place, Value* s, Value* fir
           Value* at = b_.CreateAdd(column, ir_.integer(v * c_.lanes));
           Value* address = ir_.word(s, at);
           Value* logits =
-              emit_logits(ir_, plan_, place, ir_.load(ir_.f32v, address), b_.CreateAdd(first_key, at), end_key);
+              emit_logits(ir_, plan_, context, ir_.load(ir_.f32v, address), b_.CreateAdd(first_key, at), end_key);
           if (logits_stored(end_key != nullptr)) ir_.store(logits, address);
           next[v] = ir_.max(logits, next[v]);
         }
@@ -248,25 +248,25 @@ void TileEmitter::emit_start(const Tile& tile) {
   });
 }
 
-void TileEmitter::set_places(ExprEmitter& expressions, const RowPlace& place, Value* q_lo, Value* q_hi) {
-  expressions.set_int(Variable::B, place.b);
-  expressions.set_int(Variable::H, place.h);
-  expressions.set_int(Variable::Hk, place.hk);
-  expressions.set_int(Variable::QLen, place.q_len);
-  expressions.set_int(Variable::KLen, place.k_len);
+void TileEmitter::set_variables(ExprEmitter& expressions, const RowContext& context, Value* q_lo, Value* q_hi) {
+  expressions.set_int(Variable::B, context.b);
+  expressions.set_int(Variable::H, context.h);
+  expressions.set_int(Variable::Hk, context.hk);
+  expressions.set_int(Variable::QLen, context.q_len);
+  expressions.set_int(Variable::KLen, context.k_len);
   expressions.set_int(Variable::QLo, q_lo);
   expressions.set_int(Variable::QHi, q_hi);
 }
 
 // Returns the keys that the queries q_lo..q_hi can see, clipped to the keys there are.
-TileEmitter::Range TileEmitter::emit_range(const RowPlace& place, Value* q_lo, Value* q_hi) {
-  ExprEmitter range(ir_, place.params, plan_.spec, true, nullptr);
-  set_places(range, place, q_lo, q_hi);
+TileEmitter::Range TileEmitter::emit_range(const RowContext& context, Value* q_lo, Value* q_hi) {
+  ExprEmitter range(ir_, context.params, plan_.spec, true, nullptr);
+  set_variables(range, context, q_lo, q_hi);
   const TileAnalysis& tiles = plan_.tiles;
   auto bound = [&](const Expr& expr, Value* otherwise) { return expr ? range.row(expr, Axis::Keys) : otherwise; };
   return {larger(bound(tiles.begin, ir_.integer(0)), ir_.integer(0)),
-          smaller(bound(tiles.end, place.k_len), place.k_len), bound(tiles.full_begin, ir_.integer(0)),
-          bound(tiles.full_end, place.k_len)};
+          smaller(bound(tiles.end, context.k_len), context.k_len), bound(tiles.full_begin, ir_.integer(0)),
+          bound(tiles.full_end, context.k_len)};
 }
 
 // Emits the function that finds the keys which all queries of a call see together.
@@ -274,8 +274,9 @@ void TileEmitter::emit_seen_keys() {
   llvm::Function* function = ir_.function(kSeenKeysName, {ir_.ptr, ir_.ptr}, true);
   call_ = function->getArg(0);
   const Tile tile(ir_, plan_, call_);
-  const RowPlace place = tile.place(ir_.integer(0));
-  const Range range = emit_range(place, place.q, b_.CreateSub(b_.CreateAdd(place.q, tile.rows()), ir_.integer(1)));
+  const RowContext context = tile.context(ir_.integer(0));
+  const Range range =
+      emit_range(context, context.q, b_.CreateSub(b_.CreateAdd(context.q, tile.rows()), ir_.integer(1)));
   Value* keys = function->getArg(1);
   ir_.store(mapped_ ? first_of_tile(range.begin) : range.begin,
             ir_.byte_offset(keys, std::int64_t{offsetof(SeenKeys, begin)}), 8);
@@ -304,13 +305,13 @@ void TileEmitter::emit_mapped_tiles(const Tile& tile, const Range& whole) {
 
 // KV tiles in three runs: mixed, full, mixed. Packed keys can only be entered at a panel, so each starts at one.
 void TileEmitter::emit_kv_loop(const Tile& tile) {
-  const RowPlace place = tile.place(ir_.integer(0));
-  Value* last = b_.CreateSub(b_.CreateAdd(place.q, tile.rows()), ir_.integer(1));
-  const Range whole = emit_range(place, place.q, last);
+  const RowContext context = tile.context(ir_.integer(0));
+  Value* last = b_.CreateSub(b_.CreateAdd(context.q, tile.rows()), ir_.integer(1));
+  const Range whole = emit_range(context, context.q, last);
   Value* ranges = tile.scratch(c_.ranges_at());
   ir_.loop(ir_.integer(0), tile.rows(), c_.row_block, "rows", [&](Value* row) {
-    Value* q_lo = b_.CreateAdd(place.q, row);
-    const Range range = emit_range(place, q_lo, smaller(b_.CreateAdd(q_lo, ir_.integer(c_.row_block - 1)), last));
+    Value* q_lo = b_.CreateAdd(context.q, row);
+    const Range range = emit_range(context, q_lo, smaller(b_.CreateAdd(q_lo, ir_.integer(c_.row_block - 1)), last));
     Value* block = b_.CreateSDiv(row, ir_.integer(c_.row_block));
     Value* address = ir_.byte_offset(ranges, b_.CreateMul(block, ir_.integer(HostConfig::kRangeBytes)));
     ir_.store(range.begin, address, 8);
@@ -328,8 +329,8 @@ void TileEmitter::emit_kv_loop(const Tile& tile) {
       Value* columns = smaller(b_.CreateSub(to, k_lo), ir_.integer(c_.tile_kv));
       auto visit = [&] { b_.CreateCall(kv_tile, {call_, k_lo, columns}); };
       if (!may_be_empty) return visit();
-      ExprEmitter here(ir_, place.params, plan_.spec, true, nullptr);
-      set_places(here, place, place.q, last);
+      ExprEmitter here(ir_, context.params, plan_.spec, true, nullptr);
+      set_variables(here, context, context.q, last);
       here.set_int(Variable::KLo, k_lo);
       here.set_int(Variable::KHi, b_.CreateSub(b_.CreateAdd(k_lo, columns), ir_.integer(1)));
       ir_.if_then(here.scalar(plan_.tiles.may_see), "may_see", visit);

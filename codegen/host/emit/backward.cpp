@@ -60,7 +60,7 @@ class BackwardEmitter {
   Value* words(Value* elements) { return b_.CreateSDiv(elements, ir_.integer(c_.pack)); }
   Value* columns() { return up(integer(offsetof(BackwardCall, keys), "keys"), c_.panel); }
 
-  RowPlace place(Value* q) {
+  RowContext context(Value* q) {
     return {pointer(offsetof(BackwardCall, params), "params"), q,
             integer(offsetof(BackwardCall, b), "b"),           integer(offsetof(BackwardCall, h), "h"),
             integer(offsetof(BackwardCall, hk), "hk"),         integer(offsetof(BackwardCall, q_len), "q_len"),
@@ -77,7 +77,7 @@ class BackwardEmitter {
             columns()};
   }
   ExprEmitter expressions() {
-    const RowPlace here = place(nullptr);
+    const RowContext here = context(nullptr);
     ExprEmitter e(ir_, here.params, plan_.spec, true, nullptr);
     e.set_int(Variable::B, here.b);
     e.set_int(Variable::H, here.h);
@@ -308,7 +308,7 @@ BackwardEmitter::Gradient BackwardEmitter::emit_gradient(const Tile& tile, Value
   // Rows behind the last one read what that reads; the logarithm of theirs is infinity.
   Value* q = plus(tile.q_lo, smaller(row, minus(tile.rows, ir_.integer(1))));
   Value* first_key = plus(plus(k_lo, column), ir_.integer(vector * c_.lanes));
-  const LogitsAndSlopes s = emit_logits_and_slopes(ir_, plan_, gradients_, place(q), products, first_key, end_key);
+  const LogitsAndSlopes s = emit_logits_and_slopes(ir_, plan_, gradients_, context(q), products, first_key, end_key);
   auto fact = [&](Value* of) { return ir_.splat(ir_.load(ir_.f32, ir_.word(of, row))); };
   Value* p = exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(s.logits, fact(tile.lse))));
   if (plan_.spec.score) {  // what it makes of the zeros behind the last row may be no number

@@ -82,8 +82,8 @@ void KeptBits::emit_calls(const KeptTile& tile, Value* number, Value* column) {
   std::vector<int> order;
   for (unsigned i = 0; i < 8 * static_cast<unsigned>(lanes); ++i) {
     const unsigned call = i / kKeys * (kKeys / 8) + dropout_column(i % kKeys);
-    const unsigned place = call * 2 + dropout_half(i) + (exchanges_bytes(i) ? 2 * lanes : 0);
-    order.push_back(static_cast<int>(place + i / 16 % 2 * 4 * lanes));
+    const unsigned word = call * 2 + dropout_half(i) + (exchanges_bytes(i) ? 2 * lanes : 0);
+    order.push_back(static_cast<int>(word + i / 16 % 2 * 4 * lanes));
   }
   Value* limit =
       llvm::ConstantInt::get(ir_.vector_of(ir_.i8, 8 * lanes), static_cast<std::uint64_t>(ir_.config.dropped));

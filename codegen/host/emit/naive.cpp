@@ -32,17 +32,17 @@ class NaiveEmitter {
           });
       ir_.store(dot[0], ir_.word(scores, key));
     });
-    const RowPlace place{pointer(offsetof(NaiveCall, params)),
-                         integer(offsetof(NaiveCall, q_row)),
-                         integer(offsetof(NaiveCall, b)),
-                         integer(offsetof(NaiveCall, h)),
-                         integer(offsetof(NaiveCall, hk)),
-                         integer(offsetof(NaiveCall, q_len)),
-                         keys,
-                         scale(offsetof(NaiveCall, scale_k))};
+    const RowContext context{pointer(offsetof(NaiveCall, params)),
+                             integer(offsetof(NaiveCall, q_row)),
+                             integer(offsetof(NaiveCall, b)),
+                             integer(offsetof(NaiveCall, h)),
+                             integer(offsetof(NaiveCall, hk)),
+                             integer(offsetof(NaiveCall, q_len)),
+                             keys,
+                             scale(offsetof(NaiveCall, scale_k))};
     ir_.loop(ir_.integer(0), keys, c_.lanes, "first", [&](Value* first) {
       Value* address = ir_.word(scores, first);
-      ir_.store(emit_logits(ir_, plan_, place, ir_.load(ir_.f32v, address), first, keys), address);
+      ir_.store(emit_logits(ir_, plan_, context, ir_.load(ir_.f32v, address), first, keys), address);
     });
     ir_.finish();
   }

@@ -112,16 +112,16 @@ class NaiveGradientsEmitter {
   // S and dP of neighbouring keys become P and dS.
   void emit_score_gradients(Value* s_at, Value* dp_at, Value* lse, Value* delta, Value* first, Value* keys,
                             const KeptTile& kept) {
-    const RowPlace place{pointer(offsetof(NaiveQueryCall, params)),
-                         integer(offsetof(NaiveQueryCall, q_row)),
-                         integer(offsetof(NaiveQueryCall, b)),
-                         integer(offsetof(NaiveQueryCall, h)),
-                         integer(offsetof(NaiveQueryCall, hk)),
-                         integer(offsetof(NaiveQueryCall, q_len)),
-                         keys,
-                         nullptr};
+    const RowContext context{pointer(offsetof(NaiveQueryCall, params)),
+                             integer(offsetof(NaiveQueryCall, q_row)),
+                             integer(offsetof(NaiveQueryCall, b)),
+                             integer(offsetof(NaiveQueryCall, h)),
+                             integer(offsetof(NaiveQueryCall, hk)),
+                             integer(offsetof(NaiveQueryCall, q_len)),
+                             keys,
+                             nullptr};
     const LogitsAndSlopes s =
-        emit_logits_and_slopes(ir_, plan_, gradients_, place, ir_.load(ir_.f32v, s_at), first, keys);
+        emit_logits_and_slopes(ir_, plan_, gradients_, context, ir_.load(ir_.f32v, s_at), first, keys);
     Value* p = exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(s.logits, lse)));
     Value *of_v = p, *dp = ir_.load(ir_.f32v, dp_at);
     if (kept_) {

@@ -14,17 +14,17 @@ Value* emit_power(Ir& ir, const Plan& plan, Value* difference) {
   return unit == 1 ? difference : ir.b.CreateFMul(difference, Ir::real(difference->getType(), unit));
 }
 
-Value* emit_product_unit(Ir& ir, const Plan& plan, const RowPlace& row, double unit) {
+Value* emit_product_unit(Ir& ir, const Plan& plan, const RowContext& row, double unit) {
   Value* constant = Ir::real(ir.f32v, plan.spec.effective_scale() * unit);
   return row.scale_k ? ir.b.CreateFMul(ir.splat(row.scale_k), constant) : constant;
 }
 
-Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key) {
+Value* emit_logits(Ir& ir, const Plan& plan, const RowContext& row, Value* products, Value* first_key, Value* end_key) {
   const ScoreGradients score_only{plan.spec.score, {}, {}};
   return emit_logits_and_slopes(ir, plan, score_only, row, products, first_key, end_key).logits;
 }
 
-LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const RowPlace& row,
+LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const RowContext& row,
                                        Value* products, Value* first_key, Value* end_key) {
   auto& b = ir.b;
   const AttentionSpec& spec = plan.spec;

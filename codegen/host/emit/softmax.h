@@ -6,8 +6,8 @@
 
 namespace flashjit::host {
 
-// Where a row of scores lies. Ints are i64 scalars.
-struct RowPlace {
+// What a row of scores belongs to. Ints are i64 scalars.
+struct RowContext {
   Value *params, *q, *b, *h, *hk, *q_len, *k_len;
   Value* scale_k;             // null: K has none
   Value* scales_k = nullptr;  // by key, on top of it; null: there are none
@@ -19,12 +19,12 @@ struct RowPlace {
 // goes to the differences.
 double logit_unit(const Plan& plan);
 // Returns the factor that makes natural units of products, times `unit`.
-Value* emit_product_unit(Ir& ir, const Plan& plan, const RowPlace& row, double unit);
+Value* emit_product_unit(Ir& ir, const Plan& plan, const RowContext& row, double unit);
 Value* emit_power(Ir& ir, const Plan& plan, Value* difference);
 
 // Logits of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys the mask hides, get
 // -inf; with a null `end_key` every key exists and is visible.
-Value* emit_logits(Ir& ir, const Plan& plan, const RowPlace& row, Value* products, Value* first_key, Value* end_key);
+Value* emit_logits(Ir& ir, const Plan& plan, const RowContext& row, Value* products, Value* first_key, Value* end_key);
 // These are logits as of emit_logits, with their derivatives, in natural units, by the scaled products (null: they are
 // 1), and by the elements that are read of parameters whose gradients are wanted.
 struct LogitsAndSlopes {
@@ -36,7 +36,7 @@ struct LogitsAndSlopes {
   std::vector<Read> reads = {};  // as ScoreGradients::by_params
   Value* exists = nullptr;       // which keys there are; null: all
 };
-LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const RowPlace& row,
+LogitsAndSlopes emit_logits_and_slopes(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const RowContext& row,
                                        Value* products, Value* first_key, Value* end_key);
 
 // The end of a row with maximum m (a logit) and sum l: writes LSE and maximum where asked for, returns the factor

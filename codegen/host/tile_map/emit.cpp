@@ -73,7 +73,7 @@ class MapEmitter {
   struct TilePair {
     Value *number_q, *number_kv, *lo[2], *end[2];  // queries, keys
   };
-  void set_places(ExprEmitter& expressions, const TilePair& pair) {
+  void set_variables(ExprEmitter& expressions, const TilePair& pair) {
     for (const Axis axis : {Axis::Queries, Axis::Keys}) {
       const int i = axis == Axis::Keys;
       expressions.set_int(variables_of(axis).lo, pair.lo[i]);
@@ -85,7 +85,7 @@ class MapEmitter {
   };
   ExprEmitter expressions_of(const TilePair& pair, const std::vector<Asked>& asked) {
     ExprEmitter here = expressions();
-    set_places(here, pair);
+    set_variables(here, pair);
     for (std::size_t i = 0; i < pairs_.values.size(); ++i) {
       const TileValue& value = pairs_.values[i];
       Value* tile = value.axis == Axis::Keys ? pair.number_kv : pair.number_q;
@@ -111,7 +111,7 @@ class MapEmitter {
                         Value* exists =
                             b_.CreateICmpSLT(ir_.lane_numbers(ir_.i32), ir_.splat(b_.CreateTrunc(left, ir_.i32)));
                         ExprEmitter here = expressions(exists);
-                        set_places(here, pair);
+                        set_variables(here, pair);
                         here.set_int(Variable::Q, q);
                         here.set_keys(k);
                         Value* holds = here.vector(asked.condition);
