@@ -307,8 +307,7 @@ void forget_rows(NamedTensor& o, NamedTensor& lse, const AttentionSpec& spec) {
     const std::int64_t token = i % tokens, head = i / tokens % heads, b = i / tokens / heads;
     const std::int64_t row = bhsd ? i : ((packed ? 0 : b * tokens) + token) * heads + head;
     store_float(Dtype::F32, lse.bytes.data(), i, -INFINITY);
-    for (std::int64_t c = 0; c < spec.d_v; ++c)
-      store_float(Dtype::F32, o.bytes.data(), row * spec.d_v + c, NAN);
+    for (std::int64_t c = 0; c < spec.d_v; ++c) store_float(Dtype::F32, o.bytes.data(), row * spec.d_v + c, NAN);
   }
 }
 
@@ -414,7 +413,7 @@ Arguments ProblemData::arguments_at(const std::vector<void*>& pointers) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const NamedTensor& t = tensors_[i];
     const Tensor view{pointers[i], std::string(name(t.dtype)), t.shape, {}};
-    (t.role == Role::Param ? a.params[t.name] : place_of_operand(a, t.name)) = view;
+    (t.role == Role::Param ? a.params[t.name] : operand_of(a, t.name)) = view;
   }
   return a;
 }

@@ -16,7 +16,7 @@ Error no_cubin(std::string_view why) {
   return {ErrorKind::Io, fmt::format("its code is no cubin: {}; build it again", why), {}};
 }
 
-// A `T` at this place; nothing where the bytes end before its end.
+// A `T` at this offset; nothing where the bytes end before its end.
 template <class T>
 std::optional<T> read(std::span<const std::uint8_t> code, std::uint64_t at) {
   T value;

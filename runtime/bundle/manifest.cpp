@@ -45,10 +45,10 @@ std::string_view cut(std::string_view& text, std::string_view separator) {
   return trimmed(first);
 }
 
-Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
+Result<ManifestLine> parse_line(std::string_view text, std::string_view location) {
   ManifestLine line;
   line.spec = cut(text, kSeparator);
-  if (line.spec.empty()) return invalid(fmt::format("{}: the spec is missing before ';;'", place));
+  if (line.spec.empty()) return invalid(fmt::format("{}: the spec is missing before ';;'", location));
   while (!trimmed(text).empty()) {
     std::string_view value = cut(text, kSeparator);
     const std::string_view name = cut(value, "=");
@@ -57,13 +57,13 @@ Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
     if (!is_arch && name != "schedule") {
       return invalid(
           fmt::format("{}: after ';;' come schedule=PINS and arch=TARGET,..., each at most once; '{}' is neither",
-                      place, name.substr(0, 100)));
+                      location, name.substr(0, 100)));
     }
     const std::string_view example = is_arch ? "arch=sm_80,sm_90a" : "schedule=tile_q=64";
     if (value.empty())
-      return invalid(fmt::format("{}: {}= has no value; write {} or leave it out", place, name, example));
+      return invalid(fmt::format("{}: {}= has no value; write {} or leave it out", location, name, example));
     if (is_arch ? !line.archs.empty() : !line.schedule.empty())
-      return invalid(fmt::format("{}: {}= is given twice; write it once: {}", place, name, example));
+      return invalid(fmt::format("{}: {}= is given twice; write it once: {}", location, name, example));
     if (!is_arch) {
       line.schedule = value;
       continue;
@@ -72,7 +72,7 @@ Result<ManifestLine> parse_line(std::string_view text, std::string_view place) {
       more = value.find(',') != std::string_view::npos;
       line.archs.emplace_back(cut(value, ","));
       if (line.archs.back().empty())
-        return invalid(fmt::format("{}: arch= has a comma too many; write {}", place, example));
+        return invalid(fmt::format("{}: arch= has a comma too many; write {}", location, example));
     }
   }
   return line;

@@ -1,5 +1,5 @@
 // These functions do everything from a request to the object file of a processor's kernel. The store keeps a kernel in
-// the same form and place as for GPUs; there is one schedule, and no source.
+// the same form and order as for GPUs; there is one schedule, and no source.
 #pragma once
 
 #include "runtime/compile/compile.h"

@@ -133,9 +133,9 @@ bool DynamicLibrary::redirect(std::string_view name, void* function) const {
   if (!symbols || !names || !calls) return false;
   for (std::size_t i = 0; i < bytes / sizeof *calls; ++i) {
     if (names + symbols[ELF64_R_SYM(calls[i].r_info)].st_name != name) continue;
-    const ElfW(Addr) place = map->l_addr + calls[i].r_offset;
-    if (is_write_protected(*map, place)) return false;
-    std::atomic_ref(*reinterpret_cast<void**>(place)).store(function);
+    const ElfW(Addr) slot = map->l_addr + calls[i].r_offset;
+    if (is_write_protected(*map, slot)) return false;
+    std::atomic_ref(*reinterpret_cast<void**>(slot)).store(function);
     return true;
   }
   return false;

@@ -160,8 +160,8 @@ Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView
   to.strides = from->strides;
   to.ordinal = from->device.device_id;
   switch (from->device.device_type) {
-    case 1: to.place = TensorView::Place::Host; break;
-    case 2: to.place = TensorView::Place::Gpu; break;
+    case 1: to.device = TensorView::Device::Host; break;
+    case 2: to.device = TensorView::Device::Gpu; break;
     case 3:
     case 13: break;  // both sides can read it
     default:

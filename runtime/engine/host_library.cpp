@@ -51,12 +51,12 @@ Result<const HostLibrary*> host_library() {
   static const HostLibrary* opened = nullptr;  // never freed: a thread may compile while static objects are destroyed
   const std::lock_guard lock(mutex);
   if (opened) return opened;
-  std::vector<std::string> places = folders();
-  for (std::string& place : places) place += std::string("/") + kLibrary;
-  places.emplace_back(kLibrary);
+  std::vector<std::string> files = folders();
+  for (std::string& file : files) file += std::string("/") + kLibrary;
+  files.emplace_back(kLibrary);
   std::string tried, foreign;
-  for (const std::string& place : places) {
-    const auto library = DynamicLibrary::open(place);
+  for (const std::string& file : files) {
+    const auto library = DynamicLibrary::open(file);
     if (!library) {
       tried += "  " + library.error().message + "\n";
       continue;

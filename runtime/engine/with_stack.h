@@ -15,15 +15,15 @@ void run_with_stack(void (*work)(void*), void* of);
 
 // Returns the Result of `function`, or an error if `function` throws.
 template <class Function>
-auto with_stack(const char* place, const Function& function) -> decltype(function()) {
+auto with_stack(const char* caller, const Function& function) -> decltype(function()) {
   struct Call {
-    const char* place;
+    const char* caller;
     const Function& function;
     std::optional<decltype(function())> result;
-  } call = {place, function, {}};
+  } call = {caller, function, {}};
   const auto work = [](void* of) {
     Call& call = *static_cast<Call*>(of);
-    call.result = without_exceptions(call.place, call.function);
+    call.result = without_exceptions(call.caller, call.function);
   };
   run_with_stack(work, &call);
   return std::move(*call.result);

@@ -14,14 +14,14 @@ namespace flashjit {
 // is as by default meanwhile, because the caller's rounding would otherwise be in texts, keys and constants. The text
 // "out of memory" is short enough to need no memory itself.
 template <class Function>
-auto without_exceptions(const char* place, const Function& function) -> decltype(function()) {
+auto without_exceptions(const char* caller, const Function& function) -> decltype(function()) {
   const DefaultFloats floats;
   try {
     return function();
   } catch (const std::bad_alloc&) {
     return Error{ErrorKind::Io, "out of memory", {}};
   } catch (const std::exception& exception) {
-    return internal(std::string(place) + ": " + exception.what());
+    return internal(std::string(caller) + ": " + exception.what());
   }
 }
 

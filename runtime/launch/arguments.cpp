@@ -90,7 +90,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                                : operand.aligned   ? spec_.align_bytes
                                : operand.alignment ? operand.alignment(spec_)
                                                    : 0,
-                .place = place(),
+                .device = device(),
                 .ordinal = ordinal_};
   }
   rows_[operand("k")].rule.most_bytes = plan.key_reach;
@@ -101,7 +101,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                             .dtype = param.dtype,
                             .rank = param.rank,
                             .contiguous = 0,
-                            .place = place(),
+                            .device = device(),
                             .ordinal = ordinal_});
   }
   gradient_params_ = params_with_gradients(spec_);
@@ -112,7 +112,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
                                .rank = std::max(param.rank, 1),
                                .output = true,
                                .contiguous = 0,
-                               .place = place(),
+                               .device = device(),
                                .ordinal = ordinal_});
   }
   for (std::size_t i = 0; i < gradient_rules_.size(); ++i) gradient_rules_[i].name = gradient_names_[i];
@@ -154,13 +154,13 @@ Result<void> ArgumentChecker::find_named(const CallArguments& call, Given& given
   const int count = std::min(call.param_count, CallArguments::kMostParams);
   for (int i = 0; i < count; ++i) {
     const ParamView& param = call.params[static_cast<std::size_t>(i)];
-    const ParamView** const place = place_of(param, given);
-    if (!place) {
+    const ParamView** const slot = slot_of(param, given);
+    if (!slot) {
       FLASHJIT_TRY(find_operand_of(param, given));
       continue;
     }
-    if (*place) return invalid(fmt::format("params.{}: given twice", param.name));
-    *place = &param;
+    if (*slot) return invalid(fmt::format("params.{}: given twice", param.name));
+    *slot = &param;
   }
   if (call.param_count == count) return {};
   return invalid(fmt::format("params: {} given, a spec has at most {}, {} gradients of these and {} operands",
@@ -218,7 +218,7 @@ Result<std::int64_t> ArgumentChecker::workspace_bytes(const CallArguments& call)
   return bytes_of(workspace_, sizes);
 }
 
-Result<void> ArgumentChecker::place_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const {
+Result<void> ArgumentChecker::find_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const {
   FLASHJIT_TRY(check_workspace(call, bytes_of(workspace_, sizes)));
   for (std::size_t i = 0; i < workspace_.size(); ++i)
     if (bytes_of(workspace_[i], sizes) > 0)
@@ -369,7 +369,7 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
   return {};
 }
 
-// Kernels take each query for a sequence, whose keys are the places of its list.
+// Kernels take each query for a sequence, whose keys are the indices into its list.
 void ArgumentChecker::take_lists_for_sequences(const Extents& extents, CallSizes& sizes, KernelParams& params) const {
   const std::int64_t rows =
       is_paged(spec_) ? extents[static_cast<std::size_t>(Dim::Pages)] * spec_.page_size : sizes.k_len;

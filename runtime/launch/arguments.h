@@ -45,7 +45,7 @@ class ArgumentChecker {
   Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
   // Where the buffers lie in the caller's workspace; after fill().
   using Buffers = std::array<void*, kMaxBuffers>;
-  Result<void> place_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const;
+  Result<void> find_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const;
 
   // Host kernels only, whose offsets and tables can be read here; `params` and `sizes` of the same call.
   Result<void> check_contents(const CallArguments& call, const KernelParams& params, const CallSizes& sizes) const;
@@ -75,7 +75,7 @@ class ArgumentChecker {
   };
   using Extents = std::array<std::int64_t, kDims>;  // by Dim; negative: not known yet
   Result<void> find_named(const CallArguments& call, Given& given) const;
-  const ParamView** place_of(const ParamView& param, Given& given) const;
+  const ParamView** slot_of(const ParamView& param, Given& given) const;
   Result<void> find_operand_of(const ParamView& param, Given& given) const;
   const TensorView& repeat(std::size_t operand, const Extents& extents, Given& given) const;
   Result<void> fill_operands(const CallArguments& call, Given& given, Extents& extents, KernelParams& params,
@@ -105,7 +105,7 @@ class ArgumentChecker {
   Result<void> check_indices(const Given& given, const CallSizes& sizes, const KernelParams& params) const;
   Result<void> fill_grid(const CallSizes& sizes, KernelParams& params) const;
 
-  TensorView::Place place() const { return gpu_ ? TensorView::Place::Gpu : TensorView::Place::Host; }
+  TensorView::Device device() const { return gpu_ ? TensorView::Device::Gpu : TensorView::Device::Host; }
 
   AttentionSpec spec_;
   std::array<Row, kOperands.size()> rows_;

@@ -58,7 +58,7 @@ Result<void> view(const Arguments& arguments, CallArguments& call) {
   return {};
 }
 
-Tensor& place_of_operand(Arguments& arguments, std::string_view name) {
+Tensor& operand_of(Arguments& arguments, std::string_view name) {
   for (const auto& [operand, field] : kFields) {
     if (kOperands[operand].name == name) return arguments.*field;
   }

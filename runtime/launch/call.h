@@ -16,13 +16,13 @@ struct Tensor;
 
 // A tensor of the caller, whichever API it came through.
 struct TensorView {
-  enum class Place { Unknown, Host, Gpu };
+  enum class Device { Unknown, Host, Gpu };
   void* data = nullptr;
   std::string_view dtype;
   int rank = 0;
   const std::int64_t* shape = nullptr;
   const std::int64_t* strides = nullptr;  // null: contiguous
-  Place place = Place::Unknown;
+  Device device = Device::Unknown;
   int ordinal = 0;  // which GPU
   bool given() const { return data != nullptr || rank > 0; }
 };
@@ -57,6 +57,6 @@ Result<void> view(const Arguments& arguments, CallArguments& call);
 Result<void> view(const Tensor& tensor, std::string_view name, TensorView& result);
 
 // Where the C++ API takes the operand of this name: its field, or a new entry of `params`.
-Tensor& place_of_operand(Arguments& arguments, std::string_view name);
+Tensor& operand_of(Arguments& arguments, std::string_view name);
 
 }  // namespace flashjit

@@ -10,7 +10,7 @@ namespace flashjit {
 namespace {
 
 constexpr TensorRule kKept{
-    .name = "kept", .dtype = Dtype::U8, .rank = 4, .output = true, .contiguous = 0, .place = TensorView::Place::Host};
+    .name = "kept", .dtype = Dtype::U8, .rank = 4, .output = true, .contiguous = 0, .device = TensorView::Device::Host};
 
 }  // namespace
 

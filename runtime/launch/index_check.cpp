@@ -90,12 +90,15 @@ void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
     seen.push_back(at.get());
     stack.insert(stack.end(), at->args.begin(), at->args.end());
     if (at->op != Op::Load) continue;
-    const auto place = [&](const Param& param) { return std::ranges::find(spec.params, param) - spec.params.begin(); };
-    if (place(at->param) == std::ssize(given_params(spec))) continue;  // states of blocks are made as large as is read
+    const auto index_of = [&](const Param& param) {
+      return std::ranges::find(spec.params, param) - spec.params.begin();
+    };
+    if (index_of(at->param) == std::ssize(given_params(spec)))
+      continue;  // states of blocks are made as large as is read
     const bool by_position = uses(at, Variable::Q) || uses(at, Variable::K);
     for (std::size_t i = 0; i < at->args.size(); ++i) {
       const Expr& expr = at->args[i];
-      Index& index = indices_.emplace_back(Index{static_cast<int>(place(at->param)),
+      Index& index = indices_.emplace_back(Index{static_cast<int>(index_of(at->param)),
                                                  static_cast<int>(i),
                                                  by_position,
                                                  look_ups_of(expr),
@@ -105,7 +108,7 @@ void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
                                                  {}});
       for (const Param& param : params_of(expr)) {
         if (param.rank > 0) index.tensors += (index.tensors.empty() ? "" : ", ") + param.name;
-        else if (!is_float(param.dtype)) index.scalars.push_back(static_cast<std::size_t>(place(param)));
+        else if (!is_float(param.dtype)) index.scalars.push_back(static_cast<std::size_t>(index_of(param)));
       }
     }
   }

@@ -1,5 +1,5 @@
 // Does every index of a tensor parameter lie inside its tensor, at the sizes and with the scalars of a call? Where it is
-// looked up in another tensor: with all that this one holds in the places that may be read.
+// looked up in another tensor: with all that this one holds in the elements that may be read.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +46,7 @@ class IndexChecker {
     bool by_position = false;  // the element depends on q or k: without keys it is not read
     int look_ups = 0;          // reads of tensors in it, one inside of the other
     int slot = 0;              // of its range
-    // For messages: as text, the places of the int scalars in it, and the names of the tensors that it reads. A launch
+    // For messages: as text, the numbers of the int scalars in it, and the names of the tensors that it reads. A launch
     // walks no expression: that takes stack.
     std::string text;
     std::vector<std::size_t> scalars;

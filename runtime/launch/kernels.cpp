@@ -141,7 +141,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
   if (!has_blocks(sizes)) return {};
   ArgumentChecker::Buffers buffers = {};
-  FLASHJIT_TRY(checker_.place_buffers(call, sizes, buffers));
+  FLASHJIT_TRY(checker_.find_buffers(call, sizes, buffers));
   const CurrentContext current(gpu_);
   FLASHJIT_TRY(current.status());
   if (counters_) {

@@ -30,9 +30,9 @@ Result<Int64> scalar_bits(const Param& param, double value) {
   }
 }
 
-// Returns the place for a parameter of the spec, for the gradient of one, or for a number of `places`; null: `param` is
+// Returns where a parameter of the spec, the gradient of one, or a number of `places` is kept; null: `param` is
 // none of these.
-const ParamView** ArgumentChecker::place_of(const ParamView& param, Given& given) const {
+const ParamView** ArgumentChecker::slot_of(const ParamView& param, Given& given) const {
   const std::span<const Param> params = given_params(spec_);
   if (const auto own = std::ranges::find(params, param.name, &Param::name); own != params.end())
     return &given.params[own - params.begin()];

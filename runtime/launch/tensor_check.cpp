@@ -16,15 +16,15 @@ namespace {
 // Element offsets stay far from the end of 64 bits, so that the kernels' sums of them cannot overflow.
 constexpr std::int64_t kLargestOffset = std::int64_t{1} << 56;
 
-Result<void> check_place(const TensorView& tensor, const TensorRule& rule) {
-  using Place = TensorView::Place;
-  if (tensor.place == Place::Unknown || rule.place == Place::Unknown) return {};
-  if (tensor.place != rule.place) {
+Result<void> check_device(const TensorView& tensor, const TensorRule& rule) {
+  using Device = TensorView::Device;
+  if (tensor.device == Device::Unknown || rule.device == Device::Unknown) return {};
+  if (tensor.device != rule.device) {
     return invalid(fmt::format("{}{}: lies in {} memory, and this kernel runs on the {}; copy it there first",
-                               rule.group, rule.name, tensor.place == Place::Host ? "host" : "GPU",
-                               rule.place == Place::Host ? "host" : "GPU"));
+                               rule.group, rule.name, tensor.device == Device::Host ? "host" : "GPU",
+                               rule.device == Device::Host ? "host" : "GPU"));
   }
-  if (rule.place == Place::Gpu && tensor.ordinal != rule.ordinal) {
+  if (rule.device == Device::Gpu && tensor.ordinal != rule.ordinal) {
     return invalid(
         fmt::format("{}{}: lies on GPU {}, and this kernel is loaded on GPU {}; copy it there, or create an engine "
                     "with ordinal={}",
@@ -148,7 +148,7 @@ Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule
     return invalid(
         fmt::format("{}{}.shape: {} dimensions, must have {}", rule.group, rule.name, tensor.rank, rule.rank));
   }
-  FLASHJIT_TRY(check_place(tensor, rule));
+  FLASHJIT_TRY(check_device(tensor, rule));
   FLASHJIT_ASSIGN(d, read_dimensions(tensor, rule));
   // Without elements it is never touched: data, strides and alignment mean nothing.
   if (std::find(d.size, d.size + d.rank, 0) != d.size + d.rank) return d;

@@ -29,7 +29,7 @@ struct TensorRule {
   int contiguous = 1;           // so many of the last dimensions lie without gaps
   int align_bytes = 0;          // 0: that of the element
   std::int64_t most_bytes = 0;  // not 0: kernels reach no more from its begin
-  TensorView::Place place = TensorView::Place::Unknown;
+  TensorView::Device device = TensorView::Device::Unknown;
   int ordinal = 0;
 };
 

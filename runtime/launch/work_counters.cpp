@@ -5,28 +5,27 @@
 namespace flashjit {
 namespace {
 
-constexpr int kProbes = 32;  // places that are looked at before a stream goes without
+constexpr int kProbes = 32;  // slots that are looked at before a stream goes without
 constexpr int kPairInts = 2;
 
 }  // namespace
 
-int CounterPlaces::of_stream(std::uint64_t id) {
+int CounterSlots::of_stream(std::uint64_t id) {
   const std::uint64_t key = id + 1;
   const std::uint64_t home = key * 0x9e3779b97f4a7c15ull >> 32;  // ids are small numbers in a row
   for (std::uint64_t i = 0; i < kProbes; ++i) {
-    const std::uint64_t place = (home + i) % kStreams;
-    std::uint64_t found = streams_[place].load(std::memory_order_relaxed);
-    if (found == key) return static_cast<int>(place);
+    const std::uint64_t slot = (home + i) % kStreams;
+    std::uint64_t found = streams_[slot].load(std::memory_order_relaxed);
+    if (found == key) return static_cast<int>(slot);
     // Two threads may launch on a new stream at once: who comes second finds the key in `found`.
-    if (found == 0 &&
-        (streams_[place].compare_exchange_strong(found, key, std::memory_order_relaxed) || found == key)) {
-      return static_cast<int>(place);
+    if (found == 0 && (streams_[slot].compare_exchange_strong(found, key, std::memory_order_relaxed) || found == key)) {
+      return static_cast<int>(slot);
     }
   }
   return -1;
 }
 
-int CounterPlaces::of_graph_launch() {
+int CounterSlots::of_graph_launch() {
   // Compared before it is counted up, so that it never overflows.
   int next = graph_launches_.load(std::memory_order_relaxed);
   do {
@@ -37,7 +36,7 @@ int CounterPlaces::of_graph_launch() {
 
 Result<std::shared_ptr<WorkCounters>> WorkCounters::create(const GpuContext& gpu) {
   const RelaxedCapture relaxed(*gpu.driver);
-  FLASHJIT_ASSIGN(memory, DeviceBuffer::allocate(gpu, CounterPlaces::kPairs * kPairInts * sizeof(int)));
+  FLASHJIT_ASSIGN(memory, DeviceBuffer::allocate(gpu, CounterSlots::kPairs * kPairInts * sizeof(int)));
   // Not on the default stream, which a capture elsewhere may forbid.
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
   FLASHJIT_TRY(memory.fill(0, stream.get()));
@@ -49,15 +48,15 @@ Result<int*> WorkCounters::take(CuStream stream) {
   const Driver& driver = *gpu_.driver;
   int capturing = 0;
   FLASHJIT_TRY(driver.check(driver.api.stream_is_capturing(stream, &capturing), "cuStreamIsCapturing"));
-  int place = -1;
+  int slot = -1;
   if (capturing) {
-    place = places_.of_graph_launch();
+    slot = slots_.of_graph_launch();
   } else {
     unsigned long long id = 0;
     FLASHJIT_TRY(driver.check(driver.api.stream_id(stream, &id), "cuStreamGetId"));
-    place = places_.of_stream(id);
+    slot = slots_.of_stream(id);
   }
-  return place < 0 ? nullptr : static_cast<int*>(memory_.data()) + place * kPairInts;
+  return slot < 0 ? nullptr : static_cast<int*>(memory_.data()) + slot * kPairInts;
 }
 
 bool takes_items(const Plan& plan) {

@@ -29,12 +29,12 @@
 namespace flashjit {
 
 // Which pair is whose: numbers only. Any number of threads; nothing waits.
-class CounterPlaces {
+class CounterSlots {
  public:
   static constexpr int kStreams = 1 << 14, kGraphLaunches = 1 << 13;
   static constexpr int kPairs = kStreams + kGraphLaunches;
 
-  CounterPlaces() : streams_(kStreams) {}
+  CounterSlots() : streams_(kStreams) {}
   // Always the same for a stream, and no other stream's; -1: none is left.
   int of_stream(std::uint64_t id);
   // A new one with every call; -1: none is left.
@@ -57,7 +57,7 @@ class WorkCounters {
   WorkCounters(const GpuContext& gpu, DeviceBuffer memory) : gpu_(gpu), memory_(std::move(memory)) {}
   GpuContext gpu_;
   DeviceBuffer memory_;
-  CounterPlaces places_;
+  CounterSlots slots_;
 };
 
 // Do kernels of this plan take their items from counters?

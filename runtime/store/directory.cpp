@@ -92,30 +92,30 @@ std::int64_t now_ns() {
 // One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file
 // description end with the last handle to it, whatever happens to the process.
 off_t place_of(const std::string& digest) { return static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16)); }
-constexpr off_t kEvictionPlace = off_t{1} << 60;  // behind those of all keys
+constexpr off_t kEvictionByte = off_t{1} << 60;  // behind those of all keys
 
-struct flock one_byte(off_t place) {
+struct flock one_byte(off_t byte) {
   struct flock range = {};
   range.l_type = F_WRLCK;
   range.l_whence = SEEK_SET;
-  range.l_start = place;
+  range.l_start = byte;
   range.l_len = 1;
   return range;
 }
 
 // False with errno: held by another (see is_busy), or the file system has no locks.
-bool try_lock(int file, off_t place) {
-  struct flock range = one_byte(place);
+bool try_lock(int file, off_t byte) {
+  struct flock range = one_byte(byte);
   return fcntl(file, F_OFD_SETLK, &range) == 0;
 }
 
 bool is_busy(int error) { return error == EAGAIN || error == EACCES || error == EINTR; }
 
 // False with errno as above, after `wait` if it is held, or when `bounds` are over.
-bool lock_within(int file, off_t place, std::chrono::milliseconds wait, const CompileBounds& bounds = {}) {
+bool lock_within(int file, off_t byte, std::chrono::milliseconds wait, const CompileBounds& bounds = {}) {
   const auto until = std::chrono::steady_clock::now() + wait;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
-    if (try_lock(file, place)) return true;
+    if (try_lock(file, byte)) return true;
     if (!is_busy(errno) || std::chrono::steady_clock::now() >= until || bounds.is_over()) return false;
     std::this_thread::sleep_for(bounds.slice(pause));
   }
@@ -125,7 +125,7 @@ bool lock_within(int file, off_t place, std::chrono::milliseconds wait, const Co
 
 StoreLock::~StoreLock() {
   if (!file_) return;
-  struct flock range = one_byte(place_);
+  struct flock range = one_byte(byte_);
   range.l_type = F_UNLCK;
   fcntl(file_.get(), F_OFD_SETLK, &range);
 }
@@ -220,7 +220,7 @@ Result<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::m
 
 std::optional<StoreLock> StoreDirectory::lock_evictions(std::chrono::milliseconds wait) const {
   FileHandle file = open_lock_file();
-  if (!file || lock_within(file.get(), kEvictionPlace, wait)) return StoreLock(std::move(file), kEvictionPlace);
+  if (!file || lock_within(file.get(), kEvictionByte, wait)) return StoreLock(std::move(file), kEvictionByte);
   if (is_busy(errno)) return std::nullopt;
   return StoreLock();
 }

@@ -29,13 +29,13 @@ inline constexpr std::int64_t kNsPerSecond = 1'000'000'000;
 class StoreLock {
  public:
   StoreLock() = default;
-  StoreLock(FileHandle file, off_t place) : file_(std::move(file)), place_(place) {}
+  StoreLock(FileHandle file, off_t byte) : file_(std::move(file)), byte_(byte) {}
   ~StoreLock();
   StoreLock(StoreLock&&) = default;
 
  private:
   FileHandle file_;
-  off_t place_ = 0;
+  off_t byte_ = 0;
 };
 
 class StoreDirectory {
@@ -59,7 +59,7 @@ class StoreDirectory {
   // as on a read-only file system, is no reason to do without the entry.
   void refresh(const std::string& digest, std::int64_t used_ns) const;
 
-  // All or nothing: written beside its place, synchronised, renamed. Returns the entry's size; error Io says what
+  // All or nothing: written beside its name, synchronised, renamed. Returns the entry's size; error Io says what
   // failed.
   Result<std::uint64_t> publish(const std::string& digest, const StoreEntry& entry) const;
 

@@ -26,7 +26,7 @@ Error failed(std::string_view path, int error) {
 }
 
 // Where a write to `path` goes.
-struct Place {
+struct Destination {
   std::string path;        // behind all links
   bool is_there = false;   // `old` says what
   bool is_opened = false;  // /proc/self/fd/1, where the file is reached that is open, and not its name
@@ -50,29 +50,29 @@ Result<void> check_link(const std::string& path, const std::string& link, const 
       {}};
 }
 
-Result<Place> find_place(const std::string& path) {
-  Place place{path};
+Result<Destination> find_destination(const std::string& path) {
+  Destination destination{path};
   for (int links = 0;; ++links) {
-    const FileHandle at(open(place.path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    const FileHandle at(open(destination.path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     struct stat info;
-    if (!at && errno == ENOENT) return place;
+    if (!at && errno == ENOENT) return destination;
     if (!at || fstat(at.get(), &info) != 0) return failed(path, errno);
     if (!S_ISLNK(info.st_mode)) {
-      place.is_there = true;
-      place.old = info;
-      return place;
+      destination.is_there = true;
+      destination.old = info;
+      return destination;
     }
     struct statfs system;
     if (fstatfs(at.get(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
-      place.is_opened = true;
-      return place;
+      destination.is_opened = true;
+      return destination;
     }
-    FLASHJIT_TRY(check_link(path, place.path, info));
+    FLASHJIT_TRY(check_link(path, destination.path, info));
     char target[PATH_MAX];
     const ssize_t length = readlinkat(at.get(), "", target, sizeof target);
     if (length <= 0 || links >= kMostLinks) return failed(path, length <= 0 ? errno : ELOOP);
-    place.path =
-        std::filesystem::path(place.path).parent_path() / std::string(target, static_cast<std::size_t>(length));
+    destination.path =
+        std::filesystem::path(destination.path).parent_path() / std::string(target, static_cast<std::size_t>(length));
   }
 }
 
@@ -84,26 +84,27 @@ bool write_chunks(int file, std::initializer_list<std::string_view> chunks) {
 }
 
 // As the shell's `>` does it.
-Result<void> write_through(const std::string& path, const Place& place, std::initializer_list<std::string_view> chunks,
-                           const OutputMode& mode) {
+Result<void> write_through(const std::string& path, const Destination& destination,
+                           std::initializer_list<std::string_view> chunks, const OutputMode& mode) {
   FileHandle file;
   do {
-    file = FileHandle(open(place.path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
+    file = FileHandle(open(destination.path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOCTTY));
   } while (!file && errno == EINTR);
   if (!file || !write_chunks(file.get(), chunks)) return failed(path, errno);
-  const mode_t kept = place.old.st_mode & 07777 & ~mode.forbidden;
-  if (!S_ISREG(place.old.st_mode) || fchmod(file.get(), kept) == 0 || kept == (place.old.st_mode & 07777)) return {};
+  const mode_t kept = destination.old.st_mode & 07777 & ~mode.forbidden;
+  if (!S_ISREG(destination.old.st_mode) || fchmod(file.get(), kept) == 0 || kept == (destination.old.st_mode & 07777))
+    return {};
   return Error{
       ErrorKind::Io, fmt::format("{}: its mode cannot be changed: {}; chmod {:o} it", path, strerror(errno), kept), {}};
 }
 
 // Before there is anything in it that not everybody may read.
-bool take_over(int file, const Place& place, const OutputMode& mode) {
+bool take_over(int file, const Destination& destination, const OutputMode& mode) {
   struct stat now;
   if (fstat(file, &now) != 0) return false;
-  const bool same = now.st_uid == place.old.st_uid && now.st_gid == place.old.st_gid;
-  if (!same && fchown(file, place.old.st_uid, place.old.st_gid) != 0) return false;
-  return fchmod(file, place.old.st_mode & 07777 & ~mode.forbidden) == 0;
+  const bool same = now.st_uid == destination.old.st_uid && now.st_gid == destination.old.st_gid;
+  if (!same && fchown(file, destination.old.st_uid, destination.old.st_gid) != 0) return false;
+  return fchmod(file, destination.old.st_mode & 07777 & ~mode.forbidden) == 0;
 }
 
 // Systems such as /proc give this error where a file is to be made in a folder that is there.
@@ -114,20 +115,20 @@ bool is_in_the_way(int error) {
   return error == EPERM || error == EACCES || error == EROFS || error == EBUSY || error == kTakesNoFiles;
 }
 
-Result<void> replace(const std::string& path, const Place& place, std::initializer_list<std::string_view> chunks,
-                     const OutputMode& mode) {
-  const std::filesystem::path whole = place.path;
+Result<void> replace(const std::string& path, const Destination& destination,
+                     std::initializer_list<std::string_view> chunks, const OutputMode& mode) {
+  const std::filesystem::path whole = destination.path;
   const std::string above = whole.has_parent_path() ? whole.parent_path().string() : ".";
   const FileHandle folder(open(above.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!folder) return failed(path, errno);
-  TemporaryFile file(folder.get(), kPrefix, place.is_there ? 0600 : mode.fresh & ~mode.forbidden);
-  if (file && (!place.is_there || take_over(file.get(), place, mode))) {
+  TemporaryFile file(folder.get(), kPrefix, destination.is_there ? 0600 : mode.fresh & ~mode.forbidden);
+  if (file && (!destination.is_there || take_over(file.get(), destination, mode))) {
     if (!write_chunks(file.get(), chunks) || (mode.lasting && fsync(file.get()) != 0)) return failed(path, errno);
     if (file.take_place_of(whole.filename().c_str())) return {};
   }
-  if (!place.is_there) return failed(path, !file && errno == kTakesNoFiles ? EPERM : errno);
+  if (!destination.is_there) return failed(path, !file && errno == kTakesNoFiles ? EPERM : errno);
   if (!is_in_the_way(errno)) return failed(path, errno);
-  return write_through(path, place, chunks, mode);
+  return write_through(path, destination, chunks, mode);
 }
 
 FileHandle open_beneath(int folder, const std::string& name) {
@@ -148,10 +149,10 @@ Result<void> make_folders_above(const std::string& path) {
 Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> chunks,
                           const OutputMode& mode) {
   FLASHJIT_TRY(make_folders_above(path));
-  FLASHJIT_ASSIGN(place, find_place(path));
-  if (place.is_opened || (place.is_there && !S_ISREG(place.old.st_mode)))
-    return write_through(path, place, chunks, mode);
-  return replace(path, place, chunks, mode);
+  FLASHJIT_ASSIGN(destination, find_destination(path));
+  if (destination.is_opened || (destination.is_there && !S_ISREG(destination.old.st_mode)))
+    return write_through(path, destination, chunks, mode);
+  return replace(path, destination, chunks, mode);
 }
 
 Result<void> write_beneath(int folder, std::string_view name, std::string_view text) {

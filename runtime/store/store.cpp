@@ -44,8 +44,8 @@ KernelStore::KernelStore(const StoreOptions& options) : options_(options), cap_(
     note("kernels are kept in memory only: " + path.error().message);
     return;
   }
-  for (const std::string& place : path->layers) {
-    auto layer = StoreDirectory::open(place, StoreDirectory::Access::Layer);
+  for (const std::string& directory : path->layers) {
+    auto layer = StoreDirectory::open(directory, StoreDirectory::Access::Layer);
     if (layer) {
       layers_.push_back(std::move(*layer));
     } else {
@@ -182,21 +182,21 @@ std::optional<StoreEntry> KernelStore::look_on_disk(const StoreKey& key, const I
   }
   const auto start = TimeCounter::Clock::now();
   std::optional<StoreDirectory::Loaded> loaded;
-  const StoreDirectory* place = nullptr;
+  const StoreDirectory* directory = nullptr;
   if (directory_ && (loaded = look_in(*directory_, key, is_enough, how))) {
-    place = &*directory_;
+    directory = &*directory_;
     directory_->refresh(key.digest, loaded->used_ns);
     ++disk_hits_;
   }
   for (auto layer = layers_.begin(); !loaded && layer != layers_.end(); ++layer) {
     if (!(loaded = look_in(*layer, key, is_enough, how, options_.trusted.get()))) continue;
-    place = &*layer;
+    directory = &*layer;
     ++layer_hits_;
   }
   lookup_us_.add(TimeCounter::Clock::now() - start);
   if (!loaded) return std::nullopt;
   how.miss.clear();
-  how.layer = place->path();
+  how.layer = directory->path();
   return std::move(loaded->entry);
 }
 

@@ -54,7 +54,7 @@ Result<DrawnProblem> DrawnProblem::create(const AttentionSpec& spec, const Probl
   for (const char* name : kRounded) {
     NamedTensor* tensor = problem.data.find(name);
     if (!tensor) continue;  // V in K
-    repeat(place_of_operand(arguments, name), tensor->bytes);
+    repeat(operand_of(arguments, name), tensor->bytes);
   }
   return problem;
 }

@@ -47,16 +47,16 @@ void add_if_file(std::vector<std::string>& list, const fs::path& file) {
 
 // A folder as a toolkit (lib64), a wheel (nvidia/cuda_nvrtc/lib) or a person (the files themselves) lays it out.
 void add_folder(std::vector<std::string>& list, const fs::path& folder) {
-  std::vector<fs::path> places = {folder, folder / "lib", folder / "lib64"};
+  std::vector<fs::path> folders = {folder, folder / "lib", folder / "lib64"};
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder / "nvidia", ignored)) places.push_back(entry.path() / "lib");
-  std::sort(places.begin() + 3, places.end());
-  for (const fs::path& place : places) {
-    for (const char* name : kSonames) add_if_file(list, place / name);
+  for (const auto& entry : fs::directory_iterator(folder / "nvidia", ignored)) folders.push_back(entry.path() / "lib");
+  std::sort(folders.begin() + 3, folders.end());
+  for (const fs::path& each : folders) {
+    for (const char* name : kSonames) add_if_file(list, each / name);
   }
 }
 
-std::vector<std::string> places_to_try(const std::string& where) {
+std::vector<std::string> files_to_try(const std::string& where) {
   std::vector<std::string> list;
   if (!where.empty()) {
     std::error_code ignored;
@@ -210,8 +210,8 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const
   static auto* const mutex = new ForkSafeMutex;
   static auto* const opened = new Opened;
   const auto find = [&]() -> std::shared_ptr<const Nvrtc> {
-    for (const auto& [place, library] : *opened) {
-      if (place == where && library->program_ == program) return library;
+    for (const auto& [file, library] : *opened) {
+      if (file == where && library->program_ == program) return library;
     }
     return nullptr;
   };
@@ -230,7 +230,7 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const
 Result<std::shared_ptr<const Nvrtc>> Nvrtc::search(const std::string& where, const std::string& program,
                                                    const CompileBounds& bounds) {
   std::vector<std::string> tried;
-  for (const std::string& file : places_to_try(where)) {
+  for (const std::string& file : files_to_try(where)) {
     std::unique_ptr<Nvrtc> nvrtc;
     if (program.empty()) {
       if (auto library = load(file)) {

@@ -40,9 +40,9 @@ struct CascadeKernel::Call {
     call.workspace_bytes = whole.workspace_bytes - from;
   }
   // One number for each row, from part `part` on.
-  void put_rows(CallArguments& call, std::string_view name, std::int64_t from, std::int64_t part, Shaped& place,
+  void put_rows(CallArguments& call, std::string_view name, std::int64_t from, std::int64_t part, Shaped& kept,
                 std::initializer_list<std::int64_t> shape, std::initializer_list<std::int64_t> strides) const {
-    put(call, name, shaped(at(from, part * room.rows), Dtype::F32, place, shape, strides));
+    put(call, name, shaped(at(from, part * room.rows), Dtype::F32, kept, shape, strides));
   }
   void put_outputs(CallArguments& call, std::int64_t part, Shaped* of, std::initializer_list<std::int64_t> o,
                    std::initializer_list<std::int64_t> rows, std::initializer_list<std::int64_t> strides) const {
@@ -58,18 +58,18 @@ struct CascadeKernel::Call {
     prefix.sms = whole.sms;
     if (spec.rope == Rope::none) {
       put(prefix, "q",
-          shaped(const_cast<void*>(p.q), spec.dtype, places[0], {pieces, tokens, heads, spec.d_qk},
+          shaped(const_cast<void*>(p.q), spec.dtype, shapes[0], {pieces, tokens, heads, spec.d_qk},
                  {0, queries == 1 ? p.q_stride.batch : p.q_stride.token, p.q_stride.head, 1}));
     } else {
       put(prefix, "q",
-          shaped(static_cast<char*>(whole.workspace) + room.rotated_q, spec.dtype, places[0],
+          shaped(static_cast<char*>(whole.workspace) + room.rotated_q, spec.dtype, shapes[0],
                  {pieces, tokens, heads, spec.d_qk}, {0, heads * spec.d_qk, spec.d_qk, 1}));
     }
-    put(prefix, "k_lens", shaped(cascade.lengths_.data(), Dtype::I32, places[1], {pieces}));
+    put(prefix, "k_lens", shaped(cascade.lengths_.data(), Dtype::I32, shapes[1], {pieces}));
     put(prefix, "block_table",
-        shaped(table.data, Dtype::I32, places[2], {pieces, table.shape[1]}, {0, p.table_stride_page}));
+        shaped(table.data, Dtype::I32, shapes[2], {pieces, table.shape[1]}, {0, p.table_stride_page}));
     for (const char* name : {"k", "v", "scale_q", "scale_k", "scale_v"}) put(prefix, name, given(whole, name));
-    put_outputs(prefix, 0, &places[3], {pieces, tokens, heads, spec.d_v}, {pieces, heads, tokens},
+    put_outputs(prefix, 0, &shapes[3], {pieces, tokens, heads, spec.d_v}, {pieces, heads, tokens},
                 {room.rows, tokens, 1});
     for (const std::string& name : cascade.score_params_) {
       for (int i = 0; i < whole.param_count; ++i) {
@@ -90,18 +90,18 @@ struct CascadeKernel::Call {
     const std::int64_t heads = spec.heads_q;
     own = whole;
     own.add({.name = names::kLens, .tensor = given(whole, "k_lens")});
-    put_outputs(own, room.pieces, &places[6], {batch, queries, heads, spec.d_v}, {batch, heads, queries},
+    put_outputs(own, room.pieces, &shapes[6], {batch, queries, heads, spec.d_v}, {batch, heads, queries},
                 {queries, batch * queries, 1});
     give_rest_of_workspace(own, room.own);
   }
 
   void make_merge() {
     const std::int64_t parts = room.pieces + 1, heads = spec.heads_q, tokens = batch * queries;
-    put(merge, "o_parts", shaped(at(0, 0), Dtype::F32, places[9], {parts, batch, queries, heads, spec.d_v}));
-    put_rows(merge, "lse_parts", room.lse, 0, places[10], {parts, batch, heads, queries},
+    put(merge, "o_parts", shaped(at(0, 0), Dtype::F32, shapes[9], {parts, batch, queries, heads, spec.d_v}));
+    put_rows(merge, "lse_parts", room.lse, 0, shapes[10], {parts, batch, heads, queries},
              {room.rows, queries, tokens, 1});
     if (spec.max_logit) {
-      put_rows(merge, "max_parts", room.maxima, 0, places[11], {parts, batch, heads, queries},
+      put_rows(merge, "max_parts", room.maxima, 0, shapes[11], {parts, batch, heads, queries},
                {room.rows, queries, tokens, 1});
     }
     for (const char* name : {"o", "lse", "max_logit", "k_lens", "shared_prefix"}) put(merge, name, given(whole, name));
@@ -113,7 +113,7 @@ struct CascadeKernel::Call {
   const Room room;
   const std::int64_t batch, queries;
   CallArguments prefix, own, merge;
-  std::array<Shaped, 12> places;
+  std::array<Shaped, 12> shapes;
 };
 
 CascadeKernel::CascadeKernel(const Plan& plan, Facts facts, int ordinal, CascadeKernels kernels, DeviceBuffer lengths)

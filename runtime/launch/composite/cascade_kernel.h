@@ -24,7 +24,7 @@ class CascadeKernel : public RunnableKernel {
 
  private:
   struct Call;
-  // The attentions leave their results at these places, in bytes from the beginning of the workspace.
+  // The attentions leave their results at these shapes, in bytes from the beginning of the workspace.
   struct Room {
     std::int64_t pieces = 0, rows = 0;                                 // rows: of a part
     std::int64_t lse = 0, maxima = 0, own = 0, prefix = 0, bytes = 0;  // own, prefix: workspaces of the attentions

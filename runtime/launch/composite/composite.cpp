@@ -6,15 +6,15 @@
 
 namespace flashjit {
 
-TensorView shaped(void* data, Dtype dtype, Shaped& place, std::initializer_list<std::int64_t> shape,
+TensorView shaped(void* data, Dtype dtype, Shaped& kept, std::initializer_list<std::int64_t> shape,
                   std::initializer_list<std::int64_t> strides) {
-  std::ranges::copy(shape, place.shape.begin());
-  std::ranges::copy(strides, place.strides.begin());
+  std::ranges::copy(shape, kept.shape.begin());
+  std::ranges::copy(strides, kept.strides.begin());
   return {.data = data,
           .dtype = name(dtype),
           .rank = static_cast<int>(shape.size()),
-          .shape = place.shape.data(),
-          .strides = strides.size() == 0 ? nullptr : place.strides.data()};
+          .shape = kept.shape.data(),
+          .strides = strides.size() == 0 ? nullptr : kept.strides.data()};
 }
 
 TensorView given(const CallArguments& call, std::string_view name) {

@@ -14,7 +14,7 @@ namespace flashjit {
 struct Shaped {
   std::array<std::int64_t, kMaxTensorRank> shape, strides;
 };
-TensorView shaped(void* data, Dtype dtype, Shaped& place, std::initializer_list<std::int64_t> shape,
+TensorView shaped(void* data, Dtype dtype, Shaped& kept, std::initializer_list<std::int64_t> shape,
                   std::initializer_list<std::int64_t> strides = {});
 
 // By its field or by its name; empty: it is not given.

@@ -27,7 +27,7 @@ struct NarrowingKernel::Call {
   void make(std::size_t number, std::string_view name, std::string_view scale, const NarrowedOffsets& offsets,
             const CallSizes& sizes, std::int64_t heads, std::int64_t d) {
     const std::int64_t row = offsets.row_bytes, tokens = sizes.q_len, batch = sizes.batch;
-    Shaped &of_rows = places[2 * number], &of_scales = places[2 * number + 1];
+    Shaped &of_rows = shapes[2 * number], &of_scales = shapes[2 * number + 1];
     const Dtype dtype = *spec.compute;
     TensorView rows;
     if (spec.layout == Layout::Packed) {
@@ -88,7 +88,7 @@ struct NarrowingKernel::Call {
   const NarrowedRoom room;
   CallArguments attention;
   std::array<CallArguments, 3> rounding;
-  std::array<Shaped, 6> places;
+  std::array<Shaped, 6> shapes;
 };
 
 NarrowingKernel::NarrowingKernel(const Plan& plan, Facts facts, int ordinal, NarrowingKernels kernels)

@@ -106,7 +106,7 @@ void record_memory(DriverApi& api) {
     return 0;
   };
   api.memory_set = [](CuPointer pointer, unsigned char value, std::size_t bytes, CuStream) {
-    record.zeroed += pointer == kCounters && value == 0 && bytes == CounterPlaces::kPairs * 2 * sizeof(int);
+    record.zeroed += pointer == kCounters && value == 0 && bytes == CounterSlots::kPairs * 2 * sizeof(int);
     return 0;
   };
 }

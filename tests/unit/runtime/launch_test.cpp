@@ -107,10 +107,10 @@ TEST_F(LaunchTest, CountersOfAStreamAndOfGraphs) {
   const auto* memory = reinterpret_cast<const int*>(kCounters);
   for (const int* pair : {one, two, first, second}) {
     EXPECT_GE(pair - memory, 0);
-    EXPECT_LT(pair - memory, CounterPlaces::kPairs * 2);
+    EXPECT_LT(pair - memory, CounterSlots::kPairs * 2);
     EXPECT_EQ((pair - memory) % 2, 0);
   }
-  for (int i = 2; i < CounterPlaces::kGraphLaunches; ++i) EXPECT_NE(counters_of_launch(data(0x1), true), nullptr);
+  for (int i = 2; i < CounterSlots::kGraphLaunches; ++i) EXPECT_NE(counters_of_launch(data(0x1), true), nullptr);
   EXPECT_EQ(counters_of_launch(data(0x1), true), nullptr);
   EXPECT_EQ(counters_of_launch(data(0x1)), one);
   kernel = nullptr;

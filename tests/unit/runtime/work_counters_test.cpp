@@ -9,43 +9,43 @@
 namespace flashjit {
 namespace {
 
-TEST(CounterPlaces, AStreamKeepsItsPairAndSharesItWithNobody) {
-  CounterPlaces places;
+TEST(CounterSlots, AStreamKeepsItsPairAndSharesItWithNobody) {
+  CounterSlots places;
   std::set<int> taken;
   constexpr int kStreams = 1000;
   for (std::uint64_t id = 0; id < kStreams; ++id) {
     const int place = places.of_stream(id * 3);
     ASSERT_GE(place, 0);
-    ASSERT_LT(place, CounterPlaces::kStreams);
+    ASSERT_LT(place, CounterSlots::kStreams);
     EXPECT_TRUE(taken.insert(place).second) << id;
   }
   for (std::uint64_t id = 0; id < kStreams; ++id) EXPECT_TRUE(taken.contains(places.of_stream(id * 3)));
   EXPECT_EQ(places.of_stream(0), places.of_stream(0));
 }
 
-TEST(CounterPlaces, WhenNoneIsLeftStreamsGoWithout) {
-  CounterPlaces places;
+TEST(CounterSlots, WhenNoneIsLeftStreamsGoWithout) {
+  CounterSlots places;
   std::set<int> taken;
   int without = 0;
-  constexpr std::uint64_t kStreams = 2 * CounterPlaces::kStreams;
+  constexpr std::uint64_t kStreams = 2 * CounterSlots::kStreams;
   for (std::uint64_t id = 0; id < kStreams; ++id) {
     const int place = places.of_stream(id);
     if (place < 0) ++without;
     else EXPECT_TRUE(taken.insert(place).second) << id;
   }
-  EXPECT_GT(taken.size(), CounterPlaces::kStreams * 95u / 100);
-  EXPECT_GE(without, CounterPlaces::kStreams);
+  EXPECT_GT(taken.size(), CounterSlots::kStreams * 95u / 100);
+  EXPECT_GE(without, CounterSlots::kStreams);
   EXPECT_GE(places.of_stream(0), 0);  // who has one keeps it
 }
 
-TEST(CounterPlaces, GraphLaunchesNeverGetOneTwice) {
-  CounterPlaces places;
+TEST(CounterSlots, GraphLaunchesNeverGetOneTwice) {
+  CounterSlots places;
   const int of_stream = places.of_stream(7);
   std::set<int> taken = {of_stream};
-  for (int i = 0; i < CounterPlaces::kGraphLaunches; ++i) {
+  for (int i = 0; i < CounterSlots::kGraphLaunches; ++i) {
     const int place = places.of_graph_launch();
-    ASSERT_GE(place, CounterPlaces::kStreams);
-    ASSERT_LT(place, CounterPlaces::kPairs);
+    ASSERT_GE(place, CounterSlots::kStreams);
+    ASSERT_LT(place, CounterSlots::kPairs);
     EXPECT_TRUE(taken.insert(place).second);
   }
   EXPECT_EQ(places.of_graph_launch(), -1);
@@ -53,8 +53,8 @@ TEST(CounterPlaces, GraphLaunchesNeverGetOneTwice) {
   EXPECT_EQ(places.of_stream(7), of_stream);
 }
 
-TEST(CounterPlaces, ThreadsAgreeOnStreamsAndShareNoGraphLaunch) {
-  CounterPlaces places;
+TEST(CounterSlots, ThreadsAgreeOnStreamsAndShareNoGraphLaunch) {
+  CounterSlots places;
   constexpr int kThreads = 8, kIds = 2000, kLaunches = 500;
   std::vector<std::vector<int>> streams(kThreads), launches(kThreads);
   std::vector<std::thread> threads;
