@@ -64,10 +64,10 @@ void build_all(const BuildArgs& args, const CompileOptions& options, const std::
 }
 
 void report(BuildJob& job, Output& output) {
-  auto& [key, place, request, error] = job.kernel;
+  auto& [key, location, request, error] = job.kernel;
   Json line = result_line(key.spec, key.target, error ? key.pins : job.facts.schedule);
   if (error) {
-    error->message = fmt::format("{}: {}", place, error->message);
+    error->message = fmt::format("{}: {}", location, error->message);
     return output.failure(std::move(line), *error);
   }
   line["pins"] = key.pins;

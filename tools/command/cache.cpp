@@ -32,7 +32,7 @@ std::string day(std::int64_t seconds) {
 }
 
 // One of the directories of the store.
-struct Place {
+struct StoreChoice {
   std::string directory;
   bool shared = false;  // only read
   StoreDirectory::Access access() const {
@@ -42,34 +42,34 @@ struct Place {
 
 // A store that does not exist yet is an empty one.
 template <class T>
-Result<T> or_empty(Result<T> found, const Place& place) {
-  if (found || place.shared || found.error().kind != ErrorKind::NotFound) return found;
+Result<T> or_empty(Result<T> found, const StoreChoice& choice) {
+  if (found || choice.shared || found.error().kind != ErrorKind::NotFound) return found;
   return T();
 }
 
-Result<void> stat(const CacheArgs&, const Place& place, Output& output) {
-  auto found = stat_store(place.directory, place.access());
+Result<void> stat(const CacheArgs&, const StoreChoice& choice, Output& output) {
+  auto found = stat_store(choice.directory, choice.access());
   const bool is_there = static_cast<bool>(found);
-  FLASHJIT_ASSIGN(stat, or_empty(std::move(found), place));
+  FLASHJIT_ASSIGN(stat, or_empty(std::move(found), choice));
   Json line = result_line("", "", "");
-  line["directory"] = place.directory;
+  line["directory"] = choice.directory;
   line["entries"] = stat.entries;
   line["bytes"] = stat.bytes;
-  line["shared"] = place.shared;
-  line["max_bytes"] = place.shared ? Json() : Json(kDefaultStoreBytes);
+  line["shared"] = choice.shared;
+  line["max_bytes"] = choice.shared ? Json() : Json(kDefaultStoreBytes);
   line["oldest_use"] = stat.entries ? Json(stat.oldest_use) : Json();
   line["newest_use"] = stat.entries ? Json(stat.newest_use) : Json();
-  std::string text = fmt::format("{}: {} kernels, {}", place.directory, stat.entries, size_text(stat.bytes));
-  text += place.shared ? ", shared, only read" : fmt::format(" of at most {}", size_text(kDefaultStoreBytes));
+  std::string text = fmt::format("{}: {} kernels, {}", choice.directory, stat.entries, size_text(stat.bytes));
+  text += choice.shared ? ", shared, only read" : fmt::format(" of at most {}", size_text(kDefaultStoreBytes));
   if (!is_there) text += "; it does not exist yet, the first compile creates it";
   if (stat.entries) text += fmt::format(", last used {} to {}", day(stat.oldest_use), day(stat.newest_use));
   output.result(line, text + "\n");
   return {};
 }
 
-Result<void> list(const Place& place, Output& output, bool only_bad) {
-  const std::string& directory = place.directory;
-  FLASHJIT_ASSIGN(entries, or_empty(list_store(directory, place.access()), place));
+Result<void> list(const StoreChoice& choice, Output& output, bool only_bad) {
+  const std::string& directory = choice.directory;
+  FLASHJIT_ASSIGN(entries, or_empty(list_store(directory, choice.access()), choice));
   int bad = 0;
   for (const StoreListing& entry : entries) {
     bad += !entry.sound;
@@ -90,7 +90,7 @@ Result<void> list(const Place& place, Output& output, bool only_bad) {
                                                     : "  WRONG"));
   }
   if (!only_bad) return {};
-  if (bad > 0 && place.shared) {
+  if (bad > 0 && choice.shared) {
     return Error{
         ErrorKind::Io,
         fmt::format("{} of {} entries in {} are damaged; the directory is shared, so its owner has to remove them", bad,
@@ -111,9 +111,9 @@ Result<void> list(const Place& place, Output& output, bool only_bad) {
   return {};
 }
 
-Result<void> clear(const CacheArgs&, const Place& place, Output& output) {
-  const std::string& directory = place.directory;
-  FLASHJIT_ASSIGN(removed, or_empty(clear_store(directory), place));
+Result<void> clear(const CacheArgs&, const StoreChoice& choice, Output& output) {
+  const std::string& directory = choice.directory;
+  FLASHJIT_ASSIGN(removed, or_empty(clear_store(directory), choice));
   Json line = result_line("", "", "");
   line["directory"] = directory;
   line["removed"] = removed;
@@ -121,8 +121,8 @@ Result<void> clear(const CacheArgs&, const Place& place, Output& output) {
   return {};
 }
 
-Result<void> prune(const CacheArgs& args, const Place& place, Output& output) {
-  const std::string& directory = place.directory;
+Result<void> prune(const CacheArgs& args, const StoreChoice& choice, Output& output) {
+  const std::string& directory = choice.directory;
   // With an age alone, size is no reason to go.
   const std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
   EvictionGoal goal;
@@ -130,7 +130,7 @@ Result<void> prune(const CacheArgs& args, const Place& place, Output& output) {
   if (args.older_than_days) {
     goal.unused_since_ns = (std::time(nullptr) - *args.older_than_days * kSecondsPerDay) * kNsPerSecond;
   }
-  FLASHJIT_ASSIGN(outcome, or_empty(prune_store(directory, goal), place));
+  FLASHJIT_ASSIGN(outcome, or_empty(prune_store(directory, goal), choice));
   Json line = result_line("", "", "");
   line["directory"] = directory;
   line["removed"] = outcome.removed;
@@ -142,7 +142,7 @@ Result<void> prune(const CacheArgs& args, const Place& place, Output& output) {
   return {};
 }
 
-using Action = Result<void> (*)(const CacheArgs&, const Place&, Output&);
+using Action = Result<void> (*)(const CacheArgs&, const StoreChoice&, Output&);
 
 // A layer that cannot be used is not looked in when compiling either: that is a note, no failure.
 void look_in_layers(const CacheArgs& args, Action action, const std::vector<std::string>& layers, Output& output) {
@@ -196,10 +196,10 @@ void add_cache(CLI::App& app, int& exit_code) {
       {"stat", "How many kernels, how many bytes, when they were used", stat, true,
        "  flashjit cache stat\n  FLASHJIT_CACHE_DIR=$HOME/kernels:/opt/kernels flashjit cache stat --json"},
       {"ls", "One line per kernel, with the day of its last use",
-       [](const auto&, const Place& place, Output& output) { return list(place, output, false); }, true,
+       [](const auto&, const StoreChoice& choice, Output& output) { return list(choice, output, false); }, true,
        "  flashjit cache ls\n  flashjit cache ls --dir /var/cache/flashjit --json"},
       {"verify", "Check every entry; remove the damaged ones, except from shared directories",
-       [](const auto&, const Place& place, Output& output) { return list(place, output, true); }, true,
+       [](const auto&, const StoreChoice& choice, Output& output) { return list(choice, output, true); }, true,
        "  flashjit cache verify\n  flashjit cache verify --dir /var/cache/flashjit --json"},
       {"prune", "Remove what was used longest ago, until the rest is small enough", prune, false,
        "  flashjit cache prune --max-bytes 500000000\n  flashjit cache prune --older-than 30"},

@@ -32,10 +32,11 @@ struct Neighbour {
 // The nearest of all sound entries; of equally near ones the one used last. `searched`: how many there were.
 std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& path, std::string_view pins,
                                  std::size_t& searched) {
-  std::vector<std::pair<std::string, StoreDirectory::Access>> places = {{path.own, StoreDirectory::Access::Existing}};
-  for (const std::string& layer : path.layers) places.emplace_back(layer, StoreDirectory::Access::Layer);
+  std::vector<std::pair<std::string, StoreDirectory::Access>> directories = {
+      {path.own, StoreDirectory::Access::Existing}};
+  for (const std::string& layer : path.layers) directories.emplace_back(layer, StoreDirectory::Access::Layer);
   std::optional<Neighbour> best;
-  for (const auto& [directory, access] : places) {
+  for (const auto& [directory, access] : directories) {
     auto entries = list_store(directory, access);
     if (!entries) continue;  // why it is not used, the miss says
     for (StoreListing& entry : *entries) {

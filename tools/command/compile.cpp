@@ -230,9 +230,9 @@ Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const CompileJ
 // A folder per kernel, named by what it is: the same command gives the same tree everywhere.
 Result<std::string> write_files(const CompileArgs& args, const CompileJob& job) {
   const std::string folder = fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
-  const std::filesystem::path place = std::filesystem::path(args.out) / folder;
-  for (const SourceFile& file : job.files) FLASHJIT_TRY(write_output(place / file.name, {file.text}));
-  return place.string();
+  const std::filesystem::path path = std::filesystem::path(args.out) / folder;
+  for (const SourceFile& file : job.files) FLASHJIT_TRY(write_output(path / file.name, {file.text}));
+  return path.string();
 }
 
 void report(const CompileArgs& args, const CompileJob& job, Output& output) {

@@ -230,24 +230,24 @@ class Run {
       budget_ = seconds;
     }
     FLASHJIT_ASSIGN(settings, read_environment());
-    FLASHJIT_ASSIGN(place, RecordPlace::open(args_.records, settings));
+    FLASHJIT_ASSIGN(keeper, RecordKeeper::open(args_.records, settings));
     FLASHJIT_ASSIGN(sessions, open_sessions(args_, settings));
     target = sessions.front()->target();
     std::vector<FileHandle> held;
     for (const auto& session : sessions) {
-      FLASHJIT_ASSIGN(lock, place.hold(*session));
+      FLASHJIT_ASSIGN(lock, keeper.hold(*session));
       held.push_back(std::move(lock));
     }
     const Machine& machine = sessions.front()->machine();
-    FLASHJIT_TRY(begin_shard(jobs, machine, place));
-    FLASHJIT_ASSIGN(journal, Journal::open(place.journal(digest_of(args_, jobs, machine)), example_json()));
+    FLASHJIT_TRY(begin_shard(jobs, machine, keeper));
+    FLASHJIT_ASSIGN(journal, Journal::open(keeper.journal(digest_of(args_, jobs, machine)), example_json()));
     if (journal.size() > 0)
       say(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size()));
     if (journal.strange() > 0)
       say(fmt::format("{} lines of its journal have another shape and are passed over: their specs are tuned again\n",
                       journal.strange()));
     std::vector<TuneJob> left;
-    const std::vector<TunedRecord> known = place.known();
+    const std::vector<TunedRecord> known = keeper.known();
     total_ = jobs.size();
     for (TuneJob& job : jobs) {
       if (const Json* done = journal.find(key_of(job))) {
@@ -259,12 +259,12 @@ class Run {
     }
     const TuneOptions options = options_for(left.size(), sessions.size());
     sweep(sessions, left, options, [&](std::size_t i, const Session& session, Result<TuneOutcome> outcome) {
-      return job_done(left[i], session, std::move(outcome), place, journal);
+      return job_done(left[i], session, std::move(outcome), keeper, journal);
     });
     progress_.clear();
     if (broken_) return *broken_;
     FLASHJIT_TRY(write_report(machine));
-    FLASHJIT_TRY(end_shard(place));
+    FLASHJIT_TRY(end_shard(keeper));
     journal.remove();  // last: what cannot be written where it was to go is there the next time
     if (!results_.empty()) output_.text(tuned_table(results_));
     return {};
@@ -276,17 +276,17 @@ class Run {
   static std::string key_of(const TuneJob& job) { return print(job.spec) + "\n" + print(job.shape); }
 
   // Leaves the problems of the shard, where one was asked for. The file says from now on that it was begun.
-  Result<void> begin_shard(std::vector<TuneJob>& jobs, const Machine& machine, const RecordPlace& place) {
+  Result<void> begin_shard(std::vector<TuneJob>& jobs, const Machine& machine, const RecordKeeper& keeper) {
     if (!shard_) return {};
     shard_ = take_shard(shard_->shard, machine, jobs);
     if (jobs.empty()) output_.text(empty_text(*shard_) + "\n");
-    return place.set_shards(with_shard(place.shards(), *shard_));
+    return keeper.set_shards(with_shard(keeper.shards(), *shard_));
   }
   // A problem that failed may have a record yet: its shard is not done.
-  Result<void> end_shard(const RecordPlace& place) {
+  Result<void> end_shard(const RecordKeeper& keeper) {
     if (!shard_ || output_.exit_code() != static_cast<int>(Exit::Done)) return {};
     shard_->ended = true;
-    return place.set_shards(with_shard(place.shards(), *shard_));
+    return keeper.set_shards(with_shard(keeper.shards(), *shard_));
   }
 
   TuneOptions options_for(std::size_t jobs, std::size_t sessions) {
@@ -317,7 +317,7 @@ class Run {
   }
 
   // The record before the journal: what the journal calls done has its record.
-  bool job_done(const TuneJob& job, const Session& session, Result<TuneOutcome> outcome, const RecordPlace& place,
+  bool job_done(const TuneJob& job, const Session& session, Result<TuneOutcome> outcome, const RecordKeeper& keeper,
                 Journal& journal) {
     if (!outcome) {
       progress_.clear();
@@ -332,7 +332,7 @@ class Run {
     const bool recorded = args_.inputs.schedule.empty() && outcome->decided();  // pins are not the best there is
     result["recorded"] = recorded;
     Result<void> kept;
-    if (recorded) kept = place.add({record_of(*outcome, session.machine(), today())});
+    if (recorded) kept = keeper.add({record_of(*outcome, session.machine(), today())});
     if (kept) kept = journal.add(key_of(job), result);
     if (!kept) {
       broken_ = kept.error();

@@ -62,39 +62,40 @@ Result<std::vector<HeldShards>> held_by(const std::string& name, const std::vect
 
 }  // namespace
 
-Result<RecordPlace> RecordPlace::open(const std::string& file, const EnvironmentSettings& settings) {
-  RecordPlace place;
-  place.file_ = file;
-  place.store_ = settings.cache_dir;
-  if (!place.file_.empty()) {
-    const auto there = read_records(place.file_);  // it will be replaced: nobody's file of another kind
+Result<RecordKeeper> RecordKeeper::open(const std::string& file, const EnvironmentSettings& settings) {
+  RecordKeeper keeper;
+  keeper.file_ = file;
+  keeper.store_ = settings.cache_dir;
+  if (!keeper.file_.empty()) {
+    const auto there = read_records(keeper.file_);  // it will be replaced: nobody's file of another kind
     if (!there && there.error().kind != ErrorKind::NotFound) return there.error();
-    return place;
+    return keeper;
   }
-  auto path = parse_store_path(place.store_);
-  if (place.store_.empty() || !path) {
-    return Error{ErrorKind::NotFound, fmt::format("no place for records: {} or give --records FILE", kNoDirectory), {}};
+  auto path = parse_store_path(keeper.store_);
+  if (keeper.store_.empty() || !path) {
+    return Error{
+        ErrorKind::NotFound, fmt::format("no folder for records: {} or give --records FILE", kNoDirectory), {}};
   }
   FLASHJIT_TRY(StoreDirectory::open(path->own));  // creates it, and says now what would go wrong after the work
-  place.folder_ = path->own + "/v1/";
-  return place;
+  keeper.folder_ = path->own + "/v1/";
+  return keeper;
 }
 
-std::string RecordPlace::journal(const std::string& digest) const {
+std::string RecordKeeper::journal(const std::string& digest) const {
   return file_.empty() ? fmt::format("{}tune-{}.journal", folder_, digest)
                        : fmt::format("{}.{}.journal", file_, digest);
 }
 
-RecordFile RecordPlace::contents() const {
+RecordFile RecordKeeper::contents() const {
   auto there = file_.empty() ? Result<RecordFile>(RecordFile()) : read_records(file_);
   return there ? std::move(*there) : RecordFile();
 }
 
-std::vector<TunedRecord> RecordPlace::known() const {
+std::vector<TunedRecord> RecordKeeper::known() const {
   return file_.empty() ? stored_records(store_) : contents().records;
 }
 
-Result<FileHandle> RecordPlace::hold(const Session& session) const {
+Result<FileHandle> RecordKeeper::hold(const Session& session) const {
   if (!file_.empty()) return FileHandle();
   KeyBuilder key;
   key.field("tuning on", session.uuid());
@@ -108,30 +109,30 @@ Result<FileHandle> RecordPlace::hold(const Session& session) const {
       {}};
 }
 
-Result<void> RecordPlace::add(const std::vector<TunedRecord>& records) const {
+Result<void> RecordKeeper::add(const std::vector<TunedRecord>& records) const {
   if (file_.empty()) return store_records(store_, records);
   const RecordFile there = contents();
   return write_records(file_, merge(there.records, records), there.shards);
 }
 
-std::vector<std::string> RecordPlace::shards() const { return contents().shards; }
+std::vector<std::string> RecordKeeper::shards() const { return contents().shards; }
 
-Result<void> RecordPlace::set_shards(const std::vector<std::string>& lines) const {
+Result<void> RecordKeeper::set_shards(const std::vector<std::string>& lines) const {
   if (file_.empty()) return {};
   return write_records(file_, contents().records, lines);
 }
 
 Result<void> export_records(const std::string& file, const std::string& to) {
   FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(place, RecordPlace::open(file, settings));
-  return write_records(to, place.known());
+  FLASHJIT_ASSIGN(keeper, RecordKeeper::open(file, settings));
+  return write_records(to, keeper.known());
 }
 
 Result<void> merge_records(const std::string& file, const std::vector<std::string>& from, bool partial,
                            Output& output) {
   FLASHJIT_ASSIGN(settings, read_environment());
-  FLASHJIT_ASSIGN(place, RecordPlace::open(file, settings));
-  std::vector<std::string> lines = place.shards();
+  FLASHJIT_ASSIGN(keeper, RecordKeeper::open(file, settings));
+  std::vector<std::string> lines = keeper.shards();
   FLASHJIT_ASSIGN(held, held_by(file, lines));
   std::vector<NamedRecords> files;
   std::vector<TunedRecord> records;
@@ -146,10 +147,10 @@ Result<void> merge_records(const std::string& file, const std::vector<std::strin
   if (!held.empty()) FLASHJIT_TRY(check_same(files));
   const auto complete = check_complete(held);
   if (!complete && !partial) return complete.error();
-  FLASHJIT_TRY(place.add(records));
+  FLASHJIT_TRY(keeper.add(records));
   std::ranges::sort(lines);
   lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
-  FLASHJIT_TRY(place.set_shards(complete ? std::vector<std::string>() : lines));
+  FLASHJIT_TRY(keeper.set_shards(complete ? std::vector<std::string>() : lines));
   for (const auto& [name, found] : files) {
     if (found.others > 0)
       say_note(

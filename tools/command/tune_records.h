@@ -11,10 +11,11 @@
 
 namespace flashjit {
 
-class RecordPlace {
+// Who keeps the records of tunings: a file, or the store.
+class RecordKeeper {
  public:
   // A file, which may be a new one; or, where none is named, the store.
-  static Result<RecordPlace> open(const std::string& file, const EnvironmentSettings& settings);
+  static Result<RecordKeeper> open(const std::string& file, const EnvironmentSettings& settings);
 
   std::string journal(const std::string& digest) const;
   std::vector<TunedRecord> known() const;
@@ -32,9 +33,9 @@ class RecordPlace {
   std::string file_, store_, folder_;
 };
 
-// For a command: `file` names the place, and is empty for the store.
+// For a command: `file` names the keeper of records, and is empty for the store.
 Result<void> export_records(const std::string& file, const std::string& to);
-// Errors: shards that are missing in the files and in the place, unless `partial` allows that; problems that two of the
+// Errors: shards that are missing in the files and with the keeper, unless `partial` allows that; problems that two of the
 // files have, with other records, where there are shards.
 Result<void> merge_records(const std::string& file, const std::vector<std::string>& from, bool partial, Output& output);
 

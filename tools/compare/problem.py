@@ -111,8 +111,8 @@ class Problem:
     def draw_new_tokens(self, device):
         """The last tokens of the sequences, which the call writes, and the angles by which it turns them."""
         row = self.row
-        places = -(-row.s // (row.page or 1)) * (row.page or 1)  # for which there is room
-        angles = torch.arange(places, device=device)[:, None] * 10000.0 ** (-torch.arange(0, row.d, 2, device=device) / row.d)
+        tokens = -(-row.s // (row.page or 1)) * (row.page or 1)  # for which there is room
+        angles = torch.arange(tokens, device=device)[:, None] * 10000.0 ** (-torch.arange(0, row.d, 2, device=device) / row.d)
         self.params.update(cos=angles.cos(), sin=angles.sin())
         there = slice(row.s - row.queries, row.s)
         cos, sin = angles.cos()[there], angles.sin()[there]
@@ -234,8 +234,8 @@ class Problem:
 def narrow_weights(p):
     """P as products of 8 bits take it: e4m3. The largest of a row lies anywhere from 128 to 256, as where a row's reference
     is the largest of its first tile: at 256 itself, always, the largest weight would be the one without an error."""
-    place = torch.arange(p.shape[-2], device=p.device, dtype=p.dtype)[:, None] * 0.618 % 1
-    raised = 256 * torch.exp2(-place) / p.amax(dim=-1, keepdim=True)
+    shift = torch.arange(p.shape[-2], device=p.device, dtype=p.dtype)[:, None] * 0.618 % 1
+    raised = 256 * torch.exp2(-shift) / p.amax(dim=-1, keepdim=True)
     return (p * raised).to(torch.float8_e4m3fn).to(p.dtype) / raised
 
 

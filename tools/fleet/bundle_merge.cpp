@@ -128,7 +128,7 @@ Result<void> check_manifest(const MergeArgs& args, const Opened& bundles, const 
   for (const WantedKernel& kernel : wanted_kernels(args.manifest, lines, args.archs)) {
     if (kernel.error) {
       Error error = *kernel.error;
-      error.message = fmt::format("{}: {}", kernel.place, error.message);
+      error.message = fmt::format("{}: {}", kernel.location, error.message);
       return error;
     }
     wanted.push_back(kernel.key);

@@ -107,13 +107,13 @@ TuneShard take_shard(const Shard& shard, const Machine& machine, std::vector<Tun
 }
 
 std::vector<std::string> with_shard(const std::vector<std::string>& lines, const TuneShard& shard) {
-  const auto place = [](const TuneShard& s) {
+  const auto machine_of = [](const TuneShard& s) {
     return std::tuple(s.shard.number, s.shard.count, s.machine.target, one_word(s.machine.device), s.machine.units);
   };
   std::vector<std::string> all;
   for (const std::string& line : lines) {
     const auto other = parse_tune_shard(line);
-    if (!other || place(*other) != place(shard)) all.push_back(line);
+    if (!other || machine_of(*other) != machine_of(shard)) all.push_back(line);
   }
   all.push_back(print(shard));
   return all;

@@ -40,19 +40,19 @@ std::vector<WantedKernel> wanted_kernels(const std::string& manifest, const std:
   std::set<BundleKey> known;
   for (const ManifestLine& line : lines) {
     for (const std::string& arch : line.archs.empty() ? archs : line.archs) {
-      const std::string place = fmt::format("{}:{}", manifest, line.number);
+      const std::string location = fmt::format("{}:{}", manifest, line.number);
       auto request = Request::parse(line.spec, arch, line.schedule);
       auto kernels = request ? kernels_of(*request) : Result<std::vector<Request>>(request.error());
       if (!kernels) {
         const BundleKey key = {arch, line.spec, line.schedule};
         if (known.insert(key).second)
-          wanted.push_back({.key = key, .place = place, .request = {}, .error = kernels.error()});
+          wanted.push_back({.key = key, .location = location, .request = {}, .error = kernels.error()});
         continue;
       }
       for (Request& kernel : *kernels) {
         const BundleKey key = bundle_key(kernel);
         if (known.insert(key).second)
-          wanted.push_back({.key = key, .place = place, .request = std::move(kernel), .error = {}});
+          wanted.push_back({.key = key, .location = location, .request = std::move(kernel), .error = {}});
       }
     }
   }

@@ -13,7 +13,7 @@ namespace flashjit {
 
 struct WantedKernel {
   BundleKey key;                   // as written while `error` says that it cannot be read
-  std::string place;               // "manifest:3"
+  std::string location;            // "manifest:3"
   std::optional<Request> request;  // none: `error` says why
   std::optional<Error> error;
 };

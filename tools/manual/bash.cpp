@@ -8,7 +8,7 @@
 namespace flashjit {
 namespace {
 
-// Places are found by a key: a path has subcommands, "PATH -" options, "PATH --NAME" values, "PATH +" positional arguments.
+// Entries are found by a key: a path has subcommands, "PATH -" options, "PATH --NAME" values, "PATH +" positional arguments.
 constexpr char kBashEngine[] = R"(
 _flashjit_offer() {
   local kind=${at%% *} rest=${at#* } word before=$prefix
@@ -123,7 +123,7 @@ std::string quoted_for_shell(std::string_view text) {
 std::string bash_completion(const CLI::App& root) {
   std::string script = fmt::format(
       "# Completion of flashjit {} for bash, which `flashjit completion bash` made.\n\n"
-      "# What may stand in a place: the subcommands of PATH, the options of 'PATH -', the values of 'PATH --NAME', the\n"
+      "# What may stand where: the subcommands of PATH, the options of 'PATH -', the values of 'PATH --NAME', the\n"
       "# positional arguments of 'PATH +'.\n"
       "_flashjit_at() {{\n  case $1 in\n",
       version());

@@ -36,7 +36,7 @@ std::vector<std::string> target_and_card_names() {
   return names;
 }
 
-std::vector<std::string> place_names() {
+std::vector<std::string> where_names() {
   std::vector<std::string> names = {"auto", "gpu", "host"};
   for (std::string& name : target_names()) names.push_back(std::move(name));
   return names;
@@ -66,7 +66,7 @@ struct NamedSet {
   std::vector<std::string> (*names)();
 };
 constexpr NamedSet kNamedSets[] = {
-    {"TARGET", target_and_card_names}, {"WHERE", place_names}, {"KIND", logit_names}, {"PASS", pass_names}};
+    {"TARGET", target_and_card_names}, {"WHERE", where_names}, {"KIND", logit_names}, {"PASS", pass_names}};
 
 void add_with_descendants(const CLI::App& app, std::vector<const CLI::App*>& found) {
   found.push_back(&app);

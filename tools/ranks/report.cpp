@@ -192,10 +192,10 @@ std::string steps_text(const Way& way, const Course& course, const char* pass) {
   const std::vector<StepRun> runs = runs_of(course);
   for (std::size_t i = 0; i < std::min(runs.size(), kShownRuns); ++i) {
     const StepRun& run = runs[i];
-    const std::string places = run.count == 1 ? fmt::format("step {}", run.first)
-                                              : fmt::format("steps {} to {}", run.first, run.first + run.count - 1);
+    const std::string steps = run.count == 1 ? fmt::format("step {}", run.first)
+                                             : fmt::format("steps {} to {}", run.first, run.first + run.count - 1);
     text +=
-        fmt::format("  {:16} {:.3f} ms computing{}", places, run.step.compute_us / 1e3, run.count > 1 ? " each" : "");
+        fmt::format("  {:16} {:.3f} ms computing{}", steps, run.step.compute_us / 1e3, run.count > 1 ? " each" : "");
     if (run.step.exchange_us > 0)
       text += fmt::format(", beside {:.3f} ms for {}", run.step.exchange_us / 1e3, bytes_text(run.step.bytes));
     text += "\n";

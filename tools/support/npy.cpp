@@ -89,9 +89,9 @@ class Header {
 
  private:
   bool go_to(std::string_view key) {
-    const std::size_t place = text_.find(fmt::format("'{}'", key));
-    if (place == std::string_view::npos) return false;
-    at_ = place + key.size() + 2;
+    const std::size_t start = text_.find(fmt::format("'{}'", key));
+    if (start == std::string_view::npos) return false;
+    at_ = start + key.size() + 2;
     skip_blanks();
     if (at_ >= text_.size() || text_[at_] != ':') return false;
     ++at_;

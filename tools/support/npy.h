@@ -26,7 +26,7 @@ struct NpyArray {
 Result<NpyArray> read_npy(const std::string& path);
 Result<NpyArray> parse_npy(const std::string& label, const std::vector<std::uint8_t>& file);
 
-// bf16 is written as '<V2'. Written beside its place and renamed: a full disk leaves no half file.
+// bf16 is written as '<V2'. Written beside its name and renamed: a full disk leaves no half file.
 Result<void> write_npy(const std::string& path, const NpyArray& array);
 
 // The elements as `dtype`. Only the same type is taken: a silent conversion would hide a mix-up. u2 is taken as bf16.

@@ -23,7 +23,7 @@ class FusedPrepared : public Prepared {
     FLASHJIT_ASSIGN(kernel, as_option(session_.engine().prepare(spec, options)));
     kernel_ = std::move(kernel);
     facts_ = kernel_->facts();
-    return place_data(*kernel_);
+    return bind_data(*kernel_);
   }
   Result<void> start() override { return kernel_->run(arguments(), stream()); }
 
@@ -41,7 +41,7 @@ class QuickGpu : public Prepared {
     FLASHJIT_ASSIGN(kernel, GpuKernel::load(session_.gpu(), session_.ordinal(), compiled, nullptr));
     kernel_ = std::move(kernel);
     facts_ = compiled.facts;
-    return place_data(*kernel_);
+    return bind_data(*kernel_);
   }
   Result<void> start() override { return static_cast<Kernel&>(*kernel_).run(arguments(), stream()); }
 
@@ -63,7 +63,7 @@ class NaiveHost : public Prepared {
     facts_.schedule = print(plan.schedule);
     const auto pool = std::make_shared<ThreadPool>(settings.threads > 0 ? settings.threads : usable_cores());
     runner_ = std::make_unique<HostRunner>(plan, facts_, std::move(kernel), pool);
-    FLASHJIT_TRY(place_data(*runner_));
+    FLASHJIT_TRY(bind_data(*runner_));
     scratch_bytes_ = 2 * sizeof(float) * data_.score_count();  // S and P, or P and dS, which the backend allocates
     return {};
   }
@@ -99,7 +99,7 @@ Result<std::unique_ptr<Prepared>> Prepared::create_quick(Session& session, const
   return invalid("--against quick: kernels of a processor are compiled in one way only; use a GPU");
 }
 
-Result<void> Prepared::place_data(const Kernel& kernel) {
+Result<void> Prepared::bind_data(const Kernel& kernel) {
   if (!session_.on_gpu()) {
     host_arguments_ = data_.host_arguments();
     return {};

@@ -33,7 +33,7 @@ class Prepared {
 
  protected:
   Prepared(Session& session, ProblemData& data) : session_(session), data_(data) {}
-  Result<void> place_data(const Kernel& kernel);
+  Result<void> bind_data(const Kernel& kernel);
   const Arguments& arguments() const { return device_ ? device_->arguments() : host_arguments_; }
   void* stream() const { return session_.on_gpu() ? session_.stream().get() : nullptr; }
 

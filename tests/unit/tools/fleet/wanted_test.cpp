@@ -33,7 +33,7 @@ TEST(Wanted, EachKernelOnce) {
   for (const WantedKernel& kernel : kernels) keys.insert(kernel.key);
   EXPECT_EQ(kernels.size(), 9u);
   EXPECT_EQ(keys.size(), 9u);
-  EXPECT_EQ(kernels.front().place, "m.txt:2");
+  EXPECT_EQ(kernels.front().location, "m.txt:2");
 }
 
 TEST(Wanted, ShardsHaveEachKernelOnceWhateverTheOrderOfTheManifest) {
