@@ -155,8 +155,8 @@ void set_chosen(NamedTensor& index, const AttentionSpec& spec, const ProblemShap
   set_ints(index, values);
 }
 
-KeyPlaces::KeyPlaces(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens,
-                     const NamedTensor* block_table)
+RowLocator::RowLocator(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens,
+                       const NamedTensor* block_table)
     : k_lens_(k_lens),
       table_(block_table),
       page_size_(spec.page_size),
@@ -171,11 +171,11 @@ KeyPlaces::KeyPlaces(const AttentionSpec& spec, const NamedTensor& k, const Name
   room_ = block_table ? block_table->shape.back() * page_size_ : tokens;
 }
 
-std::int64_t KeyPlaces::length(std::int64_t b) const {
+std::int64_t RowLocator::length(std::int64_t b) const {
   return k_lens_ ? std::clamp<std::int64_t>(int_at(*k_lens_, b), 0, room_) : room_;
 }
 
-std::int64_t KeyPlaces::row(std::int64_t b, std::int64_t hk, std::int64_t key) const {
+std::int64_t RowLocator::row(std::int64_t b, std::int64_t hk, std::int64_t key) const {
   const std::int64_t line = b * table_heads_ + hk % table_heads_;
   const std::int64_t block = table_ ? int_at(*table_, line * table_->shape.back() + key / page_size_) : b;
   return block * batch_ + hk * head_ + (table_ ? key % page_size_ : key) * token_;
@@ -183,15 +183,15 @@ std::int64_t KeyPlaces::row(std::int64_t b, std::int64_t hk, std::int64_t key) c
 
 void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor* k_lens,
                    const NamedTensor* block_table, const ProblemShape& shape) {
-  const KeyPlaces places(spec, tensor, k_lens, block_table);
+  const RowLocator located(spec, tensor, k_lens, block_table);
   const std::int64_t d = tensor.shape[3];
   const auto row_bytes = static_cast<std::size_t>(d * size_of(tensor.dtype));
   std::vector<bool> used(tensor.bytes.size() / row_bytes, false);
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const std::int64_t fresh = spec.append ? shape.q[static_cast<std::size_t>(b)] : 0;
-    for (std::int64_t key = 0; key < places.length(b) - fresh; ++key) {
+    for (std::int64_t key = 0; key < located.length(b) - fresh; ++key) {
       for (std::int64_t hk = 0; hk < spec.heads_kv; ++hk)
-        used[static_cast<std::size_t>(places.row(b, hk, key) / d)] = true;
+        used[static_cast<std::size_t>(located.row(b, hk, key) / d)] = true;
     }
   }
   poison_others(tensor, spec, used);
@@ -199,7 +199,7 @@ void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTe
 
 void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& index,
                      const NamedTensor* key_count) {
-  // K as [outer][rows][heads] or, heads first, [outer][heads][rows]; lists as [query][head][place].
+  // K as [outer][rows][heads] or, heads first, [outer][heads][rows]; lists as [query][head][index].
   const bool heads_first = spec.layout == Layout::Bhsd, has_batch = !is_paged(spec) && tensor.shape.size() == 4;
   const std::int64_t heads = spec.heads_kv, room = listed_keys(spec), of_entry = room / spec.selected;
   const std::int64_t d = tensor.shape.back();

@@ -34,9 +34,10 @@ void set_blocks(NamedTensor& tensor, const ProblemShape& shape, const AttentionS
 void set_scales(NamedTensor& scales, const AttentionSpec& spec);
 
 // Where the rows of sequences lie in K, or in Q, which has no lengths and no table: null. Not those of packed tensors.
-class KeyPlaces {
+class RowLocator {
  public:
-  KeyPlaces(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens, const NamedTensor* block_table);
+  RowLocator(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens,
+             const NamedTensor* block_table);
   std::int64_t room() const { return room_; }
   std::int64_t length(std::int64_t b) const;
   // The first element of the row of a key below length(b).

@@ -21,15 +21,14 @@ void set_usual_lse(NamedTensor& lse, const AttentionSpec& spec, const ProblemSha
   const double unit = spec.lse == Lse::log2 ? std::numbers::log2e : 1;
   const double usual = (std::log(static_cast<double>(std::max<std::int64_t>(shape.longest_k(), 1))) + 0.5) * unit;
   const auto elements = static_cast<std::int64_t>(lse.bytes.size()) / size_of(lse.dtype);
-  for (std::int64_t i = 0; i < elements; ++i)
-    store_float(lse.dtype, lse.bytes.data(), i, static_cast<float>(usual));
+  for (std::int64_t i = 0; i < elements; ++i) store_float(lse.dtype, lse.bytes.data(), i, static_cast<float>(usual));
 }
 
 // Where drawn tensors, which have no gaps, hold a row.
-struct PlacesOfRow {
+struct RowOffsets {
   std::int64_t o = 0, lse = 0;  // in elements
 };
-PlacesOfRow places_of(const AttentionSpec& spec, const NamedTensor& lse, const reference::RowId& row,
+RowOffsets offsets_of(const AttentionSpec& spec, const NamedTensor& lse, const reference::RowId& row,
                       std::int64_t start) {
   const std::int64_t heads = spec.heads_q, tokens = lse.shape.back(), token = start + row.q;
   const std::int64_t before = is_packed(spec) ? 0 : row.b;  // sequences
@@ -57,10 +56,9 @@ void set_exactly(NamedTensor* o, NamedTensor* lse, const NamedTensor& like_lse, 
             i > begin && rows[i - 1].b == row.b && problem.kv_head(rows[i - 1].h) == problem.kv_head(row.h);
         if (!same) kv = problem.keys_values(row.b, problem.kv_head(row.h));
         const reference::ExactRow exact = problem.exact(row, kv);
-        const PlacesOfRow at = places_of(spec, like_lse, row, starts[static_cast<std::size_t>(row.b)]);
+        const RowOffsets at = offsets_of(spec, like_lse, row, starts[static_cast<std::size_t>(row.b)]);
         for (int c = 0; o && c < spec.d_v; ++c)
-          store_float(o->dtype, o->bytes.data(), at.o + c,
-                                 static_cast<float>(exact.o[static_cast<std::size_t>(c)]));
+          store_float(o->dtype, o->bytes.data(), at.o + c, static_cast<float>(exact.o[static_cast<std::size_t>(c)]));
         if (lse) store_float(lse->dtype, lse->bytes.data(), at.lse, static_cast<float>(exact.lse * unit));
       }
     }));

@@ -35,9 +35,9 @@ void set_latents(NamedTensor& k, const AttentionSpec& spec, std::uint64_t seed) 
 
 void poison_latent(NamedTensor& k, const AttentionSpec& spec, std::int64_t row) {
   const LatentRows rows = latent_rows(spec.cache_format);
-  const reference::LatentRow place = row_of(k, spec, row);
-  std::memset(place.data, 0xff, static_cast<std::size_t>(rows.data_bytes));
-  std::memset(place.scales, 0xff, static_cast<std::size_t>(rows.scale_bytes));
+  const reference::LatentRow stored = row_of(k, spec, row);
+  std::memset(stored.data, 0xff, static_cast<std::size_t>(rows.data_bytes));
+  std::memset(stored.scales, 0xff, static_cast<std::size_t>(rows.scale_bytes));
 }
 
 }  // namespace flashjit

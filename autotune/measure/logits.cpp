@@ -148,13 +148,14 @@ void shape_logits(const LogitKind& kind, const AttentionSpec& spec, const Proble
   }
   NamedTensor &q = *data.find("q"), &k = *data.find("k");
   const NamedTensor *k_lens = data.find("k_lens"), *block_table = data.find("block_table");
-  const KeyPlaces of_queries(spec, q, nullptr, nullptr), of_keys(spec, k, k_lens, block_table);
+  const RowLocator of_queries(spec, q, nullptr, nullptr), of_keys(spec, k, k_lens, block_table);
   const auto rows = [&](NamedTensor& tensor, int heads, const std::vector<std::int64_t>& lengths, bool packed,
-                        const KeyPlaces& places) {
+                        const RowLocator& located) {
     return Rows(
         tensor, heads,
-        [&lengths, &places, heads, packed, d = tensor.shape.back()](std::int64_t b, std::int64_t h) {
-          if (!packed) return Tokens{places.length(b), [&places, b, h](std::int64_t t) { return places.row(b, h, t); }};
+        [&lengths, &located, heads, packed, d = tensor.shape.back()](std::int64_t b, std::int64_t h) {
+          if (!packed)
+            return Tokens{located.length(b), [&located, b, h](std::int64_t t) { return located.row(b, h, t); }};
           const std::int64_t start = std::accumulate(lengths.begin(), lengths.begin() + b, std::int64_t{0});
           return Tokens{lengths[static_cast<std::size_t>(b)],
                         [=](std::int64_t t) { return ((start + t) * heads + h) * d; }};

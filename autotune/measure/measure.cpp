@@ -42,10 +42,10 @@ Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const M
 
 double percentile(std::vector<double> samples, double fraction) {
   std::sort(samples.begin(), samples.end());
-  const double place = fraction * static_cast<double>(samples.size() - 1);
-  const auto below = static_cast<std::size_t>(std::floor(place));
+  const double rank = fraction * static_cast<double>(samples.size() - 1);
+  const auto below = static_cast<std::size_t>(std::floor(rank));
   const std::size_t above = std::min(below + 1, samples.size() - 1);
-  return samples[below] + (samples[above] - samples[below]) * (place - static_cast<double>(below));
+  return samples[below] + (samples[above] - samples[below]) * (rank - static_cast<double>(below));
 }
 
 Sampler host_sampler() {

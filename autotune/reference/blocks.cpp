@@ -15,9 +15,9 @@ enum class State { listed, full };
 using States = std::map<Block, State>;
 
 // An element; leading dimensions may be left out, and those of size 1 count for all.
-std::int32_t element(const Tensor& tensor, std::initializer_list<std::int64_t> place) {
+std::int32_t element(const Tensor& tensor, std::initializer_list<std::int64_t> indices) {
   std::int64_t at = 0, contiguous = 1;
-  auto index = std::rbegin(place);
+  auto index = std::rbegin(indices);
   for (std::size_t i = tensor.shape.size(); i-- > 0; ++index) {
     const std::int64_t stride = tensor.strides.empty() ? contiguous : tensor.strides[i];
     if (tensor.shape[i] > 1) at += *index * stride;

@@ -54,10 +54,10 @@ struct GradientTally {
   double worst = 0, recipe_worst = 0, deviation = 0;
   double squares = 0, recipe_squares = 0, expected_squares = 0, norm = 0;
   double rows = 0, row = 0;  // row: the largest error of a row over its limit
-  std::string worst_place, worst_row, special;
+  std::string worst_element, worst_row, special;
 
   void add(const GradientTally& tally);
-  void check_row(const std::vector<double>& ours, const Gradient& row, const std::string& place);
+  void check_row(const std::vector<double>& ours, const Gradient& row, const std::string& row_name);
 };
 void judge(const std::string& name, const GradientTally& all, Comparison& result);
 // All of the gradients of parameters and sinks of a bwd.

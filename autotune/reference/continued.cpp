@@ -58,7 +58,7 @@ RecipeRow Problem::continued(const RowId& row, RecipeRow own, float lse) const {
   return own;
 }
 
-void Problem::place_rows() {
+void Problem::shift_positions() {
   const auto number = [&](const char* name, std::int64_t usual) {
     const auto found = arguments_->scalars.find(name);
     return found == arguments_->scalars.end() ? usual : static_cast<std::int64_t>(found->second);

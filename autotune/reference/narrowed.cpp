@@ -105,9 +105,9 @@ void Narrowed::narrow(const AttentionSpec& given, const Arguments& call, Of of, 
     scales[static_cast<std::size_t>((b * blocks + number) * heads + h)] = rounded.scale;
     for (std::size_t j = 0; j < rounded.y.size(); ++j) {
       const auto row = static_cast<std::int64_t>(j) / d, column = static_cast<std::int64_t>(j) % d;
-      const std::int64_t place = at(to, b, h, first + row) + column * to.back();
-      store_float(dtype, elements.data(), place, static_cast<float>(rounded.y[j]));
-      doubts[static_cast<std::size_t>(place)] = static_cast<float>(rounded.doubts[j]);
+      const std::int64_t offset = at(to, b, h, first + row) + column * to.back();
+      store_float(dtype, elements.data(), offset, static_cast<float>(rounded.y[j]));
+      doubts[static_cast<std::size_t>(offset)] = static_cast<float>(rounded.doubts[j]);
     }
   }
   std::vector<std::int64_t> of_scales = {batch, heads};

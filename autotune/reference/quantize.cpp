@@ -76,18 +76,18 @@ class Tensors {
   std::int64_t position(std::int64_t b, std::int64_t token) const {
     if (!positions_) return token;
     const std::vector<std::int64_t> s = strides_of(*positions_);
-    const std::int64_t place = packed_ ? (first(b) + token) * s[0] : b * s[0] + token * s[1];
-    return static_cast<const std::int32_t*>(positions_->data)[place];
+    const std::int64_t offset = packed_ ? (first(b) + token) * s[0] : b * s[0] + token * s[1];
+    return static_cast<const std::int32_t*>(positions_->data)[offset];
   }
   double y(std::int64_t b, std::int64_t h, std::int64_t token, int column) const {
     return load_float(spec_.out_dtype, y_.data, at(y_, b, h, token) + column);
   }
   double scale(std::int64_t b, std::int64_t h, std::int64_t block) const {
     const std::vector<std::int64_t> s = strides_of(scale_);
-    std::int64_t place = h * s.back();
-    if (s.size() > 1) place += b * s[0];
-    if (spec_.scale_block > 0) place += block * s[s.size() - 2];
-    return static_cast<const float*>(scale_.data)[place];
+    std::int64_t offset = h * s.back();
+    if (s.size() > 1) offset += b * s[0];
+    if (spec_.scale_block > 0) offset += block * s[s.size() - 2];
+    return static_cast<const float*>(scale_.data)[offset];
   }
 
  private:
@@ -162,11 +162,11 @@ void check_block(const Problem& problem, const Tensors& tensors, const BlockOfRo
     const std::int64_t token = block.first + static_cast<std::int64_t>(i) / d;
     const int column = static_cast<int>(static_cast<std::int64_t>(i) % d);
     const double exact = rows.exact[i], y = tensors.y(block.b, block.h, token, column);
-    const auto place = [&] {
+    const auto element_name = [&] {
       return fmt::format("(batch {}, head {}, token {}, column {})", block.b, block.h, token, column);
     };
     if (!std::isfinite(exact)) {
-      if (!std::isnan(y)) report(fmt::format("y is {} where x is {}, rotated {}", y, exact, place()));
+      if (!std::isnan(y)) report(fmt::format("y is {} where x is {}, rotated {}", y, exact, element_name()));
       continue;
     }
     const double quotient = exact / scale;
@@ -176,7 +176,8 @@ void check_block(const Problem& problem, const Tensors& tensors, const BlockOfRo
                  most = exactly ? rows.y[i] : round_narrow(spec.out_dtype, quotient + off);
     if (!(y >= least && y <= most)) {
       report(fmt::format("y is {} where {:.9g} is rounded, to {} {}", y, quotient,
-                         least == most ? fmt::format("{}", least) : fmt::format("{} or {}", least, most), place()));
+                         least == most ? fmt::format("{}", least) : fmt::format("{} or {}", least, most),
+                         element_name()));
       continue;
     }
     const double error = y * scale - exact;

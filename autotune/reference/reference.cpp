@@ -149,7 +149,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   if (has_blocks(spec)) FLASHJIT_TRY(look_at_lists(spec, arguments, problem.semantics_));
   problem.dropout_ = dropout_of(spec, arguments);
   problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : is_one ? 1 : arguments.q.shape[0];
-  if (spec.places) problem.place_rows();
+  if (spec.places) problem.shift_positions();
   return problem;
 }
 
@@ -207,12 +207,12 @@ std::int64_t Problem::key_offset(const Tensor& tensor, std::int64_t b, std::int6
     return offset(tensor, start, {b, hk, k});
   }
   const std::vector<std::int64_t> pool = strides_of(tensor);
-  const auto [page, in_page] = place_in_pages(b, hk, k);
+  const auto [page, in_page] = page_and_token(b, hk, k);
   return page * pool[0] + in_page * pool[1] + hk * pool[2];
 }
 
-// The page of a key, and its place there.
-std::pair<std::int64_t, std::int64_t> Problem::place_in_pages(std::int64_t b, std::int64_t hk, std::int64_t k) const {
+// The page of a key, and its token there.
+std::pair<std::int64_t, std::int64_t> Problem::page_and_token(std::int64_t b, std::int64_t hk, std::int64_t k) const {
   const std::int64_t number = k / spec_->page_size;
   if (selects(*spec_)) return {number, k % spec_->page_size};
   const Tensor& table = arguments_->params.at("block_table");
@@ -267,22 +267,22 @@ float Problem::element_scale(const std::string& name, std::int64_t b, std::int64
   if (declared || found == arguments_->params.end()) return 1;
   const Tensor& tensor = found->second;
   const std::vector<std::int64_t> s = strides_of(tensor);
-  std::vector<std::int64_t> place = {b, head};
+  std::vector<std::int64_t> indices = {b, head};
   const bool of_keys = name != "scale_q", by_token = of_keys && spec_->token_scales;
   if (of_keys && paged(*spec_) && has_key_scales(*spec_)) {
-    const auto [page, token] = place_in_pages(b, head, row);
-    place = {page, by_token ? token : token / spec_->scale_block, head};
+    const auto [page, token] = page_and_token(b, head, row);
+    indices = {page, by_token ? token : token / spec_->scale_block, head};
   } else if (by_token && packed(*spec_)) {
-    place = {static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] + row, head};
+    indices = {static_cast<const std::int32_t*>(arguments_->offsets_k.data)[b] + row, head};
   } else if (by_token) {
-    place = {b, row, head};
+    indices = {b, row, head};
   } else if (spec_->scale_block > 0) {
-    place = {b, row / spec_->scale_block, head};
+    indices = {b, row / spec_->scale_block, head};
   }
   std::int64_t at = 0;
-  const std::size_t left_out = place.size() - tensor.shape.size();
+  const std::size_t left_out = indices.size() - tensor.shape.size();
   for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
-    if (tensor.shape[i] > 1) at += place[i + left_out] * s[i];
+    if (tensor.shape[i] > 1) at += indices[i + left_out] * s[i];
   }
   return static_cast<const float*>(tensor.data)[at];
 }

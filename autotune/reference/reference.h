@@ -125,12 +125,12 @@ class Problem {
  private:
   std::int64_t offset(const Tensor& tensor, std::int64_t start, const RowId& at) const;
   std::int64_t key_offset(const Tensor& tensor, std::int64_t b, std::int64_t hk, std::int64_t k) const;
-  std::pair<std::int64_t, std::int64_t> place_in_pages(std::int64_t b, std::int64_t hk, std::int64_t k) const;
+  std::pair<std::int64_t, std::int64_t> page_and_token(std::int64_t b, std::int64_t hk, std::int64_t k) const;
   std::int64_t statistic_offset(const Tensor& tensor, const RowId& row) const;
   std::vector<double> query(const RowId& row) const;  // rotated, if the spec says so, and not rounded
   std::vector<double> elements(const Tensor& tensor, std::int64_t offset, int count) const;
   std::int64_t query_offset(const Tensor& tensor, const RowId& row) const;
-  std::int64_t token_position(std::int64_t b, std::int64_t q) const;  // negative: it has no place in the cache
+  std::int64_t token_position(std::int64_t b, std::int64_t q) const;  // negative: it is not in the cache
   // Checks the rows of a new token and a KV head, which is `token.h`.
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
@@ -148,7 +148,7 @@ class Problem {
   RecipeRow continued(const RowId& row, RecipeRow own, float lse) const;
   double earlier_lse(const RowId& row) const;  // natural units
   std::vector<double> earlier_output(const RowId& row) const;
-  void place_rows();  // mask and score see where rows stand in the whole sequence
+  void shift_positions();  // mask and score see where rows stand in the whole sequence
   bool shares(std::int64_t b) const;
   double largest_of_parts(const RowId& row) const;
   std::vector<float> part_lse(const RowId& row) const;  // natural units

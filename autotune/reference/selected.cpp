@@ -8,7 +8,7 @@ namespace flashjit::reference {
 namespace {
 
 // An element of [batch, query, KV head, ...]; packed tokens have no batch.
-std::int64_t place_in(const Tensor& tensor, Layout layout, const RowId& row, std::int64_t hk) {
+std::int64_t offset_of(const Tensor& tensor, Layout layout, const RowId& row, std::int64_t hk) {
   const std::vector<std::int64_t> s = strides_of(tensor);
   return layout == Layout::Packed ? row.q * s[0] + hk * s[1] : row.b * s[0] + row.q * s[1] + hk * s[2];
 }
@@ -25,11 +25,11 @@ std::vector<std::int64_t> Problem::keys_of(const RowId& row) const {
     return all;
   }
   const Tensor& index = arguments_->params.at(selects_pages(*spec_) ? "page_index" : "key_index");
-  const std::int64_t hk = kv_head(row.h), begin = place_in(index, spec_->layout, row, hk);
+  const std::int64_t hk = kv_head(row.h), begin = offset_of(index, spec_->layout, row, hk);
   const std::int64_t of_entry = selects_pages(*spec_) ? spec_->page_size : 1;
   std::int64_t count = spec_->selected * of_entry;
   if (const auto given = arguments_->params.find("key_count"); given != arguments_->params.end()) {
-    const std::int64_t asked = ints(given->second)[place_in(given->second, spec_->layout, row, hk)];
+    const std::int64_t asked = ints(given->second)[offset_of(given->second, spec_->layout, row, hk)];
     count = asked < count ? asked : count;
   }
   std::vector<std::int64_t> keys;

@@ -1,4 +1,4 @@
-// Semantics are what a mask and a score mean at one place, apart from how they are written: plain functions. They come
+// Semantics are what a mask and a score mean at one query and key, apart from how they are written: plain functions. They come
 // either from the expressions of a spec (semantics_of), or from hand-written C++ (named.h, the random generator), which
 // then checks the parser, the table of named rows and the evaluator as well.
 #pragma once

@@ -31,11 +31,11 @@ function gainPlot(chooser, sorted, width) {
   const y = scale(all, area.bottom, area.top, {log: Math.max(...all) / Math.min(...all) > 4, gap: 24});
   y.label = tick => tick + TIMES;
   const plot = axes(width, area.bottom + (numbered ? 30 : 10), area, null, y, null, 'best over default');
-  plot.append(line('guide', area.left, y.place(1), area.right, y.place(1)));
-  const points = sorted.map((view, i) => ({candidate: view, x: area.left + band * (i + 0.5), y: y.place(view.gain)}));
+  plot.append(line('guide', area.left, y.pixel(1), area.right, y.pixel(1)));
+  const points = sorted.map((view, i) => ({candidate: view, x: area.left + band * (i + 0.5), y: y.pixel(view.gain)}));
   for (const {candidate: view, x} of points) {
     if (view.gainRange) {
-      const [low, high] = view.gainRange.map(y.place);
+      const [low, high] = view.gainRange.map(y.pixel);
       plot.append(line(`whisker ${gained(view) ? 'gained' : 'untold'}`, x, low, x, high));
     }
     if (numbered) plot.append(text(x, area.bottom + 23, 'middle', String(view.number)));
@@ -57,8 +57,8 @@ function gainLegend(sorted) {
 // What to put on the page, and what draws it there; neither, where there are no two gains.
 function gainStrip(views) {
   const sorted = views.filter(view => view.gain).sort((a, b) => b.gain - a.gain);
-  if (sorted.length < 2) return {parts: [], fill: () => {}};
-  const place = html('div', {class: 'strip'}), chooser = {base: null, best: null, onChoose: []};
+  if (sorted.length < 2) return {nodes: [], fill: () => {}};
+  const frame = html('div', {class: 'strip'}), chooser = {base: null, best: null, onChoose: []};
   const readout = gainReadout(chooser), tellReadout = chooser.onChoose[0];
   chooser.choose = view => {
     chooser.chosen = view;
@@ -66,14 +66,14 @@ function gainStrip(views) {
   };
   let drawn = 0;
   const fill = () => {
-    if (!place.clientWidth || place.clientWidth === drawn) return;
-    drawn = place.clientWidth;
+    if (!frame.clientWidth || frame.clientWidth === drawn) return;
+    drawn = frame.clientWidth;
     chooser.onChoose = [tellReadout];
-    place.replaceChildren(gainPlot(chooser, sorted, drawn));
+    frame.replaceChildren(gainPlot(chooser, sorted, drawn));
     chooser.choose(chooser.chosen ?? sorted[0]);
   };
   window.addEventListener('resize', fill);
-  const parts = [html('figure', {id: 'gains'}, place, gainLegend(sorted), readout, html('figcaption', {},
+  const nodes = [html('figure', {id: 'gains'}, frame, gainLegend(sorted), readout, html('figcaption', {},
     'Each spec by its number, the largest gain first; upright lines are intervals, dashed is the default.'))];
-  return {parts, fill};
+  return {nodes, fill};
 }

@@ -69,14 +69,14 @@ function scale(values, from, to, {log = false, gap = 40, unit = {size: 1}} = {})
   if (low === high) [low, high] = log ? [low * 0.9, high * 1.1] : [low - (Math.abs(low) * 0.1 || 1), high + (Math.abs(high) * 0.1 || 1)];
   const all = (log ? logTicks : evenTicks)(low, high, Math.max(2, Math.floor(Math.abs(to - from) / gap)));
   const ends = [all[0], all.at(-1)], on = log ? Math.log : value => value;
-  const place = value => from + (on(value) - on(ends[0])) / (on(ends[1]) - on(ends[0])) * (to - from);
+  const pixel = value => from + (on(value) - on(ends[0])) / (on(ends[1]) - on(ends[0])) * (to - from);
   const ticks = [...ends];
   for (const tick of all.slice(1, -1).sort((a, b) => log ? roundness(a) - roundness(b) : 0)) {
-    if (ticks.every(other => Math.abs(place(other) - place(tick)) >= gap)) ticks.push(tick);
+    if (ticks.every(other => Math.abs(pixel(other) - pixel(tick)) >= gap)) ticks.push(tick);
   }
   ticks.sort((a, b) => a - b);
   const label = tick => tidy(tick / unit.size).toLocaleString('en', {maximumSignificantDigits: 12});
-  return {place, ticks, ends, label};
+  return {pixel, ticks, ends, label};
 }
 // The middle of what an axis shows decides its unit.
 const axisUnit = (values, units) => unitOf(Math.sqrt(Math.min(...values) * Math.max(...values)), units);

@@ -1,4 +1,4 @@
-// Axes, marks, and the plots of one spec. A plot is an SVG of as many pixels as its place has, so text keeps its size.
+// Axes, marks, and the plots of one spec. A plot is an SVG of as many pixels as its frame has, so text keeps its size.
 
 const text = (x, y, anchor, content, more = {}) => svg('text', {x, y, 'text-anchor': anchor, ...more}, content);
 const line = (kind, x1, y1, x2, y2) => svg('line', {class: kind, x1, y1, x2, y2});
@@ -9,11 +9,11 @@ function axes(width, height, area, x, y, xName, yName) {
   const {left, right, top, bottom} = area;
   const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`});
   for (const tick of y.ticks) {
-    const at = y.place(tick);
+    const at = y.pixel(tick);
     plot.append(line('grid', left, at, right, at), text(left - 6, at + 4, 'end', y.label(tick)));
   }
   for (const tick of x?.ticks ?? []) {
-    const at = x.place(tick);
+    const at = x.pixel(tick);
     plot.append(line('grid', at, top, at, bottom), text(at, bottom + 16, 'middle', x.label(tick)));
   }
   plot.append(line('axis', left, bottom, right, bottom), line('axis', left, top, left, bottom));
@@ -122,23 +122,23 @@ function fieldPlot(view, name, width) {
   const unit = axisUnit(us);
   const y = scale(us, area.bottom, area.top, {log: Math.max(...us) / Math.min(...us) > 3, gap: 24, unit});
   const plot = axes(width, area.bottom + (upright ? longest + 12 : 22), area, null, y, null, `${unit.name} by ${name}`);
-  if (base) plot.append(line('guide', area.left, y.place(base), area.right, y.place(base)));
+  if (base) plot.append(line('guide', area.left, y.pixel(base), area.right, y.pixel(base)));
   const middle = label => left + band * (labels.indexOf(label) + 0.5);
   const least = label => Math.min(...timed.filter(candidate => field(candidate, name) === label).map(time));
   for (const label of labels) {
     const x = middle(label) + (upright ? 4 : 0), low = area.bottom + (upright ? 8 : 16);
     plot.append(text(x, low, upright ? 'end' : 'middle', cut(label), {transform: upright ? `rotate(-90 ${x} ${low})` : null}));
   }
-  plot.append(svg('path', {class: 'profile', d: corners(labels.map(label => [middle(label), y.place(least(label))]))}));
+  plot.append(svg('path', {class: 'profile', d: corners(labels.map(label => [middle(label), y.pixel(least(label))]))}));
   // Spread by the rank, so that equal times do not hide each other; the best of each value is on the line.
   addPoints(view, plot, `Time by ${name}`, timed.map((candidate, i) => {
     const label = field(candidate, name);
     const aside = time(candidate) === least(label) ? 0 : ((i * 0.618) % 1 - 0.5) * Math.min(band * 0.6, 40);
-    return {candidate, x: middle(label) + aside, y: y.place(time(candidate))};
+    return {candidate, x: middle(label) + aside, y: y.pixel(time(candidate))};
   }));
   if (base) {  // away from its mark
     const rightwards = view.base && labels.indexOf(field(view.base, name)) < labels.length / 2;
-    plot.append(text(rightwards ? area.right : area.left + 4, y.place(base) - 5, rightwards ? 'end' : 'start', 'default', {class: 'name'}));
+    plot.append(text(rightwards ? area.right : area.left + 4, y.pixel(base) - 5, rightwards ? 'end' : 'start', 'default', {class: 'name'}));
   }
   return html('figure', {}, plot);
 }
@@ -157,18 +157,18 @@ function predictionPlot(view, width) {
   const y = scale(ys, area.bottom, area.top, {log: true, gap: 26, unit: yUnit});
   const plot = axes(width, 310, area, x, y, `predicted, ${xUnit.name}`, `measured, ${yUnit.name}`);
   const [from, to] = [Math.max(x.ends[0], y.ends[0]), Math.min(x.ends[1], y.ends[1])];
-  if (from < to) plot.append(svg('path', {class: 'guide', d: corners([from, to].map(end => [x.place(end), y.place(end)]))}));
+  if (from < to) plot.append(svg('path', {class: 'guide', d: corners([from, to].map(end => [x.pixel(end), y.pixel(end)]))}));
   plot.append(...ranged.map(candidate => {
-    const at = x.place(predicted(candidate));
-    return line(`whisker ${colourOf(view, candidate)}`, at, y.place(candidate.us_low), at, y.place(candidate.us_high));
+    const at = x.pixel(predicted(candidate));
+    return line(`whisker ${colourOf(view, candidate)}`, at, y.pixel(candidate.us_low), at, y.pixel(candidate.us_high));
   }));
   if (failed.length) plot.append(text(area.right, 12, 'end', `${TIMES} no time`));
   addPoints(view, plot, title, [
-    ...both.map(candidate => ({candidate, x: x.place(predicted(candidate)), y: y.place(time(candidate))})),
-    ...failed.map(candidate => ({candidate, x: x.place(predicted(candidate)), y: 28})),
+    ...both.map(candidate => ({candidate, x: x.pixel(predicted(candidate)), y: y.pixel(time(candidate))})),
+    ...failed.map(candidate => ({candidate, x: x.pixel(predicted(candidate)), y: 28})),
   ]);
   if (both.includes(view.base)) {
-    plot.append(nameAt(area, x.place(predicted(view.base)), y.place(time(view.base)), 'default'));
+    plot.append(nameAt(area, x.pixel(predicted(view.base)), y.pixel(time(view.base)), 'default'));
   }
   // A time from a run that was stopped is too uncertain to judge the model by.
   const fair = both.filter(candidate => candidate.status === 'measured').sort((a, b) => predicted(a) - predicted(b));
@@ -197,14 +197,14 @@ function rooflinePlot(view, width) {
   const y = scale(heights, area.bottom, area.top, {log: true, gap: 26, unit});
   const plot = axes(width, 310, area, x, y, 'FLOP per byte of memory', unit.name);
   const foot = Math.max(x.ends[0], y.ends[0] / memory);
-  const [x1, y1, x2, y2] = [x.place(foot), y.place(memory * foot), x.place(ridge), y.place(compute)];
+  const [x1, y1, x2, y2] = [x.pixel(foot), y.pixel(memory * foot), x.pixel(ridge), y.pixel(compute)];
   plot.append(svg('path', {class: 'roof', d: corners([[x1, y1], [x2, y2], [area.right, y2]])}));
   plot.append(text(area.right, y2 - 7, 'end', inUnit(compute, COMPUTE_UNITS)));
   if (Math.hypot(x2 - x1, y2 - y1) > 90) {  // long enough to write on
     const [cx, cy, angle] = [(x1 + x2) / 2, (y1 + y2) / 2, Math.atan2(y2 - y1, x2 - x1) * 180 / Math.PI];
     plot.append(text(cx, cy - 7, 'middle', inUnit(memory, MEMORY_UNITS), {transform: `rotate(${angle} ${cx} ${cy})`}));
   }
-  const point = candidate => ({candidate, x: x.place(intensity), y: y.place(rate(candidate))});
+  const point = candidate => ({candidate, x: x.pixel(intensity), y: y.pixel(rate(candidate))});
   addPoints(view, plot, 'Roofline', view.timed.map(point));
   const reached = view.best && time(view.best) ? rate(view.best) : null;
   return figure('Roofline', plot, caption(

@@ -41,19 +41,19 @@ bool is(const Json& value, Type type) {
   return type == Type::Text ? value.is_string() : type == Type::Number ? value.is_number() : value.is_array();
 }
 
-Error wrong(std::string_view place, std::string_view expected, const Json* value) {
+Error wrong(std::string_view path, std::string_view expected, const Json* value) {
   return invalid(
-      fmt::format("report: {} must be {}, it is {}", place, expected, value ? value->type_name() : "missing"));
+      fmt::format("report: {} must be {}, it is {}", path, expected, value ? value->type_name() : "missing"));
 }
 
-Result<void> check(const Json& object, const std::string& place, std::span<const Field> fields) {
-  if (!object.is_object()) return wrong(place, "an object", &object);
+Result<void> check(const Json& object, const std::string& path, std::span<const Field> fields) {
+  if (!object.is_object()) return wrong(path, "an object", &object);
   for (const Field& field : fields) {
     const auto found = object.find(field.name);
     const bool present = found != object.end() && !(found->is_null() && !field.required);
     if (!present && !field.required) continue;
     const char* expected = field.type == Type::Text ? "a string" : field.type == Type::Number ? "a number" : "an array";
-    const std::string name = place + "." + field.name;
+    const std::string name = path + "." + field.name;
     if (!present) return wrong(name, expected, nullptr);
     if (!is(*found, field.type)) return wrong(name, expected, &*found);
   }
@@ -61,22 +61,22 @@ Result<void> check(const Json& object, const std::string& place, std::span<const
 }
 
 // A flat object of names and values, or nothing.
-Result<void> check_values(const Json& object, const std::string& place, const char* name) {
+Result<void> check_values(const Json& object, const std::string& path, const char* name) {
   const auto found = object.find(name);
   if (found == object.end() || found->is_null()) return {};
-  if (!found->is_object()) return wrong(fmt::format("{}.{}", place, name), "an object", &*found);
+  if (!found->is_object()) return wrong(fmt::format("{}.{}", path, name), "an object", &*found);
   for (const auto& [key, value] : found->items()) {
     if (!value.is_structured()) continue;
-    return wrong(fmt::format("{}.{}.{}", place, name, key), "a string, a number or a boolean", &value);
+    return wrong(fmt::format("{}.{}.{}", path, name, key), "a string, a number or a boolean", &value);
   }
   return {};
 }
 
-Result<void> check_list(const Json& object, const std::string& place, const char* name, std::span<const Field> fields) {
+Result<void> check_list(const Json& object, const std::string& path, const char* name, std::span<const Field> fields) {
   const auto found = object.find(name);
   if (found == object.end() || found->is_null()) return {};
   for (std::size_t i = 0; i < found->size(); ++i) {
-    FLASHJIT_TRY(check((*found)[i], fmt::format("{}.{}[{}]", place, name, i), fields));
+    FLASHJIT_TRY(check((*found)[i], fmt::format("{}.{}[{}]", path, name, i), fields));
   }
   return {};
 }
@@ -87,13 +87,13 @@ Result<void> check_report(const Json& report) {
   FLASHJIT_TRY(check_list(report, "report", "specs", kSpec));
   for (std::size_t i = 0; i < report["specs"].size(); ++i) {
     const Json& spec = report["specs"][i];
-    const std::string place = fmt::format("report.specs[{}]", i);
-    FLASHJIT_TRY(check_list(spec, place, "cut", kCut));
-    FLASHJIT_TRY(check_list(spec, place, "candidates", kCandidate));
+    const std::string path = fmt::format("report.specs[{}]", i);
+    FLASHJIT_TRY(check_list(spec, path, "cut", kCut));
+    FLASHJIT_TRY(check_list(spec, path, "candidates", kCandidate));
     const auto candidates = spec.find("candidates");
     if (candidates == spec.end() || candidates->is_null()) continue;
     for (std::size_t j = 0; j < candidates->size(); ++j) {
-      FLASHJIT_TRY(check_values((*candidates)[j], fmt::format("{}.candidates[{}]", place, j), "fields"));
+      FLASHJIT_TRY(check_values((*candidates)[j], fmt::format("{}.candidates[{}]", path, j), "fields"));
     }
   }
   return {};

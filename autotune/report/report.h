@@ -10,7 +10,7 @@ namespace flashjit {
 
 // `json` is one object {machine, command, specs: [{spec, ..., candidates: [{schedule, ...}]}]}; README.md lists the
 // fields. Only `spec` and `schedule` must be there, the page shows a dash for what is missing or null. Refused, with
-// the place: what is not JSON, or a field of another type.
+// the field: what is not JSON, or a field of another type.
 Result<std::string> html_report(std::string_view json);
 
 }  // namespace flashjit

@@ -32,7 +32,7 @@ const differs = (view, candidate) => candidate === view.best ? 'the best'
   : fieldText(candidate, name => !view.best || field(view.best, name) !== field(candidate, name)) || candidate.schedule;
 // A schedule may break after each comma.
 const code = (schedule, attributes = {}) =>
-  html('code', attributes, schedule.split(',').flatMap((part, i) => i ? [',', html('wbr', {}), part] : [part]));
+  html('code', attributes, schedule.split(',').flatMap((field, i) => i ? [',', html('wbr', {}), field] : [field]));
 
 // Schedules beyond the compiler's list are not a part of it.
 const triedText = (tried, space, unlisted) =>
@@ -186,7 +186,7 @@ function draw(view) {
     heading('Time by field'), note('The line joins the best time of each value; dashed is the default. ',
       constant.length ? `The same in all: ${constant.join(', ')}.` : ''), small,
     heading('Cut before measuring'), cutList(view), heading('Candidates'), ...candidateTable(view), readoutOf(view));
-  // The grid decides how wide a place is.
+  // The grid decides how wide a frame is.
   const fill = (grid, plots) => {
     grid.append(...plots.map(() => html('div', {})));
     const width = grid.firstChild?.clientWidth;
@@ -246,7 +246,7 @@ function summary(views) {
       ['tried', triedText(total('tried'), total('space'), total('tried_unlisted'))]], 'large'),
     note("Gain: default over best. Regret: how much slower the cost model's first choice is than the best. "
       + (total('tried_unlisted') ? 'Tried: of the list of the compiler + beyond it.' : '')),
-    ...strip.parts,
+    ...strip.nodes,
     ...views.length > 8 ? [html('label', {}, 'Only specs with ', filter)] : [], ...table);
   strip.fill();
 }

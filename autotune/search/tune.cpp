@@ -36,10 +36,10 @@ struct Entry {
 };
 
 bool in_model_order(const Entry& a, const Entry& b) {
-  const auto place = [](const Entry& e) {
+  const auto rank = [](const Entry& e) {
     return std::tuple(e.candidate.predicted_us, !e.enumerated, print(e.candidate.schedule));
   };
-  return place(a) < place(b);
+  return rank(a) < rank(b);
 }
 
 void parallel(int threads, std::size_t count, const std::function<void(std::size_t)>& body) {
@@ -208,7 +208,7 @@ class Tuning::State {
     for (Entry& entry : made) entries_.push_back(std::move(entry));
     std::stable_sort(entries_.begin(), entries_.end(), in_model_order);
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      if (print(entries_[i].candidate.schedule) == untuned_) untuned_place_ = i;
+      if (print(entries_[i].candidate.schedule) == untuned_) untuned_index_ = i;
       if (best && entries_[i].candidate.schedule == *best) best_ = i;
     }
   }
@@ -268,9 +268,9 @@ class Tuning::State {
   }
 
   Result<void> check_default() {
-    FLASHJIT_TRY(run_once(entries_[untuned_place_]));
+    FLASHJIT_TRY(run_once(entries_[untuned_index_]));
     expected_ = outputs_of(*data_);
-    if (options_.check) FLASHJIT_TRY(options_.check(job_.spec, entries_[untuned_place_].kernel->facts(), *data_));
+    if (options_.check) FLASHJIT_TRY(options_.check(job_.spec, entries_[untuned_index_].kernel->facts(), *data_));
     return {};
   }
 
@@ -278,7 +278,7 @@ class Tuning::State {
   Result<void> check_entries() {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       Entry& entry = entries_[i];
-      if (!entry.kernel || i == untuned_place_ || entry.candidate.timed()) continue;
+      if (!entry.kernel || i == untuned_index_ || entry.candidate.timed()) continue;
       if (auto ran = run_once(entry); !ran) {
         entry.candidate.status = "failed";
         entry.candidate.why = ran.error().message;
@@ -294,7 +294,7 @@ class Tuning::State {
 
   // Returns the unit of results that two kernels may differ in.
   double unit_between(const Entry& entry) const {
-    return std::max(unit_of_weights(entry.kernel->facts()), unit_of_weights(entries_[untuned_place_].kernel->facts()));
+    return std::max(unit_of_weights(entry.kernel->facts()), unit_of_weights(entries_[untuned_index_].kernel->facts()));
   }
 
   // Times what is new, beside the default and the best so far.
@@ -303,9 +303,9 @@ class Tuning::State {
     std::vector<std::size_t> subjects;
     std::size_t baseline = 0;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
-      const bool again = i == untuned_place_ || (searched_ && i == best_);
+      const bool again = i == untuned_index_ || (searched_ && i == best_);
       if (!entries_[i].kernel || (entries_[i].candidate.timed() && !again)) continue;
-      if (i == untuned_place_) baseline = subjects.size();
+      if (i == untuned_index_) baseline = subjects.size();
       subjects.push_back(i);
     }
     SearchOptions options;
@@ -351,7 +351,7 @@ class Tuning::State {
     const auto of = [&](std::size_t entry) -> double {
       return timed[static_cast<std::size_t>(std::ranges::find(subjects, entry) - subjects.begin())].us;
     };
-    const std::size_t known = of(best_) > 0 ? best_ : untuned_place_;
+    const std::size_t known = of(best_) > 0 ? best_ : untuned_index_;
     const double factor = of(known) / entries_[known].candidate.us;
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       TunedCandidate& c = entries_[i].candidate;
@@ -363,7 +363,7 @@ class Tuning::State {
   void list_candidates() {
     outcome_.candidates.clear();
     for (const Entry& entry : entries_) outcome_.candidates.push_back(entry.candidate);
-    outcome_.untuned = untuned_place_;
+    outcome_.untuned = untuned_index_;
   }
 
   // The model's, of those that could be timed: the space is in its order, and among equals the entries are not.
@@ -374,7 +374,7 @@ class Tuning::State {
         if (entries_[i].enumerated && c.timed() && c.schedule == choice.schedule) return i;
       }
     }
-    return untuned_place_;
+    return untuned_index_;
   }
 
   TuneOutcome conclude() {
@@ -409,7 +409,7 @@ class Tuning::State {
   std::string text_;            // of the spec
   std::string untuned_;         // the default's schedule
   std::vector<Entry> entries_;  // in the model's order
-  std::size_t untuned_place_ = 0, best_ = 0;
+  std::size_t untuned_index_ = 0, best_ = 0;
   bool searched_ = false;
   std::unique_ptr<ProblemData> data_;
   std::optional<DeviceProblem> device_;

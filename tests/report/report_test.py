@@ -130,11 +130,11 @@ def test_ticks_enclose_the_data():
         for values in cases:
             for log in ["true", "false"]:
                 for pixels in [120, 280, 1100]:
-                    made = tab.eval(f"(() => {{ const s = scale({values}, 0, {pixels}, {{log: {log}}}); return [s.ticks, s.ticks.map(s.place), s.ticks.map(s.label)]; }})()")
-                    ticks, places, labels = made
+                    made = tab.eval(f"(() => {{ const s = scale({values}, 0, {pixels}, {{log: {log}}}); return [s.ticks, s.ticks.map(s.pixel), s.ticks.map(s.label)]; }})()")
+                    ticks, positions, labels = made
                     assert ticks[0] <= min(values) and ticks[-1] >= max(values), (values, log, ticks)
-                    assert abs(places[0]) < 1e-6 and abs(places[-1] - pixels) < 1e-6, (values, places)
-                    assert all(b - a >= 39.9 for a, b in zip(places, places[1:])), (values, pixels, places)
+                    assert abs(positions[0]) < 1e-6 and abs(positions[-1] - pixels) < 1e-6, (values, positions)
+                    assert all(b - a >= 39.9 for a, b in zip(positions, positions[1:])), (values, pixels, positions)
                     assert len(set(labels)) == len(labels) and (len(values) == 1 or max(map(len, labels)) <= 10), labels
 
 

@@ -28,7 +28,7 @@ using Tallies = std::array<GradientTally, kNames.size()>;
 }  // namespace
 
 void GradientTally::add(const GradientTally& tally) {
-  if (tally.worst > worst) worst = tally.worst, worst_place = tally.worst_place;
+  if (tally.worst > worst) worst = tally.worst, worst_element = tally.worst_element;
   if (tally.row > row) row = tally.row, worst_row = tally.worst_row;
   recipe_worst = std::max(recipe_worst, tally.recipe_worst);
   deviation = std::max(deviation, tally.deviation);
@@ -37,7 +37,7 @@ void GradientTally::add(const GradientTally& tally) {
   if (special.empty()) special = tally.special;
 }
 
-void GradientTally::check_row(const std::vector<double>& ours, const Gradient& row, const std::string& place) {
+void GradientTally::check_row(const std::vector<double>& ours, const Gradient& row, const std::string& row_name) {
   GradientTally& tally = *this;
   double squares = 0, recipe_squares = 0, expected = 0;
   for (std::size_t c = 0; c < ours.size(); ++c) {
@@ -46,13 +46,13 @@ void GradientTally::check_row(const std::vector<double>& ours, const Gradient& r
     if (!std::isfinite(ours[c])) {
       if (tally.special.empty())
         tally.special =
-            fmt::format("{} where the reference is {:.6g} ({}, column {})", ours[c], row.exact[c], place, c);
+            fmt::format("{} where the reference is {:.6g} ({}, column {})", ours[c], row.exact[c], row_name, c);
       continue;
     }
     const double error = std::fabs(ours[c] - row.exact[c]), recipe_error = std::fabs(row.recipe[c] - row.exact[c]);
     if (error > tally.worst) {
       tally.worst = error;
-      tally.worst_place = fmt::format("{}, column {}: {:.6g}", place, c, ours[c]);
+      tally.worst_element = fmt::format("{}, column {}: {:.6g}", row_name, c, ours[c]);
     }
     tally.recipe_worst = std::max(tally.recipe_worst, recipe_error);
     tally.deviation = std::max(tally.deviation, std::sqrt(row.variance[c]));
@@ -63,7 +63,7 @@ void GradientTally::check_row(const std::vector<double>& ours, const Gradient& r
   tally.rows += 1;
   const double limit = std::max(2 * std::sqrt(recipe_squares), kRowDeviations * std::sqrt(expected));
   const double ratio = squares == 0 ? 0 : limit == 0 ? INFINITY : std::sqrt(squares) / limit;
-  if (ratio > tally.row) tally.row = ratio, tally.worst_row = place;
+  if (ratio > tally.row) tally.row = ratio, tally.worst_row = row_name;
 }
 
 namespace {
@@ -84,13 +84,13 @@ void check_item(const Problem& problem, const Backward& backward, const Backward
   const bool adds = problem.spec().accumulate;
   if (item.key) {
     Backward::OfKey row = backward.of_key(group, item.token);
-    const std::string place = fmt::format("batch {}, KV head {}, key {}", group.b, group.hk, item.token);
+    const std::string row_name = fmt::format("batch {}, KV head {}, key {}", group.b, group.hk, item.token);
     if (adds) {
       row.dk = added(row.dk, problem.key_row(params.at(earlier("dk")), group.b, group.hk, item.token));
       row.dv = added(row.dv, problem.key_row(params.at(earlier("dv")), group.b, group.hk, item.token));
     }
-    tallies[1].check_row(problem.key_row(params.at("dk"), group.b, group.hk, item.token), row.dk, place);
-    tallies[2].check_row(problem.key_row(params.at("dv"), group.b, group.hk, item.token), row.dv, place);
+    tallies[1].check_row(problem.key_row(params.at("dk"), group.b, group.hk, item.token), row.dk, row_name);
+    tallies[2].check_row(problem.key_row(params.at("dv"), group.b, group.hk, item.token), row.dv, row_name);
     return;
   }
   const std::int64_t heads = problem.spec().heads_q / problem.spec().heads_kv;
@@ -106,12 +106,12 @@ std::vector<Item> choose_items(std::int64_t heads, std::int64_t q_len, std::int6
                                std::mt19937_64& random) {
   std::vector<Item> items;
   const auto choose = [&](bool key, std::int64_t count) {
-    const auto place = [&](std::int64_t i) { return key ? Item{true, 0, i} : Item{false, i / q_len, i % q_len}; };
+    const auto item_of = [&](std::int64_t i) { return key ? Item{true, 0, i} : Item{false, i / q_len, i % q_len}; };
     const auto wanted = share >= 1 ? count : static_cast<std::int64_t>(std::ceil(static_cast<double>(count) * share));
-    if (wanted < count && count > 0) items.push_back(place(0)), items.push_back(place(count - 1));
+    if (wanted < count && count > 0) items.push_back(item_of(0)), items.push_back(item_of(count - 1));
     for (std::int64_t i = 0; i < wanted; ++i) {
       const std::int64_t begin = count * i / wanted, end = count * (i + 1) / wanted;
-      items.push_back(place(begin + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end - begin))));
+      items.push_back(item_of(begin + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end - begin))));
     }
   };
   choose(false, heads * q_len);
@@ -124,7 +124,7 @@ double work_of(const Problem& problem) {
   double pairs = 0;
   for (std::int64_t b = 0; b < problem.batch(); ++b)
     pairs += static_cast<double>(problem.q_len(b)) * static_cast<double>(problem.k_len(b)) * spec.heads_q;
-  // Both sides take each pair: two products in two precisions, what they are summed up to, and scores at seven places.
+  // Both sides take each pair: two products in two precisions, what they are summed up to, and scores at seven arguments.
   return 2 * pairs * (6 * (spec.d_qk + spec.d_v) + (problem.semantics().score ? 512 : 64));
 }
 
@@ -148,7 +148,7 @@ void judge(const std::string& name, const GradientTally& all, Comparison& result
     result.problem = fmt::format("{} is {}", name, all.special);
   } else if (all.worst > max_limit) {
     result.problem =
-        fmt::format("{} differs by {:.4g}, the limit is {:.4g} ({})", name, all.worst, max_limit, all.worst_place);
+        fmt::format("{} differs by {:.4g}, the limit is {:.4g} ({})", name, all.worst, max_limit, all.worst_element);
   } else if (all.row > 1) {
     result.problem = fmt::format("{}: the error of a row is {:.3g} of its limit ({})", name, all.row, all.worst_row);
   } else if (rel > rel_limit) {

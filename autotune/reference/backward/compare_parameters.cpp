@@ -82,7 +82,7 @@ double work_of(const Problem& problem, std::size_t parameters) {
   double pairs = 0;
   for (std::int64_t b = 0; b < problem.batch(); ++b)
     pairs += static_cast<double>(problem.q_len(b)) * static_cast<double>(problem.k_len(b)) * spec.heads_q;
-  // Each score is taken at some twenty places.
+  // Each score is taken at some twenty arguments.
   return parameters == 0 ? 0 : pairs * (3 * (spec.d_qk + spec.d_v) + 1500 * static_cast<double>(parameters));
 }
 

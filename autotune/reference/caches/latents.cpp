@@ -84,10 +84,10 @@ void store_latents(const AttentionSpec& spec, const LatentRow& row, const float*
 LatentRow Problem::latent_row_of(std::int64_t b, std::int64_t k) const {
   const Tensor& tensor = arguments_->k;
   const std::vector<std::int64_t> strides = strides_of(tensor);
-  const std::int64_t place = key_offset(tensor, b, 0, k);
-  if (!is_paged(*spec_)) return latent_row(*spec_, static_cast<std::uint8_t*>(tensor.data) + place, 0, 0);
+  const std::int64_t offset = key_offset(tensor, b, 0, k);
+  if (!is_paged(*spec_)) return latent_row(*spec_, static_cast<std::uint8_t*>(tensor.data) + offset, 0, 0);
   const std::int64_t token = k % spec_->page_size;
-  return latent_row(*spec_, static_cast<std::uint8_t*>(tensor.data) + place - token * strides[1], token, strides[1]);
+  return latent_row(*spec_, static_cast<std::uint8_t*>(tensor.data) + offset - token * strides[1], token, strides[1]);
 }
 
 Problem::KeysValues Problem::latents(std::int64_t b) const {
