@@ -219,10 +219,10 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     if in_k(words):
         check_in_k(k, v)
     d, d_v, kv_heads = q.shape[-1], columns_of(v.shape, words), k.shape[2 if paged else heads]
-    parts = [operation, q.dtype, f"d={d}" if d == d_v else f"d={d}/{d_v}",
+    texts = [operation, q.dtype, f"d={d}" if d == d_v else f"d={d}/{d_v}",
              f"heads={q.shape[heads]}" if q.shape[heads] == kv_heads else f"heads={q.shape[heads]}/{kv_heads}", words]
     if k.dtype != q.dtype:
-        parts.append(f"kv={k.dtype}")
+        texts.append(f"kv={k.dtype}")
     others = {*OPERANDS, *RESERVED, "q", "k", "v", *("d" + name for name in grads)}
     if word(words, "dropout") is not None:
         others |= {"seed", "offset"}
@@ -237,24 +237,24 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
         own.append(f"{name}: {view.dtype}[{len(view.shape)}]")
     own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items() if name not in others]
     if own:
-        parts.append(f'params="{", ".join(own)}"')
-    parts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
+        texts.append(f'params="{", ".join(own)}"')
+    texts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
     if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in unquoted(words):
-        parts.append("q_len=1")  # decoding has kernels of its own
+        texts.append("q_len=1")  # decoding has kernels of its own
     # What is less aligned than its elements is refused by its name when the call is made.
     aligned = max(2, q.tensor.dtype.bits // 8, min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED))
     if aligned < 16 and word(words, "bytes") is None:
-        parts.append(f"bytes={aligned}")
+        texts.append(f"bytes={aligned}")
     for name, entries in (("key_index", "keys"), ("page_index", "pages")):
         if name in views and word(words, "select") is None:
-            parts.append(f"select={entries}({views[name].shape[-1] if views[name].shape else 0})")
+            texts.append(f"select={entries}({views[name].shape[-1] if views[name].shape else 0})")
     if "block_table" in views and len(views["block_table"].shape) == 3 and "head_tables" not in unquoted(words).split():
-        parts.append("head_tables")
+        texts.append("head_tables")
     if grads:
-        parts.append(f'grads="{", ".join(grads)}"')
+        texts.append(f'grads="{", ".join(grads)}"')
     if "dlse" in views:
-        parts.append("dlse")
-    return " ".join(parts)
+        texts.append("dlse")
+    return " ".join(texts)
 
 
 def prepare(device: tuple[int, int], spec: str, stream: int | None) -> Kernel:

@@ -111,8 +111,8 @@ _ERRORS: dict[int, type[FlashJitError]] = {1: InvalidError, 2: UnsupportedError,
 
 def _in_words_of_python(message: str) -> str:
     """Here tensors and numbers are given by their names, and a name is one argument."""
-    place, _, what = message.partition(": ")
-    kind, _, name = place.partition(".")
+    named, _, what = message.partition(": ")
+    kind, _, name = named.partition(".")
     if kind == "params" and "missing" in what and name in FIELDS:
         return f"{message}; {name}= is a tensor of the call, so give the parameter another name in the spec"
     if kind == "params" and "missing" in what:
@@ -199,7 +199,7 @@ class Library:
 _library: Library | None = None
 
 
-def _places() -> list[str]:
+def _library_paths() -> list[str]:
     here = os.path.dirname(os.path.abspath(__file__))
     clone = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     return [os.path.join(here, "lib", "libflashjit.so"), os.path.join(clone, "build", "lib", "libflashjit.so")]
@@ -210,7 +210,7 @@ def library() -> Library:
     or the one that the loader finds."""
     global _library
     if _library is None:
-        _library = Library(next((path for path in _places() if os.path.exists(path)), "libflashjit.so.1"))
+        _library = Library(next((path for path in _library_paths() if os.path.exists(path)), "libflashjit.so.1"))
     return _library
 
 

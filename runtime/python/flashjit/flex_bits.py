@@ -44,7 +44,7 @@ def _plus(writer: Writer, terms: list[Value], dtype: torch.dtype, range: tuple[i
 
 
 def _run(writer: Writer, source: Value, first: int, count: int, to: int) -> Value:
-    """Bits of one value, side by side, moved to the place `to`."""
+    """Bits of one value, side by side, moved to bit `to`."""
     value, high = source, source.range[1] >> first
     if first:
         value = writer.binary(value, "/", writer.lift(1 << first), PRODUCT, torch.int64)

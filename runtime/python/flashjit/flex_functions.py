@@ -153,7 +153,7 @@ known(NUMBERS, "full_like")(lambda w, a, fill_value, dtype=None, device=None: _s
 def _new(w: Writer, a: Any, size: Any, number: Any, dtype: Any, device: Any) -> Any:
     value = _strong(w, _full(w, a, number, dtype, device))
     shape = size if isinstance(size, (tuple, list)) else (size,)
-    return flex_rows.collapsed(flex_rows.Rows(w, shape, value.dtype, lambda place: value))
+    return flex_rows.collapsed(flex_rows.Rows(w, shape, value.dtype, lambda indices: value))
 
 
 known(ROWS, "new_zeros")(lambda w, a, size, dtype=None, device=None: _new(w, a, size, 0, dtype, device))
@@ -182,7 +182,7 @@ known(ROWS, "is_complex")(lambda w, a: False)
 def _reduction(name: str, both: Callable[[Writer, Any, Any], Value], first: Callable[[Writer, Any], Any]) -> Handler:
     def handler(w: Writer, a: Any, dim: Any = None, keepdim: bool = False) -> Any:
         rows = flex_rows.rows_of(w, a)
-        each = flex_rows.Rows(w, rows.shape, rows.dtype, lambda place: first(w, rows.at(place)))
+        each = flex_rows.Rows(w, rows.shape, rows.dtype, lambda indices: first(w, rows.at(indices)))
         return flex_rows.reduced(w, name, lambda x, y: both(w, x, y), each, dim, keepdim)
     return handler
 
@@ -202,7 +202,7 @@ known(ROWS, "amin")(_reduction("amin", minimum, lambda w, a: a))
 def _one_or_two(name: str, two: Handler) -> Handler:
     def handler(w: Writer, a: Any, other: Any = None) -> Any:
         if isinstance(other, int):
-            raise refuse(f"{name}: along a dimension it gives places, too; use a{name}")
+            raise refuse(f"{name}: along a dimension it gives indices, too; use a{name}")
         return ROWS["a" + name](w, a) if other is None else flex_rows.collapsed(flex_rows.each(w, two, (a, other), {}))
     return handler
 
@@ -229,7 +229,7 @@ def dot(w: Writer, a: Any, b: Any) -> Any:
 
 
 def _arguments(handler: Handler) -> tuple[int, tuple[str, ...]]:
-    """How many can be given by their place, and the names of all; the first is the writer."""
+    """How many can be given by position, and the names of all; the first is the writer."""
     parameters = list(inspect.signature(handler).parameters.values())[1:]
     names = tuple(p.name for p in parameters if not p.name.startswith("_"))
     return 1000 if any(p.kind == p.VAR_POSITIONAL for p in parameters) else len(names), names

@@ -52,7 +52,7 @@ def _in_halves(w: Writer, operator: str, a: Value, b: Value) -> Value:
             raise refuse("mul: the product can leave 64 bits; make one factor less than 2^30 for sure, or use int32")
         low, high = mul(w, mod(w, a, half), b), mul(w, floordiv(w, a, half), b)
     else:
-        low, high = (_arithmetic(w, operator, part(w, a, half), part(w, b, half)) for part in (mod, floordiv))
+        low, high = (_arithmetic(w, operator, function(w, a, half), function(w, b, half)) for function in (mod, floordiv))
     high = w.wrapped(add(w, high, floordiv(w, low, half)), torch.int32)
     result = add(w, mul(w, w.convert(high, torch.int64), half), mod(w, low, half))
     result.range = INTS[torch.int64]

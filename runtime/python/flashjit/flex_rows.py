@@ -15,7 +15,7 @@ MOST = 512  # A mask or score has so many operations.
 
 
 class Rows(StandIn):
-    """A stand-in for a tensor of some numbers for each query and key. `at` gives the one at a place."""
+    """A stand-in for a tensor of some numbers for each query and key. `at` gives the one at given indices."""
 
     def __init__(self, writer: Writer, shape: Sequence[int], dtype: torch.dtype, at: Callable[[Sequence[Any]], Value]) -> None:
         super().__init__(writer)
@@ -34,9 +34,9 @@ def rows_of(writer: Writer, value: Any) -> Rows:
     if isinstance(value, Rows):
         return value
     if isinstance(value, Tensor) and value.dim():
-        return Rows(writer, value.shape, value.dtype, lambda place: writer.element(value, place))
+        return Rows(writer, value.shape, value.dtype, lambda entry: writer.element(value, entry))
     number = writer.lift(value)
-    return Rows(writer, (), number.dtype, lambda place: number)
+    return Rows(writer, (), number.dtype, lambda entry: number)
 
 
 def collapsed(rows: Rows) -> Any:
@@ -44,7 +44,7 @@ def collapsed(rows: Rows) -> Any:
     return rows if rows.ndim else rows.at(())
 
 
-def _place(writer: Writer, at: Any, count: int) -> Any:
+def _fixed_index(writer: Writer, at: Any, count: int) -> Any:
     """An index, from the front where it is known."""
     if isinstance(at, Value) and at.constant is not None:
         at = at.constant
@@ -61,34 +61,34 @@ def _place(writer: Writer, at: Any, count: int) -> Any:
 
 def getitem(writer: Writer, base: Any, index: Any) -> Any:
     rows = rows_of(writer, base)
-    places = list(index) if isinstance(index, tuple) else [index]
-    given = sum(at is not None and at is not Ellipsis for at in places)
+    entries = list(index) if isinstance(index, tuple) else [index]
+    given = sum(at is not None and at is not Ellipsis for at in entries)
     if given > rows.ndim:
         raise refuse(f"{given} indices of a tensor of {rows.ndim} dimensions")
     if isinstance(base, Tensor) and base.dim() == 0:
         return writer.element(base, (0,))
-    dots = [at for at, place in enumerate(places) if place is Ellipsis]
-    where = dots[0] if dots else len(places)
-    places[where:where + 1] = [slice(None)] * (rows.ndim - given)
-    # Each dimension of rows has a place here, or is kept.
+    dots = [at for at, entry in enumerate(entries) if entry is Ellipsis]
+    where = dots[0] if dots else len(entries)
+    entries[where:where + 1] = [slice(None)] * (rows.ndim - given)
+    # Each dimension of rows has an entry here, or is kept.
     fixed: list[Any] = []
     shape: list[int] = []
     kept: list[tuple[int, int, int]] = []  # the dimension of rows, start and step, of each in `shape`; or -1 for a new one
-    for place in places:
-        if place is None:
+    for entry in entries:
+        if entry is None:
             shape.append(1)
             kept.append((-1, 0, 0))
-        elif isinstance(place, slice):
-            if any(isinstance(end, StandIn) for end in (place.start, place.stop, place.step)):
+        elif isinstance(entry, slice):
+            if any(isinstance(end, StandIn) for end in (entry.start, entry.stop, entry.step)):
                 raise refuse("a slice must have numbers of Python for ends, and not one of Python's is here; read single elements")
-            start, stop, step = place.indices(rows.shape[len(fixed)])
+            start, stop, step = entry.indices(rows.shape[len(fixed)])
             shape.append(len(range(start, stop, step)))
             kept.append((len(fixed), start, step))
             fixed.append(None)
         else:
-            if isinstance(place, Rows) or (isinstance(place, Tensor) and place.dim()):
+            if isinstance(entry, Rows) or (isinstance(entry, Tensor) and entry.dim()):
                 raise refuse("an index has several numbers; read one element at a time")
-            fixed.append(_place(writer, place, rows.shape[len(fixed)]))
+            fixed.append(_fixed_index(writer, entry, rows.shape[len(fixed)]))
 
     def at(outer: Sequence[Any]) -> Value:
         inner = list(fixed)
@@ -114,12 +114,12 @@ def each(writer: Writer, handler: Callable[..., Value], args: Sequence[Any], kwa
     except RuntimeError as error:
         raise refuse(str(error)) from None
 
-    def at(place: Sequence[Any]) -> Value:
+    def at(entry: Sequence[Any]) -> Value:
         def number(key: Any, value: Any) -> Any:
             rows = sides.get(key)
             if rows is None:
                 return value
-            inner = place[len(place) - rows.ndim:]
+            inner = entry[len(entry) - rows.ndim:]
             return rows.at([0 if count == 1 else i for i, count in zip(inner, rows.shape)])
         return handler(writer, *[number(key, value) for key, value in enumerate(args)], **{key: number(key, value) for key, value in kwargs.items()})
 
@@ -139,11 +139,11 @@ def reduced(writer: Writer, name: str, both: Callable[[Value, Value], Value], va
     if not 1 <= count <= MOST:
         raise refuse(f"{name}: puts {count} elements together, and the spec's language takes from 1 to {MOST} operations")
 
-    def at(place: Sequence[Any]) -> Value:
-        left = iter(place)
+    def at(entry: Sequence[Any]) -> Value:
+        left = iter(entry)
         outer = [None if d in dims else next(left) for d in range(rows.ndim)]
         if keepdim:
-            outer = list(place)
+            outer = list(entry)
         result: Value | None = None
         for inner in itertools.product(*[range(rows.shape[d]) for d in dims]):
             for d, i in zip(dims, inner):
@@ -159,9 +159,9 @@ def reduced(writer: Writer, name: str, both: Callable[[Value, Value], Value], va
 
 def unsqueeze(writer: Writer, value: Any, dim: int) -> Any:
     rows = rows_of(writer, value)
-    places: list[Any] = [slice(None)] * rows.ndim
-    places.insert(dim if dim >= 0 else dim + rows.ndim + 1, None)
-    return getitem(writer, rows, tuple(places))
+    entries: list[Any] = [slice(None)] * rows.ndim
+    entries.insert(dim if dim >= 0 else dim + rows.ndim + 1, None)
+    return getitem(writer, rows, tuple(entries))
 
 
 def squeeze(writer: Writer, value: Any, dim: int | None = None) -> Any:

@@ -300,9 +300,9 @@ class Writer:
         self.tensors[name] = known
         return name
 
-    def index(self, place: Any, count: int) -> Value:
-        """A place along a dimension of `count`. PyTorch counts negative ones from the end."""
-        given = self.lift(place)
+    def index(self, at: Any, count: int) -> Value:
+        """An index along a dimension of `count`. PyTorch counts negative ones from the end."""
+        given = self.lift(at)
         if given.kind != "int":
             raise refuse(f"an index must be an int, and this is of {given.dtype}")
         if given.dtype == torch.uint8:

@@ -186,8 +186,8 @@ def _own_states(block_mask: Any) -> Tensor | None:
 
     def listed(counts: Tensor, indices: Tensor) -> Tensor:
         given = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
-        places = torch.where(given & (indices >= 0) & (indices < columns), indices, columns).long()  # others, to a column of their own
-        return torch.zeros(*places.shape[:-1], columns + 1, dtype=torch.uint8, device=indices.device).scatter_(-1, places, 1)[..., :columns]
+        seen = torch.where(given & (indices >= 0) & (indices < columns), indices, columns).long()  # others, to a column of their own
+        return torch.zeros(*seen.shape[:-1], columns + 1, dtype=torch.uint8, device=indices.device).scatter_(-1, seen, 1)[..., :columns]
 
     def states_of(mask: Any) -> Tensor:
         states = listed(mask.kv_num_blocks, mask.kv_indices)
@@ -208,8 +208,8 @@ def _in_blocks(words: dict[str, Any], states: Tensor, sizes: tuple[int, int]) ->
     name = "block_states"
     while name in words:
         name += "_"
-    places = ["b" if states.shape[0] > 1 else "0", "h" if states.shape[1] > 1 else "0", f"q / {sizes[0]}", f"k / {sizes[1]}"]
-    state = f"{name}[{', '.join(places)}]"
+    indices = ["b" if states.shape[0] > 1 else "0", "h" if states.shape[1] > 1 else "0", f"q / {sizes[0]}", f"k / {sizes[1]}"]
+    state = f"{name}[{', '.join(indices)}]"
     mask = f"{state} == 2 | {state} == 1 & ({words['mask']})" if words["mask"] else f"{state} != 0"
     return {**words, "mask": mask, name: states}
 

@@ -18,7 +18,7 @@ ORDERS = ("zigzag", "contiguous", "striped")
 
 
 class Run(NamedTuple):
-    """Tokens of a share at equal distances. `at`: the place of the first in the share."""
+    """Tokens of a share at equal distances. `at`: the number of the first in the share."""
 
     begin: int
     step: int

@@ -42,10 +42,10 @@ def tokens_of(text: str) -> list[str]:
 def _closing(tokens: Sequence[str], at: int) -> int:
     """Behind the parenthesis that closes the one at `at`, or the end."""
     depth = 0
-    for place in range(at, len(tokens)):
-        depth += (tokens[place] in "([") - (tokens[place] in ")]")
+    for end in range(at, len(tokens)):
+        depth += (tokens[end] in "([") - (tokens[end] in ")]")
         if depth == 0:
-            return place + 1
+            return end + 1
     return len(tokens)
 
 
@@ -116,14 +116,14 @@ class Placed(NamedTuple):
 @functools.lru_cache(4096)
 def placed(mask: str | None, score: str | None, q: Run, k: Run, lengths: tuple[int, int], top_left: bool, h_begin: int | None,
            hk_begin: int | None) -> Placed:
-    """The one place that knows how texts of the whole sequence become texts of a call. `lengths`: of the whole sequence, of queries and
+    """Knows how texts of the whole sequence become texts of a call. `lengths`: of the whole sequence, of queries and
     keys. `h_begin`: the first query head that the call has, None where it has all."""
-    def place(name: str, run: Run) -> str:
+    def position(name: str, run: Run) -> str:
         local = name if run.step == 1 else f"{name} * {run.step}"
         return f"({local} + {_ranged(name + '_begin')})"
 
     shift = f"{_ranged('k_tokens')} - {_ranged('q_tokens')}"
-    instead = {"q": place("q", q), "k": place("k", k), "q_len": _ranged("q_tokens"), "k_len": _ranged("k_tokens")}
+    instead = {"q": position("q", q), "k": position("k", k), "q_len": _ranged("q_tokens"), "k_len": _ranged("k_tokens")}
     instead["qpos"] = instead["q"] if top_left or lengths[0] == lengths[1] else f"({instead['q']} + {shift})"
     values = {"q_begin": q.begin, "k_begin": k.begin, "q_tokens": lengths[0], "k_tokens": lengths[1]}
     if h_begin is not None and hk_begin is not None:
