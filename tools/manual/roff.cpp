@@ -11,7 +11,7 @@ namespace flashjit {
 namespace {
 
 constexpr std::string_view kSeeAlso =
-    "The source has the reference of specs in compiler/SPEC.md, and in runtime/OBSERVE.md all that the variables do, the "
+    "The source describes specs in compiler/SPEC.md, and in runtime/OBSERVE.md all that the variables do, the "
     "log, the store and what bounds a compile. The C++ and the C interface are described in flashjit.hpp and flashjit.h.";
 
 // Characters that roff would take for its own, or print as others than a shell knows.
