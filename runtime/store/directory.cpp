@@ -91,7 +91,7 @@ std::int64_t now_ns() {
 
 // One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file
 // description end with the last handle to it, whatever happens to the process.
-off_t place_of(const std::string& digest) { return static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16)); }
+off_t byte_of(const std::string& digest) { return static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16)); }
 constexpr off_t kEvictionByte = off_t{1} << 60;  // behind those of all keys
 
 struct flock one_byte(off_t byte) {
@@ -211,8 +211,8 @@ Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const S
 Result<StoreLock> StoreDirectory::lock(const std::string& digest, std::chrono::milliseconds wait,
                                        const CompileBounds& bounds) const {
   FileHandle file = open_lock_file();
-  if (file && lock_within(file.get(), place_of(digest), wait, bounds)) {
-    return StoreLock(std::move(file), place_of(digest));
+  if (file && lock_within(file.get(), byte_of(digest), wait, bounds)) {
+    return StoreLock(std::move(file), byte_of(digest));
   }
   if (file && is_busy(errno)) return io("another process took too long to compile it");
   return io(fmt::format("it cannot be locked: {}", why(errno)));
@@ -248,9 +248,9 @@ bool StoreDirectory::remove(const std::string& digest) const {
 StoreDirectory::Eviction StoreDirectory::evict(const Item& item) const {
   // Held until the file is gone: nobody can publish the key anew between the second look and the unlink.
   FileHandle file = open_lock_file();
-  const bool locked = file && try_lock(file.get(), place_of(item.digest));
+  const bool locked = file && try_lock(file.get(), byte_of(item.digest));
   if (file && !locked && is_busy(errno)) return Eviction::Kept;
-  const StoreLock lock = locked ? StoreLock(std::move(file), place_of(item.digest)) : StoreLock();
+  const StoreLock lock = locked ? StoreLock(std::move(file), byte_of(item.digest)) : StoreLock();
   const FileHandle shelf = open_shelf(item.digest, false);
   const char* name = item.digest.c_str() + 2;
   struct stat info;

@@ -248,7 +248,7 @@ const TunedRecord* find_record(std::span<const TunedRecord> records, const Atten
   const Shape wanted = rounded(shape.value_or(assumed_shape(spec)));
   const double farthest = shape ? kFarthestClass : 0;
   const TunedRecord* best = nullptr;
-  std::tuple<double, double, bool, std::string> best_place;
+  std::tuple<double, double, bool, std::string> least_rank;
   for (const TunedRecord& record : records) {
     if (record.spec != text || record.machine.target != machine.target || record.machine.device != machine.device ||
         record.machine.units != machine.units) {
@@ -258,10 +258,10 @@ const TunedRecord* find_record(std::span<const TunedRecord> records, const Atten
     if (away > farthest || !is_legal(spec, target, record.schedule)) continue;
     if (spec.numerics != Numerics::Fast && !changed_numerics(untuned, record.schedule).empty()) continue;
     const bool inherited = record.machine.driver != machine.driver || record.version != version();
-    std::tuple place{away, doublings_apart(wanted, record.shape), inherited, print(record)};
-    if (best && best_place <= place) continue;
+    std::tuple rank{away, doublings_apart(wanted, record.shape), inherited, print(record)};
+    if (best && least_rank <= rank) continue;
     best = &record;
-    best_place = std::move(place);
+    least_rank = std::move(rank);
   }
   return best;
 }
