@@ -32,7 +32,7 @@ __device__ inline float sum_of_split(u32 first, u32 second) {
          element_of<Element::bf16>(second, 0);
 }
 
-// What eight columns add to rowsum(dO o O).
+// Eight columns add this to rowsum(dO o O).
 __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
   const u32 x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
   float sum = 0;

@@ -6,7 +6,7 @@
 
 namespace flashjit::host {
 
-// What a row of scores belongs to. Ints are i64 scalars.
+// A row of scores belongs to these. Ints are i64 scalars.
 struct RowContext {
   Value *params, *q, *b, *h, *hk, *q_len, *k_len;
   Value* scale_k;             // null: K has none
