@@ -70,7 +70,11 @@ Result<Expr> ExprParser::unknown_name(std::string_view name, std::size_t start) 
     }
   }
   const std::string shown(name.substr(0, 40));
-  if (!nearest.empty()) return error(fmt::format("unknown name `{}`; did you mean `{}`?", shown, nearest), start);
+  if (!nearest.empty()) {
+    const std::string others =
+        lexer_.is("(") ? fmt::format(" What may be called is {}", called_names(session_.score)) : std::string();
+    return error(fmt::format("unknown name `{}`; did you mean `{}`?{}", shown, nearest, others), start);
+  }
   // A parameter could not be called, so declaring one would not help.
   if (lexer_.is("(")) {
     return error(

@@ -29,6 +29,7 @@ std::string ExprParser::slip() const {
   }
   if (lexer_.is("&&") || lexer_.is("||"))
     return fmt::format("write `{}` for `{}`", lexer_.text().substr(1), lexer_.text());
+  if (lexer_.is("**")) return "write x * x for `x ** 2`, and exp(y * log(x)) for `x ** y`";
   if (lexer_.kind() == Token::Name && (lexer_.text() == "and" || lexer_.text() == "or"))
     return fmt::format("write `{}` for `{}`", lexer_.text() == "and" ? '&' : '|', lexer_.text());
   return lexer_.is("=") ? "write `==` to compare" : "";

@@ -33,8 +33,8 @@ def _kernel_of(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scal
             kernel = calls.prepare(tensors.torch_device(q.device), calls.spec_of("bwd", words, views, scalars, grads),
                                    current_stream(q.device.index) if q.is_cuda else None)
         except FlashJitError as error:
-            raise type(error)(f"q, k, v or a parameter has requires_grad, and there is no backward: {error.message}; or call under "
-                              "torch.no_grad()", error.kind, error.detail) from None
+            raise type(error)(f"q, k, v or a parameter has requires_grad, and there is no backward: {error.message}; or detach "
+                              "what needs no gradient, or call under torch.no_grad()", error.kind, error.detail) from None
         if calls.word(words, "out") is not None:
             raise UnsupportedError("out=: has no backward; leave it out and convert the result, or call under torch.no_grad()")
         if len(_kernels) >= MOST_KINDS:
