@@ -389,6 +389,13 @@ def test_explain_has_one_shape():
         assert ("* is not the first: where prepare is told no sizes" in text) is not is_first, text
 
 
+def test_explain_says_how_it_counts_lengths_that_differ():
+    args = ("explain", 'fwd bf16 d=128 heads=32/8 layout=packed/paged(16) mask="causal"', "--arch", "sm_90a", "--shape")
+    text = flashjit(*args, "q=512+1+1+1,k=512+4000+300+9000").out
+    assert "figures count each of 4 sequences as the longest: 2048 queries for 515, 36000 keys for 13812\n" in text, text
+    assert "as the longest" not in flashjit(*args, "b=4,q=512,k=9000").out
+
+
 def test_explain_names_what_it_counts_as_zero():
     for params, mask in [("left: i32", "k >= qpos - left"), ("doc: i32[1]", "k >= doc[b]")]:
         name = params.split(":")[0]

@@ -250,7 +250,8 @@ Json roofline_json(const Roofline& r) {
 struct Explained {
   Plan plan;
   DeviceFigures device;
-  Shape shape;
+  Shape shape;  // of the longest sequence, as often as there are sequences
+  std::optional<ProblemShape> asked = {};
   Candidates candidates;
   std::optional<Schedule> hinted;
   std::optional<Roofline> roofline;  // none: there is nothing to do
@@ -268,6 +269,7 @@ Result<Explained> explained(const ExplainArgs& args, const DeviceFigures& device
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
   Explained kernel{.plan = std::move(plan), .device = device, .shape = shape, .hinted = std::move(hinted)};
+  if (!args.shape.empty()) kernel.asked = *parse_shape(args.shape, kernel.plan.spec);  // which shape_of() has parsed
   kernel.candidates = candidates_at(kernel.plan, request.pins, shape);
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) kernel.roofline = roofline(kernel.plan, shape);
   kernel.tuned = measured(kernel.plan, store);
@@ -304,6 +306,14 @@ Json json_of(const Explained& kernel) {
   return line;
 }
 
+std::string longest_text(const Explained& kernel) {
+  const auto [b, q, k] = kernel.shape;
+  const std::int64_t queries = b * q, keys = b * k;
+  if (!kernel.asked || (kernel.asked->q_tokens() == queries && kernel.asked->k_tokens() == keys)) return {};
+  return fmt::format("figures count each of {} sequences as the longest: {} queries for {}, {} keys for {}\n", b,
+                     queries, kernel.asked->q_tokens(), keys, kernel.asked->k_tokens());
+}
+
 ExplainedText text_of(const Explained& kernel, bool all, bool colours) {
   const Plan& plan = kernel.plan;
   const Shape& shape = kernel.shape;
@@ -313,7 +323,8 @@ ExplainedText text_of(const Explained& kernel, bool all, bool colours) {
                             how(plan, kernel.hinted, all), gap);
   if (kernel.roofline) {
     const Roofline& r = *kernel.roofline;
-    text.before += (attends(plan.spec) ? roofline_text(plan, shape, r, all) : traffic_text(plan, shape, r)) + gap;
+    text.before += longest_text(kernel) +
+                   (attends(plan.spec) ? roofline_text(plan, shape, r, all) : traffic_text(plan, shape, r)) + gap;
   }
   if (kernel.has_map()) {
     add_map(mask_map(plan, shape.q_len, shape.k_len), all, colours, text);
@@ -459,7 +470,7 @@ void add_explain(CLI::App& app, const std::string& command, int& exit_code) {
       ->delimiter(',');
   CLI::Option* shape = sub->add_option(
       "--shape", args->shape,
-      "Sizes that all figures are for: b=2,q=4096,k=4096 (default: those by which a schedule is chosen where prepare is told none)");
+      "Sizes that all figures are for: b=2,q=4096,k=4096; each sequence counts as the longest (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
   CLI::Option* all = sub->add_flag("--all", args->all, "Everything, and not the 25 lines that say most");
   sub->add_flag("--json", args->json, "One JSON object per target");
