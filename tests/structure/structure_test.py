@@ -316,6 +316,28 @@ def test_findings_name_experiments():
     report([f"no row has the id {name}: {text}" for text, names in named for name in names if name not in ids])
 
 
+def test_distributed_knows_all_named_rows():
+    """flashjit.distributed writes masks and scores out by itself. What it does not know to read positions or heads would be taken at
+    those of a share, without an error; SPEC.md has the table of the language, to which a unit test holds it."""
+    with open(source("compiler", "SPEC.md"), encoding="utf-8") as file:
+        page = file.read()
+    rows = {}
+    for name, arguments, body in re.findall(r"(?m)^\| `(\w+)(?:\(([^`]*)\))?` \| (`(?:[^`]*)`|written out below) \|", page.split("### Named masks and scores")[1].split("\n### ")[0]):
+        if body == "written out below":
+            body = re.search(rf"`{name}` is for .*? It is\n\n```text\n(.*?)\n```", page, re.S).group(1)
+        body = body.strip("`").replace("\\|", "|")
+        for number, argument in enumerate([a.split("=")[0].strip() for a in arguments.split(",") if a], 1):
+            body = re.sub(rf"\b{argument}\b", f"${number}", body)
+        if re.search(r"\b(?:q|k|qpos|q_len|k_len|h|hk)\b", body):
+            rows[name] = body
+    assert len(rows) >= 11, rows
+    with open(source("runtime", "python", "flashjit", "distributed", "texts.py"), encoding="utf-8") as file:
+        known = next(ast.literal_eval(node.value) for node in ast.parse(file.read()).body
+                     if isinstance(node, ast.Assign) and node.targets[0].id == "_ROWS")
+    report([f"distributed/texts.py has {name!r}: {known.get(name)!r}, and SPEC.md {rows.get(name)!r}"
+            for name in sorted({*rows, *known}) if rows.get(name) != known.get(name)])
+
+
 def test_python_syntax():
     for path, _, text in files(".py"):
         ast.parse(text, path)
