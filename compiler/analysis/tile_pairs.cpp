@@ -18,7 +18,7 @@ constexpr std::size_t kMostValues = kMostTileValues;  // each takes a pass over 
 constexpr std::size_t kMostConditions = 2;            // each takes a pass over all scores
 constexpr std::size_t kMostNodes = 160;               // of an answer, which is evaluated for each pair of tiles
 constexpr int kMostSteps = 512;                       // of the search
-constexpr std::int64_t kMostRuns = 8;                // pairs of runs of two tiles, in which a condition is asked one by one
+constexpr std::int64_t kMostRuns = 8;  // pairs of runs of two tiles, in which a condition is asked one by one
 
 // Bounds of a condition over all pairs of positions of two tiles.
 struct Known {

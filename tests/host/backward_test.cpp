@@ -15,8 +15,6 @@ namespace flashjit {
 namespace {
 
 using reference::Dropout;
-using load_float;
-using store_float;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kUntouched = 12345;  // what lies in the gaps

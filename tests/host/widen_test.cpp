@@ -24,8 +24,7 @@ TEST(Widen, EveryCode) {
       Widener(from, to).widen(rows, 2, 128, wide.data());
       EXPECT_EQ(rows[1], wide.data() + 128 * size_of(to));
       for (int code = 0; code < 256; ++code) {
-        const float wanted = load_float(from, codes.data(), code),
-                    found = load_float(to, wide.data(), code);
+        const float wanted = load_float(from, codes.data(), code), found = load_float(to, wide.data(), code);
         SCOPED_TRACE(testing::Message() << name(from) << " to " << name(to) << ", code " << code);
         if (std::isnan(wanted)) EXPECT_TRUE(std::isnan(found));
         else EXPECT_EQ(std::bit_cast<std::uint32_t>(found), std::bit_cast<std::uint32_t>(wanted));

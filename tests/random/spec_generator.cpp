@@ -285,8 +285,7 @@ class Generator {
   }
 
   void store(CaseTensor& tensor, std::int64_t at, double value) {
-    if (&tensor != &case_.k && &tensor != &case_.v)
-      store_float(dtype_, tensor.data(), at, static_cast<float>(value));
+    if (&tensor != &case_.k && &tensor != &case_.v) store_float(dtype_, tensor.data(), at, static_cast<float>(value));
     else elements_.store(tensor, at, value);
   }
 

@@ -61,8 +61,7 @@ class MergeKernel final : public HostKernel {
       for (int i = 0; i < spec_.d_v; ++i) sums[i] += weight * load_float(spec_.dtype, p.o_parts, first + i);
     }
     const std::int64_t to = b * p.o_stride.batch + h * p.o_stride.head + q * p.o_stride.token;
-    for (int i = 0; i < spec_.d_v; ++i)
-      store_float(spec_.out_dtype, p.o, to + i, sum == 0 ? 0.0f : sums[i] / sum);
+    for (int i = 0; i < spec_.d_v; ++i) store_float(spec_.out_dtype, p.o, to + i, sum == 0 ? 0.0f : sums[i] / sum);
     const std::int64_t row = b * p.row_stride_batch + h * p.row_stride_head + q;
     if (spec_.max_logit) {
       const float* maxima = p.max_parts + at(p.max_parts_stride, b, h, q);
