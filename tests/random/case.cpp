@@ -123,15 +123,16 @@ void plain(CaseTensor& tensor, Dtype dtype, std::vector<std::int64_t> shape,
   }
 }
 
+// Plain loops over bytes: tests are compiled with little optimisation, and images have millions of them.
 std::int64_t first_damaged_byte(const CaseTensor& tensor) {
   if (!tensor.given || !tensor.output) return -1;
   const std::size_t width = element_bytes(tensor);
-  std::vector<bool> owned(tensor.image.size(), false);
-  each_offset(tensor, [&](std::int64_t offset) {
-    std::fill_n(owned.begin() + static_cast<std::ptrdiff_t>(tensor.begin + offset * width), width, true);
-  });
-  for (std::size_t i = 0; i < owned.size(); ++i) {
-    if (!owned[i] && tensor.image[i] != 0xff) return static_cast<std::int64_t>(i);
+  std::vector<std::uint8_t> rest = tensor.image;
+  each_offset(tensor,
+              [&](std::int64_t offset) { std::memset(rest.data() + tensor.begin + offset * width, 0xff, width); });
+  const std::uint8_t* const bytes = rest.data();
+  for (std::size_t i = 0, size = rest.size(); i < size; ++i) {
+    if (bytes[i] != 0xff) return static_cast<std::int64_t>(i);
   }
   return -1;
 }
@@ -139,12 +140,14 @@ std::int64_t first_damaged_byte(const CaseTensor& tensor) {
 std::int64_t first_changed_byte(const CaseTensor& tensor, const std::vector<std::uint8_t>& before) {
   const std::int64_t elements = tensor.new_row_elements > 0 ? tensor.new_row_elements : tensor.shape.back();
   const std::size_t row_bytes = static_cast<std::size_t>(elements) * element_bytes(tensor);
-  std::vector<bool> owned(tensor.image.size(), false);
-  for (const std::int64_t row : tensor.new_rows)
-    std::fill_n(owned.begin() + static_cast<std::ptrdiff_t>(tensor.begin + row * element_bytes(tensor)), row_bytes,
-                true);
-  for (std::size_t i = 0; i < owned.size(); ++i) {
-    if (!owned[i] && tensor.image[i] != before[i]) return static_cast<std::int64_t>(i);
+  std::vector<std::uint8_t> rest = tensor.image;
+  for (const std::int64_t row : tensor.new_rows) {
+    const std::size_t begin = tensor.begin + row * element_bytes(tensor);
+    std::memcpy(rest.data() + begin, before.data() + begin, row_bytes);
+  }
+  const std::uint8_t *const bytes = rest.data(), *const expected = before.data();
+  for (std::size_t i = 0, size = rest.size(); i < size; ++i) {
+    if (bytes[i] != expected[i]) return static_cast<std::int64_t>(i);
   }
   return -1;
 }
