@@ -71,10 +71,24 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
   std::vector<Column> columns;
   for (auto first = std::ranges::upper_bound(logits, -kInfinity, {}, &Logit::value); first != logits.end();) {
     const auto end = std::find_if(first, logits.end(), [&](const Logit& logit) { return logit.value != first->value; });
+    double error = 0;  // one that is no number counts as none
+    for (auto logit = first; logit != end; ++logit) error = std::max(error, logit->error);
+    const double p = std::exp(first->value - reference) / sum;
+    const double move = narrow ? std::pow(deviation_of_weight(first->value - row.lse, error), 2)
+                               : p * p * std::min(1.0, error * error + 0x1p-44);
+    const double of_weight = std::max(p * p * rounding, least * least / 3), of_steps = p * p * steps;
+    if (end - first == 1) {  // most often: nothing has to be added up
+      const float* const value = &values[first->k * width];
+      const double scale = value_scale[first->k];
+      for (int c = 0; c < width; ++c) {
+        const double v = value[c] * scale, moved = v - row.o[c];
+        row.variance[c] += (of_weight + of_steps) * (v * v) + move * (moved * moved);
+      }
+      first = end;
+      continue;
+    }
     columns.assign(static_cast<std::size_t>(width), {});
-    double error = 0;
     for (auto logit = first; logit != end; ++logit) {
-      error = std::max(error, logit->error);
       for (int c = 0; c < width; ++c) {
         const double v = values[logit->k * width + c] * double{value_scale[logit->k]}, moved = v - row.o[c];
         Column& column = columns[c];
@@ -82,13 +96,10 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
         column.moved += moved, column.moved_squares += moved * moved;
       }
     }
-    const double p = std::exp(first->value - reference) / sum;
-    const double move = narrow ? std::pow(deviation_of_weight(first->value - row.lse, error), 2)
-                               : p * p * std::min(1.0, error * error + 0x1p-44);
     for (int c = 0; c < width; ++c) {
       const auto& [whole, squares, moved, moved_squares] = columns[c];
-      row.variance[c] += std::max(p * p * rounding, least * least / 3) * std::max(whole * whole, squares) +
-                         p * p * steps * squares + move * std::max(moved * moved, moved_squares);
+      row.variance[c] += of_weight * std::max(whole * whole, squares) + of_steps * squares +
+                         move * std::max(moved * moved, moved_squares);
     }
     first = end;
   }
