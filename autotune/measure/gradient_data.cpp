@@ -55,7 +55,7 @@ void set_exactly(NamedTensor* o, NamedTensor* lse, const NamedTensor& like_lse, 
         const bool same =
             i > begin && rows[i - 1].b == row.b && problem.kv_head(rows[i - 1].h) == problem.kv_head(row.h);
         if (!same) kv = problem.keys_values(row.b, problem.kv_head(row.h));
-        const reference::ExactRow exact = problem.exact(row, kv);
+        const reference::ExactRow exact = problem.result_alone(row, kv);
         const RowOffsets at = offsets_of(spec, like_lse, row, starts[static_cast<std::size_t>(row.b)]);
         for (int c = 0; o && c < spec.d_v; ++c)
           store_float(o->dtype, o->bytes.data(), at.o + c, static_cast<float>(exact.o[static_cast<std::size_t>(c)]));

@@ -179,7 +179,7 @@ void add_unrounded_errors(const Problem& problem, const CompareOptions& options,
   std::vector<Sums> sums(static_cast<std::size_t>(std::max(1, options.threads)));
   visit_rows(problem, choose_rows(problem, options), sums.size(),
              [&](const RowId& row, const Problem::KeysValues& kv, std::size_t thread) {
-               const ExactRow exact = problem.exact(row, kv);
+               const ExactRow exact = problem.result_alone(row, kv);
                for (std::size_t c = 0; c < exact.o.size(); ++c) {
                  const double error = problem.output(row, static_cast<int>(c)) - exact.o[c];
                  if (!std::isfinite(error)) continue;

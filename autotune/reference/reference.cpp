@@ -328,7 +328,7 @@ std::vector<Logit> Problem::exact_logits(const RowId& row, const KeysValues& kv,
 }
 
 ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
-                         const std::vector<float>& scale_v, ExactRow result) const {
+                         const std::vector<float>& scale_v, ExactRow result, bool with_errors) const {
   const int width = spec_->d_v;
   Position at = position(row);
   double reference = result.max_logit;
@@ -353,18 +353,19 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
     if (logit.value == -kInfinity || (dropped && !std::isnan(p))) continue;  // NaN is the row's, whatever it loses
     for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v[logit.k];
   }
+  if (!with_errors) return result;
   add_doubts(result, logits, values, weights);
   if (!result.nan_logit) add_variance(result, *spec_, weights_, std::move(logits), values, weights, reference, sum);
   return result;
 }
 
-ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
+ExactRow Problem::exact(const RowId& row, const KeysValues& kv, bool with_errors) const {
   ExactRow result;
   result.tainted.assign(spec_->d_v, false);
   result.max_logit = -kInfinity;
   if (!merges(*spec_)) {
     std::vector<Logit> logits = exact_logits(row, kv, result);
-    result = finish(row, std::move(logits), kv.v, kv.scale_v, std::move(result));
+    result = finish(row, std::move(logits), kv.v, kv.scale_v, std::move(result), with_errors);
     return goes_on_from_results(*spec_) ? continued(row, std::move(result)) : result;
   }
   std::vector<Logit> logits;
@@ -374,7 +375,7 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv) const {
     logits.push_back({static_cast<std::int64_t>(logits.size()), own, 0x1p-24 * std::fabs(own)});
   }
   const std::vector<float> ones(logits.size(), 1);
-  result = finish(row, std::move(logits), part_rows(row), ones, std::move(result));
+  result = finish(row, std::move(logits), part_rows(row), ones, std::move(result), with_errors);
   if (spec_->max_logit) result.max_logit = largest_of_parts(row);
   return result;
 }

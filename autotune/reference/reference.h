@@ -99,7 +99,9 @@ class Problem {
   KeysValues latents(std::int64_t b) const;  // the same of a cache whose rows are bytes
   std::int64_t kv_head(std::int64_t h) const { return h / (spec_->heads_q / spec_->heads_kv); }
 
-  ExactRow exact(const RowId& row, const KeysValues& kv) const;
+  ExactRow exact(const RowId& row, const KeysValues& kv) const { return exact(row, kv, true); }
+  // The same without what errors are held against, `variance` and doubts, which takes longer than the rest.
+  ExactRow result_alone(const RowId& row, const KeysValues& kv) const { return exact(row, kv, false); }
   RecipeRow recipe(const RowId& row, const KeysValues& kv) const;
 
   // These functions read tensors with the rows of Q, of K, or with a number for each row of Q; for bwd some of them lie
@@ -140,8 +142,9 @@ class Problem {
   // How far elements in doubt move the product of a query and a key.
   double doubt(const RowId& row, std::int64_t k, const std::vector<double>& query, const float* key) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
+  ExactRow exact(const RowId& row, const KeysValues& kv, bool with_errors) const;
   ExactRow finish(const RowId& row, std::vector<Logit> logits, const std::vector<float>& values,
-                  const std::vector<float>& scale_v, ExactRow result) const;
+                  const std::vector<float>& scale_v, ExactRow result, bool with_errors) const;
   RecipeRow merged_recipe(const RowId& row) const;
   // These take in what others gave of the row.
   ExactRow continued(const RowId& row, ExactRow own) const;

@@ -64,6 +64,19 @@ struct Toy {
   }
 };
 
+TEST(Reference, TheResultAloneIsTheExactOne) {
+  Toy s(1, 3, 40, 2, 1, 16, 8);
+  s.randomize(1);
+  const Problem p = s.problem();
+  for (const RowId& id : p.rows()) {
+    const Problem::KeysValues kv = p.keys_values(id.b, p.kv_head(id.h));
+    const ExactRow exact = p.exact(id, kv), alone = p.result_alone(id, kv);
+    EXPECT_EQ(alone.o, exact.o);
+    EXPECT_EQ(alone.lse, exact.lse);
+    EXPECT_GT(exact.variance[0], 0);
+  }
+}
+
 TEST(Reference, EqualLogitsGiveTheMean) {
   Toy s(1, 1, 4, 1, 1, 8, 2);
   for (int i = 0; i < 8; ++i) s.v[i] = static_cast<float>(i);  // columns 0 2 4 6 and 1 3 5 7
