@@ -246,7 +246,7 @@ inline constexpr std::array kOperands = {
     Operand{.name = "scale", .what = "What rows of 8 bits are multiplied with", .role = OperandRole::Output,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ},
             .is_in = [](const AttentionSpec& spec) { return quantizes(spec) && !has_latent_rows(spec); },
-            .absent = "the spec is no quantize, or writes rows that have their scales in them (out=latent656); leave it out",
+            .absent = "the spec is no quantize; leave it out or use quantize; rows of out=latent656 have their scales in them",
             .has_field = false, .rows = rows_of_query_scales, .pointer = offsetof(KernelParams, scale_y),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_y_stride},
     Operand{.name = "shared_prefix", .what = "How many first keys of all sequences are the same", .always_dtype = Dtype::I32,

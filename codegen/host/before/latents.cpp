@@ -104,19 +104,19 @@ void store_latent(const LatentRows& rows, const float* row, unsigned char* data,
     float largest = 0;
     for (int c = first; c < first + rows.columns_of_scale; ++c) largest = std::fmax(largest, std::fabs(row[c]));
     const float scale = store_scale(rows, largest, scales, first / rows.columns_of_scale);
-    for (int c = first; c < first + rows.columns_of_scale; ++c) data[c] = reference::float_to_e4m3(row[c] / scale);
+    for (int c = first; c < first + rows.columns_of_scale; ++c) data[c] = float_to_e4m3(row[c] / scale);
   }
   for (int c = 0; c < rows.wide_columns; ++c) {
-    const std::uint16_t wide = reference::float_to_bf16(row[rows.narrow_columns + c]);
+    const std::uint16_t wide = float_to_bf16(row[rows.narrow_columns + c]);
     std::memcpy(data + rows.wide_at + c * sizeof wide, &wide, sizeof wide);
   }
 }
 
-void LatentCache::store(KeyPlace place, const float* row) const {
+void LatentCache::store(KeyAddress at, const float* row) const {
   const Int64 stride = params_.k_stride.token;
-  const auto token = static_cast<int>(place.token);
-  store_latent(rows_, row, block(place) + latent_data_at(rows_, stride, token),
-               block(place) + latent_scales_at(rows_, stride, token, page_size_));
+  const auto token = static_cast<int>(at.token);
+  store_latent(rows_, row, block(at) + latent_data_at(rows_, stride, token),
+               block(at) + latent_scales_at(rows_, stride, token, page_size_));
 }
 
 std::unique_ptr<HostKernel> kernel_of_latents(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention) {

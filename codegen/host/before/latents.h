@@ -25,8 +25,9 @@ class LatentCache {
   KeyAddress address_of(std::int64_t number) const {
     return packed_ ? KeyAddress{0, number} : KeyAddress{number / rows_of_block_, number % rows_of_block_};
   }
-  void widen(KeyPlace place, std::uint16_t* row) const;
-  void store(KeyPlace place, const float* row) const;
+  void widen(KeyAddress at, std::uint16_t* row) const;
+  // Rounds a row of numbers to what the cache holds.
+  void store(KeyAddress at, const float* row) const;
 
  private:
   unsigned char* block(KeyAddress at) const;

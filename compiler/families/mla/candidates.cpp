@@ -43,12 +43,18 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
         "spec has {}; use family={}",
         selects(spec) ? "select" : "scales of keys or blocks", other);
   }
+  if (is_narrow && (spec.d_v != kMostLatentV || spec.d_qk - spec.d_v != kGatheredColumns)) {
+    return fmt::format(
+        "family: mla multiplies 8 bits with d={}/{} alone, and the spec has d={}/{}; use kv={} with a dtype of 16 bits, "
+        "or family={}",
+        kMostLatentV + kGatheredColumns, kMostLatentV, spec.d_qk, spec.d_v, name(spec.kv_dtype), other);
+  }
   const bool gathers = (has_scaled_keys(spec) && !is_narrow) || has_latent_rows(spec) || selects(spec);
   if (gathers && spec.d_qk % kGatheredColumns != 0) {
     return fmt::format("family: mla gathers K by {} columns, and the spec has d={}/{}; use family={}", kGatheredColumns,
                        spec.d_qk, spec.d_v, other);
   }
-  if (has_scaled_keys(spec) && spec.d_qk - spec.d_v > kGatheredColumns) {
+  if (gathers && has_scaled_keys(spec) && spec.d_qk - spec.d_v > kGatheredColumns) {
     return fmt::format(
         "family: mla holds at most {} columns of 8 bits behind V, and the spec has d={}/{}; use family={}",
         kGatheredColumns, spec.d_qk, spec.d_v, other);

@@ -229,11 +229,11 @@ struct ValueSums : Maker {
   // In place of the product of this form and of the waits for it. Sums lie in two places, so that a product runs while O
   // takes in the one before.
   void spread(Body& body, std::string_view form) {
-    const Place product = find_place(p, body, Kind::Mma, form);
+    const Site product = find_site(p, body, Kind::Mma, form);
     if (!product) return;
     const Statement whole = product.statement();
-    const Place first{product.body, product.at - 1};  // a fence
-    const Body replaced = first.take(6);              // product, commit, two waits and a keep
+    const Site first{product.body, product.at - 1};  // a fence
+    const Body replaced = first.take(6);             // product, commit, two waits and a keep
     first.insert_before(pieces(whole, {replaced[3], replaced[4]}));
   }
   Body pieces(const Statement& whole, const Body& waits) {

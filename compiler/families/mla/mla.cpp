@@ -66,6 +66,7 @@ std::string describe(const KernelConfig& c) {
                       c.decode.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs");
   text += fmt::format("  two warpgroups share O, {} columns each, and compute the scores of {} keys in turn\n",
                       half_columns(c), kMlaKeys);
+  if (multiplies_narrow(c)) text += "  two of its warps transpose V, which products of 8 bits read along its keys\n";
   text += gathers_keys(c) ? std::string("  four warps gather K, a piece of 16 bytes at a time, and widen 8 bits\n")
                           : fmt::format("  TMA copies {} keys at a time, two tiles in flight\n", keys_of_box(c));
   return text + "  a second launch adds up what several blocks have of a row\n";

@@ -54,7 +54,7 @@ void fill(CaseTensor& x, const AttentionSpec& spec, Data data, Random& random) {
   double factor = 1;
   each_element(x, [&](const Shape& at, std::int64_t offset) {
     if (at.back() == 0) factor = data != Data::Codes && random.chance(0.1) ? 0 : 1;
-    reference::store_float(spec.dtype, x.data(), offset, static_cast<float>(factor * draw_number(data, random)));
+    store_float(spec.dtype, x.data(), offset, static_cast<float>(factor * draw_number(data, random)));
   });
 }
 
