@@ -128,6 +128,11 @@ const FixedCase kCases[] = {
     {"mla-320",         "fwd bf16 d=320/256 heads=8/1 q_len=1 v_in_k layout=paged(64) lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},
     {"mla-320-cluster", "fwd bf16 d=320/256 heads=128/1 q_len=2 mask=\"causal\" v_in_k out=fp32 lse=ln", {2, 2}, {333, 333}},
     {"e4m3-320",        "fwd bf16 kv=e4m3 d=320/256 heads=32/1 q_len=1 v_in_k layout=paged(16) token_scales lse=ln", {1, 1, 1}, {500, 70, 1}},
+    // products of 8 bits over latents
+    {"mla-e4m3",        "fwd e4m3 d=576/512 heads=128/1 q_len=1 v_in_k layout=paged(64) sink lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},
+    {"mla-e4m3-packed", "fwd e4m3 d=576/512 heads=64/1 layout=packed/paged(24) q_len<=4 mask=\"causal\" v_in_k", {1, 4, 0, 2}, {300, 800, 20, 2}},
+    {"mla-e4m3-score",  "fwd e4m3 d=576/512 heads=32/1 q_len=3 mask=\"window(100, 0)\" score=\"softcap(20)\" v_in_k", {3}, {900}},
+    {"mla-e5m2",        "fwd e5m2 d=576/512 heads=128/1 q_len=1 v_in_k out=fp32 lse=ln", {1, 1}, {333, 333}},
     {"e4m3-512",        "fwd bf16 kv=e4m3 d=512 heads=128/1 q_len=1 v_in_k layout=paged(64) lse=ln", {1, 1, 1}, {500, 70, 1}},
 };
 // clang-format on
