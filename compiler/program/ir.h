@@ -72,7 +72,7 @@ struct Buffer {
   // back, and one in whose slots it lies while these belong to who reads them.
   int guard = -1, given_with = -1, inside = -1;
   bool is_room = false;  // nobody fills its slots: they are there for what lies in them
-  int givers = 0;  // how many roles give a slot back; 0: all that read it
+  int givers = 0;        // how many roles give a slot back; 0: all that read it
   bool in_turn = false;  // consumers read its slots in turn, so of them one gives a slot back
 };
 

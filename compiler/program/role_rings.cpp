@@ -234,7 +234,8 @@ Result<void> Rings::check_end() const {
       const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
       const bool is_told = guard(b) == b;  // by barriers of its own
       // Slots that are filled once, or read when a block ends, are not given back.
-      const std::int64_t back = buffer(given_with(b)).in_turn ? std::min(released(given_with(b)), used) : released(given_with(b));
+      const std::int64_t back =
+          buffer(given_with(b)).in_turn ? std::min(released(given_with(b)), used) : released(given_with(b));
       const std::int64_t granted = actor.fillers.at(given_with(b)).granted;
       const bool is_given_back = used <= 0 || !filler.asks || back >= used - buffer(b).behind;
       const bool is_granted =

@@ -13,7 +13,7 @@
 
 namespace flashjit {
 
-// Of 8 bits: what lies behind V in the descriptors of Q and K, and the next columns of V^T.
+// For products of 8 bits, steps of descriptors: to what lies behind V in Q and K, and to the next columns of V^T.
 constexpr u32 kQueriesOfTail = kTailPanel * kPlaces.q.panel_bytes() / 16, kKeysOfTail = kTailPanel * kPanelBytes / 16;
 constexpr u32 kValuesStep = kMlaProductColumns * kPanelWidth / 16;
 
@@ -93,7 +93,7 @@ struct ConsumerState {
     arrive(shared.empty(stage, half));
     arrive_in(shared.empty(stage, half), cluster_rank() ^ 1);
   }
-  // Of 8 bits: this warp is done with the keys of its own tile, in all blocks of a cluster; and with values of a tile.
+  // With products of 8 bits a warp gives back the keys of its own tile, in all blocks of a cluster, and values of any tile.
   __device__ void release_keys() const { release_keys_of(shared, half); }
   __device__ void release_values(u32 stage) const {
     if (lane_id() == 0) arrive(shared.values_empty(stage));

@@ -14,7 +14,7 @@ constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
 
 // Threads gather K where TMA cannot leave it as products want it: rows that queries have chosen lie anywhere, and elements of
 // 8 bits have to be widened.
-// Of Q and K of 8 bits products are made as they are.
+// Q and K of 8 bits are multiplied as they are.
 constexpr bool multiplies_narrow(const KernelConfig& c) { return c.element == Element::f8; }
 constexpr bool gathers_keys(const KernelConfig& c) {
   return (is_scaled(c) && !multiplies_narrow(c)) || has_latent_rows(c) || c.selected > 0;

@@ -53,7 +53,7 @@ struct SoftmaxRows {
       sum[h] = 0;
     }
   }
-  // Of 8 bits each row has scales.
+  // With products of 8 bits each row has scales.
   __device__ void begin_item(const KernelParams& params, const Segment& segment) {
     clear();
 #pragma unroll
@@ -140,7 +140,7 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, const floa
   return true;
 }
 
-// P of a tile, as operand A: the accumulator layout of S is that of the operand. And the sums of this thread's rows. Of 8
+// P of a tile, as operand A: the accumulator layout of S is that of the operand. And the sums of this thread's rows. With 8
 // bits P is 2^kRaised times what it stands for: nothing is larger than 2^3.8 times its reference then, nor smaller than
 // 2^-14 of it. Sums are those of weights as they have been rounded, so that O is V where one key has all of the weight;
 // an LSE needs them as they are.

@@ -29,7 +29,8 @@ constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of the
 constexpr int kAskedBarrier = kConsumersBarrier + 1;              // memory has been asked for the first rows of Q
 constexpr int kAskedThreads = 64;
 
-// The thread of the block, found anew where it is asked for. Of 8 bits the register of the launch's own would be one too many.
+// The thread of the block, found anew where it is asked for. With products of
+// 8 bits no register is left to keep it.
 __device__ inline u32 thread_number() {
   if constexpr (!kMultipliesNarrow) return recompute(threadIdx.x);
   u32 number;
@@ -82,7 +83,7 @@ struct SharedMemory {
 
   __device__ u32 queries_full() const { return empty(kMlaStages, 0); }
   __device__ u32 queries_empty() const { return queries_full() + 8; }
-  // Of V^T: two warps have transposed it; both warpgroups are done with it.
+  // V^T of a tile: two warps have transposed it; both warpgroups are done with it.
   __device__ u32 values_full(u32 stage) const { return queries_empty() + 8 + stage * 16; }
   __device__ u32 values_empty(u32 stage) const { return values_full(stage) + 8; }
 
@@ -103,7 +104,7 @@ struct SharedMemory {
   }
 };
 
-// Of 8 bits: this warp is done with the keys of a place, which blocks of a cluster fill for each other.
+// With products of 8 bits a warp gives back all keys of a slot, which blocks of a cluster fill for each other.
 __device__ inline void release_keys_of(const SharedMemory& shared, u32 stage) {
   if (!is_elected()) return;
   arrive(shared.empty(stage, 0));

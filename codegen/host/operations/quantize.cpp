@@ -204,8 +204,7 @@ class QuantizeLatentsKernel final : public HostKernel {
   void write(const KernelParams& p, std::int64_t b, std::int64_t token) const {
     std::array<float, kMaxLatentDimQk> row;
     const std::int64_t from = b * p.x_stride.batch + token * p.x_stride.token;
-    for (int c = 0; c < spec_.d_qk; ++c)
-      row[static_cast<std::size_t>(c)] = load_float(spec_.dtype, p.x, from + c);
+    for (int c = 0; c < spec_.d_qk; ++c) row[static_cast<std::size_t>(c)] = load_float(spec_.dtype, p.x, from + c);
     auto* const begin = static_cast<unsigned char*>(p.y) + b * p.y_stride.batch;
     const Int64 stride = p.y_stride.token;
     const auto number = static_cast<int>(token);

@@ -85,7 +85,7 @@ struct CopyRoles : Maker {
     return {let("segment_of_warp"), std::move(items)};
   }
 
-  // What is copied of K becomes rows of V^T.
+  // Rows of K that have been copied become columns of V^T.
   Body transpose_tile() {
     return {await_full({"K0s", "K1s", "K2s", "K3s"}, "keys"),
             await_empty({"Vs"}, "values_place"),
