@@ -17,6 +17,8 @@ class LatentProblem:
     def __init__(self, row, device):
         self.row, self.out_dtype = row, torch.bfloat16
         self.q = torch.randn(row.b, row.queries, row.heads, COLUMNS, device=device, dtype=torch.bfloat16)
+        if row.dtype == "e4m3":
+            self.q = self.q.to(torch.float8_e4m3fn)
         raw = torch.randn(row.b * row.s, COLUMNS, device=device, dtype=torch.bfloat16)
         if row.kv == "latent656":
             raw *= 3 * torch.rand(len(raw), 1, device=device, dtype=torch.bfloat16)
@@ -31,10 +33,12 @@ class LatentProblem:
 
     def stored(self, raw):
         """(rows as the cache has them, scales of their columns if they have any)."""
-        if not self.row.kv:
-            return raw, None
-        if self.row.kv == "e4m3":
-            return raw.to(torch.float8_e4m3fn), None
+        if self.row.kv == "latent656":
+            return self.with_scales(raw)
+        return (raw.to(torch.float8_e4m3fn) if "e4m3" in (self.row.kv, self.row.dtype) else raw), None
+
+    @staticmethod
+    def with_scales(raw):
         groups = raw[:, :VALUES].float().view(len(raw), 4, 128)
         scales = groups.abs().amax(-1).clamp_min(1e-4) / 448
         codes = (groups / scales[..., None]).to(torch.float8_e4m3fn).view(len(raw), VALUES)
@@ -70,8 +74,10 @@ class LatentProblem:
             tensors["key_index"] = self.key_index if row.page else self.key_index[0]
         else:
             tensors.update(block_table=self.block_table, k_lens=self.k_lens)
-        if row.kv == "e4m3":
+        if "e4m3" in (row.kv, row.dtype):
             tensors["scale_k"] = torch.ones(1, 1, device=self.q.device)
+        if row.dtype == "e4m3":
+            tensors["scale_q"] = torch.ones(1, row.heads, device=self.q.device)
         handle = (stream or torch.cuda.current_stream()).cuda_stream
         launch = kernel.bind(tensors, stream=handle)
 
@@ -93,12 +99,13 @@ class LatentReference(Reference):
             sequence, query = divmod(number, row.queries)
             keys = problem.keys_of(sequence, query)
             q = problem.q[sequence, query]
-            p = torch.softmax(q.double() @ keys.T * COLUMNS ** -0.5, dim=-1)
+            p = torch.softmax(q.float().double() @ keys.T * COLUMNS ** -0.5, dim=-1)
             exact = p @ keys[:, :VALUES]
             self.samples.append((sequence, query, exact))
-            rounded = keys.to(q.dtype).float()
+            rounded = keys.float().to(q.dtype).float()
             p = torch.softmax(q.float() @ rounded.T * COLUMNS ** -0.5, dim=-1)
-            recipe = (p.to(q.dtype).float() @ rounded[:, :VALUES]).to(problem.out_dtype)
+            unit = 256 / p.amax(-1, keepdim=True) if row.dtype == "e4m3" else 1  # weights of 8 bits end at 448
+            recipe = ((p * unit).to(q.dtype).float() @ rounded[:, :VALUES] / unit).to(problem.out_dtype)
             self.limit = max(self.limit, 2 * (recipe.double() - exact).abs().max().item())
             squares.append((recipe.double() - exact).square().mean())
         self.rms = torch.stack(squares).mean().sqrt().item()
@@ -121,7 +128,7 @@ def flashmla(problem):
         cache, indices = problem.pool.view(torch.float8_e4m3fn), problem.key_index.view(row.b, row.queries, row.chosen)
         return lambda: call(problem.q, cache, None, None, VALUES, plan, is_fp8_kvcache=True, indices=indices, **common)[0]
     q, of_cache = problem.q, (problem.pool, problem.block_table, problem.k_lens, VALUES, plan)
-    if row.kv == "e4m3":  # it rounds Q to 8 bits, too
+    if "e4m3" in (row.kv, row.dtype):  # it rounds Q to 8 bits, too
         q, one = q.to(torch.float8_e4m3fn), torch.ones(1, device=q.device)
         plans = of_any_version(flash_mla.get_mla_decoding_metadata)(problem.k_lens, row.heads, 1, h_q=row.heads, is_fp8_kvcache=True)
         plan.tile_scheduler_metadata, plan.num_splits = plans
