@@ -83,7 +83,7 @@ constexpr int queries_of_box(const KernelConfig& c) {
 
 // Products of 8 bits read V with its keys along rows, so two warps transpose what is copied of K. Products of V are made
 // for so many columns at a time, and O takes them in by additions of fp32 (hopper/layout.h says why).
-constexpr int kMlaTransposers = 2, kFirstTransposer = 2, kMlaProductColumns = 32;  // the warps behind those that copy
+constexpr int kMlaTransposers = 2, kFirstTransposer = 2, kMlaProductColumns = 64;  // the warps behind those that copy
 constexpr int product_pieces_of_half(const KernelConfig& c) { return half_columns(c) / kMlaProductColumns; }
 
 // Shared memory: [ Q | places of K | places of V^T, and P, where products are of 8 bits | barriers | progress | states of rows |

@@ -108,10 +108,9 @@ bool refuses_mla(const Problem& problem, const Schedule& s, std::string* why) {
 
 Registers mla_registers(const Problem& problem, const KernelConfig& c) {
   const int base = gathers_keys(c) || multiplies_narrow(c) ? kLeastBaseRegisters : kBaseRegisters;
-  // Where P V has registers of its own, two products of it, scores and weights are gone by then.
-  const int scores = kMlaKeys / 2 + kMlaKeys * size_of(c.element) / 8,
-            sums = multiplies_narrow(c) ? kMlaProductColumns : 0;
-  return {base + half_columns(c) / 2 + std::max(scores, sums) + score_registers(problem.spec),
+  // Two products of P V may have registers of their own: when scores and weights are gone.
+  const int scores = kMlaKeys / 2 + kMlaKeys * size_of(c.element) / 8 + score_registers(problem.spec);
+  return {base + half_columns(c) / 2 + std::max(scores, multiplies_narrow(c) ? kMlaProductColumns : 0),
           mla_consumer_registers(c)};
 }
 

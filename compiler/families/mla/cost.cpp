@@ -9,17 +9,17 @@ namespace flashjit {
 namespace {
 
 // These are fitted to whole kernels, by clusters and by blocks alone [M48].
-constexpr double kMatrixShare = 0.59;      // of the target's rate, where TMA copies K
-constexpr double kNarrowShare = 0.68;      // of that for 16 bits, where products are of 8 bits
-constexpr double kReadRate = 0.9;          // of the target's memory rate
-constexpr double kL2BytesPerClock = 18;    // per SM
-constexpr double kLaunchUs = 8;            // of both launches, and until the first tile is there
-constexpr double kPartBytesPerUs = 2.5e6;  // parts written and read
+constexpr double kMatrixShare = 0.59;            // of the target's rate, where TMA copies K
+constexpr double kNarrowShare[] = {0.74, 0.76};  // of that for 16 bits, where products are of 8 bits
+constexpr double kReadRate = 0.9;                // of the target's memory rate
+constexpr double kL2BytesPerClock = 18;          // per SM
+constexpr double kLaunchUs = 8;                  // of both launches, and until the first tile is there
+constexpr double kPartBytesPerUs = 2.5e6;        // parts written and read
 
 // Rows that threads gather come later than those of TMA [M97]: the share of the rate then depends on whether they are widened,
 // and on whether the blocks of a cluster share them.
 double matrix_share(const KernelConfig& c) {
-  if (multiplies_narrow(c)) return kNarrowShare;
+  if (multiplies_narrow(c)) return kNarrowShare[c.decode.cluster - 1];
   if (!gathers_keys(c)) return kMatrixShare;
   constexpr double kCopied = 0.53, kHeld[] = {0.3, 0.37};
   return copies_rows(c) ? kCopied : kHeld[c.decode.cluster - 1];

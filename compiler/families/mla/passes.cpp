@@ -226,7 +226,6 @@ std::vector<Product> mla_products(const KernelConfig& c) {
   values.b = "Vs";
   values.columns = values.n = kMlaProductColumns;
   values.b_transposed = values.accumulates = false;
-  values.replaces = true;
   values.remark = {};
   return {scores, more_scores, values, last_scores};
 }

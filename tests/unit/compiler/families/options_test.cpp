@@ -66,7 +66,6 @@ TEST(Options, RefusalsAreInWordsOfSpecs) {
     const char *family, *spec, *words;
   };
   for (const Row& row : {
-           Row{"mla", "fwd e4m3 d=576/512 heads=16/1 v_in_k", "Q of 8 bits (e4m3, e5m2)"},
            Row{"decode", "fwd bf16 d=576/512 heads=4/1 kv=latent656 v_in_k",
                "rows of latents (kv=latent656, kv=latent584)"},
            Row{"naive", "fwd e4m3 d=64 scales=block(64)", "scales=block"},
