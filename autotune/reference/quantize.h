@@ -44,7 +44,7 @@ QuantizedRows quantize_rows(const GivenRows& rows, int d, bool rotate, Dtype dty
 
 // Does for a quantize what compare() does for attention.
 Comparison compare_quantized(const Problem& problem, const CompareOptions& options);
-// And for one that writes rows of latents, which are exactly what their definition makes (caches/latents.h).
+// Compares rows of latents that a call has written: they must be exactly what their definition makes (caches/latents.h).
 Comparison compare_latents(const Problem& problem);
 
 }  // namespace flashjit::reference

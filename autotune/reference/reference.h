@@ -100,7 +100,7 @@ class Problem {
   std::int64_t kv_head(std::int64_t h) const { return h / (spec_->heads_q / spec_->heads_kv); }
 
   ExactRow exact(const RowId& row, const KeysValues& kv) const { return exact(row, kv, true); }
-  // The same without what errors are held against, `variance` and doubts, which takes longer than the rest.
+  // A row's O and LSE alone: `variance` and doubts, which errors are held against, take longer than the rest.
   ExactRow result_alone(const RowId& row, const KeysValues& kv) const { return exact(row, kv, false); }
   RecipeRow recipe(const RowId& row, const KeysValues& kv) const;
 
