@@ -6,55 +6,64 @@
 
 namespace flashjit {
 
-// Tiles of many rows have more columns than the threads of one block can add up in time.
-constexpr int kLeastBlocksOfRange = config.tile_q >= 64 ? 8 : 1;
-
 // A row tile, and the ranges that it falls into.
 struct SplitTile {
   Sequence seq;
   int row_lo, rows;
-  int begin;  // its first step, of all of the call
-  int first_range, ranges, side;
-  bool begins_range;  // it begins with its first range
-
-  __device__ const float* part(const float* parts, int i) const {
-    return parts + static_cast<Int64>(part_of(first_range + i, side, i > 0 || begins_range)) * kPartFloats;
-  }
+  int begin;                      // its first step, of all of the call
+  int first_range, ranges, side;  // those that have keys of it
+  bool begins_range;              // its first range has no keys of another tile before
 };
 
-__device__ inline SplitTile split_tile_at(const KernelParams& params, const Ranges& ranges, int step, int side,
-                                          int* scratch) {
-  const Cursor at = cursor_at<kCombineThreads>(params, step, scratch);
+// The parts of a tile. All but the first are as far apart as ranges are: that one's range may begin with another tile.
+struct TileParts {
+  const float *first, *second;
+  int count;
+  static constexpr Int64 kStep = static_cast<Int64>(kSides) * kPartsPerBlock * kPartFloats;
+  __device__ TileParts(const SplitTile& s, const float* parts)
+      : first(parts + static_cast<Int64>(part_of(s.first_range, s.side, s.begins_range)) * kPartFloats),
+        second(parts + static_cast<Int64>(part_of(s.first_range + 1, s.side, true)) * kPartFloats),
+        count(s.ranges) {}
+};
+
+__device__ inline SplitTile split_tile_at(const KernelParams& params, const Ranges& ranges, int step, const Cursor& at,
+                                          int side) {
   const Tiles tiles = tiles_of(params, at.b);
-  const RowTile tile = row_tile_at(params, tiles, at, side);
+  const RowTile tile = row_tile_at(params, tiles, at, side, ranges.lead);
   SplitTile s;
   s.seq = tile.seq;
   s.row_lo = tile.row_lo;
   s.rows = min(kTileRows, s.seq.q_len * kGroup - s.row_lo);
   s.begin = step - tile.passed;
-  s.first_range = ranges.of(s.begin);
-  s.ranges = ranges.of(s.begin + tiles.row_steps() - 1) - s.first_range + 1;
+  s.first_range = ranges.of(s.begin + ranges.lead);
+  s.ranges = ranges.of(s.begin + ranges.lead + tiles.row_steps() - 1) - s.first_range + 1;
   s.side = side;
-  s.begins_range = ranges.begin(s.first_range) == s.begin;
+  s.begins_range = ranges.begin(s.first_range) >= s.begin;
   return s;
 }
 
-// Every `lanes`-th part from `first` on, a few at a time so that their loads are under way together.
-constexpr int kAtATime = 8;
+// The first part belongs to lane 0, and every `lanes`-th of the others to each lane: a few at a time, so that their loads are
+// under way together.
+constexpr int kAtATime = kPartsAreLarge ? 6 : 8;
+// Up to so many parts are added up by one thread.
+constexpr int kMostOfThread = kPartsAreLarge ? 32 : kAtATime;
 template <int lanes>
-__device__ inline Quad add_parts(const SplitTile& s, const float* parts, int row, int column, int first) {
+__device__ inline Quad add_parts(const TileParts& parts, int row, int column, int lane) {
   Quad sum;
   sum.clear();
+  if (lane == 0) sum = load_quad(parts.first, row, column);
+  const float* next = parts.second + lane * TileParts::kStep;
 #pragma unroll 1
-  for (; first < s.ranges; first += lanes * kAtATime) {
+  for (int left = parts.count - 1 - lane; left > 0; left -= lanes * kAtATime) {
     Quad quads[kAtATime];
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) {
       quads[i].clear();
-      if (first + i * lanes < s.ranges) quads[i] = load_quad(s.part(parts, first + i * lanes), row, column);
+      if (i * lanes < left) quads[i] = load_quad(next + i * lanes * TileParts::kStep, row, column);
     }
 #pragma unroll
     for (int i = 0; i < kAtATime; ++i) sum.add(quads[i]);
+    next += lanes * kAtATime * TileParts::kStep;
   }
   return sum;
 }
@@ -72,31 +81,88 @@ __device__ inline Quad add_lanes(Quad own) {
   return own;
 }
 
+// Where tiles have many rows but few parts, a warp adds up rows, two at a time. Each lane has as many quads of a row as there
+// are, so that loads of all of these are under way together, and the state of a row is worked out once.
+constexpr int kQuadsOfLane = larger(config.head_dim_v / 128, 1), kRowsAtATime = 2, kMostPartsOfWarp = 4;
+constexpr bool kWarpsHaveRows = kPartsAreLarge && config.head_dim_v % 128 == 0;
+struct WarpRow {
+  RowState state;
+  float4 o[kQuadsOfLane];
+};
+__device__ inline WarpRow load_row(const float* part, int row, int column) {
+  WarpRow loaded = {load_state(part, row)};
+#pragma unroll
+  for (int j = 0; j < kQuadsOfLane; ++j) loaded.o[j] = load_columns(part, row, column + 128 * j);
+  return loaded;
+}
+__device__ inline void add_rows(const KernelParams& params, const TileParts& parts, const SplitTile& s, int first_row,
+                                int step) {
+  const int column = static_cast<int>(threadIdx.x) % 32 * 4;
+  const auto row_of = [&](int r) { return min(first_row + r * step, s.rows - 1); };
+  WarpRow sums[kRowsAtATime];
+#pragma unroll
+  for (int r = 0; r < kRowsAtATime; ++r) sums[r] = load_row(parts.first, row_of(r), column);
+  const float* next = parts.second;
+#pragma unroll 1
+  for (int i = 1; i < parts.count; ++i, next += TileParts::kStep) {
+    WarpRow loaded[kRowsAtATime];
+#pragma unroll
+    for (int r = 0; r < kRowsAtATime; ++r) loaded[r] = load_row(next, row_of(r), column);
+#pragma unroll
+    for (int r = 0; r < kRowsAtATime; ++r) {
+      const PartWeights weights = sums[r].state.take_in(loaded[r].state);
+#pragma unroll
+      for (int j = 0; j < kQuadsOfLane; ++j) sums[r].o[j] = weights.sum(sums[r].o[j], loaded[r].o[j]);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsAtATime; ++r) {
+    if (first_row + r * step >= s.rows) return;
+    const Row at = row_at(s.seq, s.row_lo + row_of(r));
+    const float factor = finish_row(params, s.seq, at, sums[r].state, column == 0);
+#pragma unroll
+    for (int j = 0; j < kQuadsOfLane; ++j)
+      store_columns(params, s.seq, at, column + 128 * j, scaled(sums[r].o[j], factor));
+  }
+}
+
 // Blocks of the second launch for each range: all that there are, so that a short call with few ranges has them too. A
 // block may then come by one pass over its columns; passes follow one another, each as long as memory takes to answer.
 __device__ inline int blocks_of_range(const Ranges& ranges) {
-  return max(kLeastBlocksOfRange, static_cast<int>(gridDim.x) / (ranges.count * kSides));
+  return max(1, static_cast<int>(gridDim.x) / (ranges.count * kSides));
 }
 
 // A block of range `range`, number `block` of `blocks`, does its share of the tile.
-__device__ inline void combine_tile(const KernelParams& params, const float* parts, const SplitTile& s, int range,
+__device__ inline void combine_tile(const KernelParams& params, const float* all_parts, const SplitTile& s, int range,
                                     int block, int blocks) {
   constexpr int kQuads = config.head_dim_v / 4;
-  if (s.ranges == 1) return;  // one block had it all, and has stored it
-  const int all = s.rows * kQuads, shares = s.ranges * blocks, share = (all + shares - 1) / shares;
-  const int begin = ((range - s.first_range) * blocks + block) * share, end = min(begin + share, all);
-  if (s.ranges <= kAtATime) {  // a thread adds them all up: there are more columns than threads for them
+  if (s.ranges <= 1) return;          // one block had it all, and has stored it
+  if (range < s.first_range) return;  // it only leads into the tile
+  const TileParts parts(s, all_parts);
+  const int shares = s.ranges * blocks, number = (range - s.first_range) * blocks + block;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  if (kWarpsHaveRows && s.ranges <= kMostPartsOfWarp) {
+    const int step = shares * (kCombineThreads / 32);
+#pragma unroll 1
+    for (int row = number * (kCombineThreads / 32) + warp; row < s.rows; row += kRowsAtATime * step)
+      add_rows(params, parts, s, row, step);
+    return;
+  }
+  const int all = s.rows * kQuads, share = (all + shares - 1) / shares;
+  const int begin = number * share, end = min(begin + share, all);
+  if (s.ranges <= kMostOfThread) {  // a thread adds them all up: there are more columns than threads for them
+#pragma unroll 1
     for (int quad = begin + static_cast<int>(threadIdx.x); quad < end; quad += kCombineThreads) {
       const int row = quad / kQuads, column = quad % kQuads * 4;
-      store_quad(params, s.seq, s.row_lo + row, column, add_parts<1>(s, parts, row, column, 0));
+      store_quad(params, s.seq, s.row_lo + row, column, add_parts<1>(parts, row, column, 0));
     }
     return;
   }
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll 1
   for (int first = begin + warp * kColumnLanes; first < end; first += kCombineThreads / 32 * kColumnLanes) {
     const int quad = first + lane % kColumnLanes, inside = min(quad, end - 1);
     const int row = inside / kQuads, column = inside % kQuads * 4;
-    const Quad sum = add_lanes(add_parts<32 / kColumnLanes>(s, parts, row, column, lane / kColumnLanes));
+    const Quad sum = add_lanes(add_parts<32 / kColumnLanes>(parts, row, column, lane / kColumnLanes));
     if (lane < kColumnLanes && quad < end) store_quad(params, s.seq, s.row_lo + row, column, sum);
   }
 }
@@ -106,11 +172,21 @@ __device__ inline void store_empty(const KernelParams& params, const Sequence& s
   constexpr int kQuads = config.head_dim_v / 4;
   Quad nothing;
   nothing.clear();
+#pragma unroll 1
   for (int hk = 0; hk < config.heads_kv; ++hk) {
     Sequence of_head = seq;
     of_head.hk = hk;
+#pragma unroll 1
     for (int i = threadIdx.x; i < seq.q_len * kGroup * kQuads; i += kCombineThreads)
       store_quad(params, of_head, i / kQuads, i % kQuads * 4, nothing);
+  }
+}
+
+__device__ inline void store_all_empty(const KernelParams& params) {
+#pragma unroll 1
+  for (int b = blockIdx.x; b < params.batch; b += gridDim.x) {
+    const Sequence seq = sequence_of(params, b, 0);
+    if (tiles_of(params, seq).steps(0) == 0) store_empty(params, seq);
   }
 }
 
@@ -161,19 +237,16 @@ __device__ inline void decode_combine(const KernelParams& params, const float* p
     return combine_fixed_parts(params, parts);
   }
   extern __shared__ int scratch[];
-  const int steps = count_steps<kCombineThreads>(params, scratch);
-  if (!kSameSteps || steps == 0) {
-    for (int b = blockIdx.x; b < params.batch; b += gridDim.x) {
-      const Sequence seq = sequence_of(params, b, 0);
-      if (tiles_of(params, seq).steps() == 0) store_empty(params, seq);
-    }
-  }
+  const Steps steps = count_steps<kCombineThreads>(params, scratch);
+  if (!kSameSteps || steps.keys == 0) store_all_empty(params);
   const Ranges ranges = ranges_of(params, steps);
-  const int blocks = blocks_of_range(ranges), count = steps == 0 ? 0 : ranges.count * kSides * blocks;
+  const int blocks = blocks_of_range(ranges), count = steps.keys == 0 ? 0 : ranges.count * kSides * blocks;
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
     const int of_range = i / blocks, range = of_range / kSides, side = of_range % kSides;
-    const SplitTile first = split_tile_at(params, ranges, ranges.begin(range), side, scratch);
-    const SplitTile last = split_tile_at(params, ranges, ranges.begin(range + 1) - 1, side, scratch);
+    const auto find = [&](int step) {
+      return split_tile_at(params, ranges, step, cursor_at<kCombineThreads>(params, step, 0, scratch), side);
+    };
+    const SplitTile first = find(ranges.begin(range)), last = find(ranges.begin(range + 1) - 1);
     wait_for_launch_before();
 #pragma unroll 1  // what runs for the first time comes from memory
     for (SplitTile tile = first;; tile = last) {

@@ -69,6 +69,33 @@ constexpr int kPartsPerBlock = 2;
 
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 
+// How the keys of a call are cut into ranges where parts have many rows: so many ranges, and so many steps without keys that
+// lead into each row tile.
+struct RangeCut {
+  int count, lead;
+};
+constexpr int kRowsOfLargePart = 64;
+// To end such a row tile and begin the next takes as long as so many steps. Ranges that do so have fewer keys, as the cut is
+// one of all steps, those that lead into row tiles included.
+constexpr int kMostLead = 4;
+// Warpgroups take tiles in turns, so two take no longer than one. In longer calls four take less time than twice the parts.
+constexpr int least_of_range(int steps) { return steps < 96 ? 2 : 4; }
+// Where all sequences are as long as the first, ranges are whole row tiles, or equal pieces of one, if they are little longer
+// than `count` equal ones: tiles that no two ranges share need no parts. The number of such ranges, or 0.
+constexpr int whole_pieces(int of_tile, int steps, int count) {
+  if (of_tile == 0) return 0;
+  const int least = (steps + count - 1) / count, pieces = larger(of_tile / least, 1);
+  const int piece = least > of_tile ? (least + of_tile - 1) / of_tile * of_tile : (of_tile + pieces - 1) / pieces;
+  const bool fits = steps % piece == 0 && (piece % of_tile == 0 || of_tile % piece == 0);
+  return fits && piece * 15 <= least * 16 ? steps / piece : 0;
+}
+// `of_tile`: steps of the first row tile; `steps` of the whole call. Each range has keys.
+constexpr RangeCut cut_of_large_parts(int of_tile, int steps, int most) {
+  const int fewer = larger(steps / least_of_range(steps), 1), count = fewer < most ? fewer : most;
+  const int pieces = whole_pieces(of_tile, steps, count), lead = larger(steps / count - 1, 0);
+  return pieces > 0 ? RangeCut{pieces, 0} : RangeCut{count, lead < kMostLead ? lead : kMostLead};
+}
+
 constexpr int bit_length(int n) {
   int bits = 0;
   for (int step = 16; step > 0; step /= 2) {
@@ -157,6 +184,8 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
 
 // So small that it waits in SMs beside the first launch, which leaves little of anything.
 constexpr int kColumnLanes = 4, kCombineThreads = 128;
+// What the first launch of mla tells of a tile.
+constexpr int kSplitTileBytes = 80;
 // Blocks of it for each SM: so many are there before the first launch ends, and there are enough of them to read the parts
 // of a short call in one pass.
 constexpr int kCombineBlocks = 4;

@@ -9,16 +9,35 @@ namespace flashjit {
 
 constexpr int kPartFloats = part_floats(config), kPartRow = config.head_dim_v;
 
-// The state of a row after the keys so far: the reference of its scores, in units of the scores; the sum of their
-// exponentials; the largest score, if that is an output.
-struct RowState {
-  float reference, sum, top;
-};
-
 // The weight of a part with the reference `state` in a whole with `reference`. A part that sees no key weighs 0.
 __device__ inline float weight_of(float state, float reference) {
   return state == -kInfinity ? 0.0f : exp2_approx((state - reference) * kLog2Scale);
 }
+
+// The weights of a sum so far, and of what it takes in. Operations are rounded as written: results are to have the same bits
+// wherever parts are added up.
+struct PartWeights {
+  float own, others;
+  __device__ float sum(float x, float y) const { return __fmaf_rn(y, others, __fmul_rn(x, own)); }
+  __device__ float4 sum(const float4& x, const float4& y) const {
+    return make_float4(sum(x.x, y.x), sum(x.y, y.y), sum(x.z, y.z), sum(x.w, y.w));
+  }
+};
+
+// The state of a row after the keys so far: the reference of its scores, in units of the scores; the sum of their
+// exponentials; the largest score, if that is an output.
+struct RowState {
+  float reference, sum, top;
+
+  // Takes in the state of another part of the keys.
+  __device__ PartWeights take_in(const RowState& other) {
+    const float larger = fmaxf(reference, other.reference);
+    const PartWeights weights = {weight_of(reference, larger), weight_of(other.reference, larger)};
+    *this = {larger, weights.sum(sum, other.sum), fmaxf(top, other.top)};
+    return weights;
+  }
+};
+__device__ inline RowState state_without_keys() { return {-kInfinity, 0, -kInfinity}; }
 
 struct Row {
   int q, h;
@@ -68,17 +87,10 @@ struct Quad {
 
   __device__ void clear() {
     o = make_float4(0, 0, 0, 0);
-    state = {-kInfinity, 0, -kInfinity};
+    state = state_without_keys();
   }
-  // Adds another part of the keys. Operations are rounded as written: results are to have the same bits wherever parts are
-  // added up.
-  __device__ void add(const Quad& other) {
-    const float reference = fmaxf(state.reference, other.state.reference);
-    const float own = weight_of(state.reference, reference), others = weight_of(other.state.reference, reference);
-    const auto sum = [&](float x, float y) { return __fmaf_rn(y, others, __fmul_rn(x, own)); };
-    state = {reference, sum(state.sum, other.state.sum), fmaxf(state.top, other.state.top)};
-    o = make_float4(sum(o.x, other.o.x), sum(o.y, other.o.y), sum(o.z, other.o.z), sum(o.w, other.o.w));
-  }
+  // Adds another part of the keys.
+  __device__ void add(const Quad& other) { o = state.take_in(other.state).sum(o, other.o); }
 };
 
 // Four floats in shared memory.
@@ -93,9 +105,15 @@ __device__ inline void store_floats(u32 address, const float4& x) {
 }
 
 // A part of a row tile's result: O row after row, then the states of the rows.
-__device__ inline Quad load_quad(const float* part, int row, int column) {
+__device__ inline RowState load_state(const float* part, int row) {
   const float4 state = *reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState);
-  return {*reinterpret_cast<const float4*>(part + row * kPartRow + column), {state.x, state.y, state.z}};
+  return {state.x, state.y, state.z};
+}
+__device__ inline float4 load_columns(const float* part, int row, int column) {
+  return *reinterpret_cast<const float4*>(part + row * kPartRow + column);
+}
+__device__ inline Quad load_quad(const float* part, int row, int column) {
+  return {load_columns(part, row, column), load_state(part, row)};
 }
 __device__ inline void save_quad(float* part, int row, int column, const Quad& quad) {
   *reinterpret_cast<float4*>(part + row * kPartRow + column) = quad.o;

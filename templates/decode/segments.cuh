@@ -166,8 +166,8 @@ struct Course {
     step = ranges.begin(range);
     end = ranges.begin(range + 1);
     if (step == end) return false;  // there are no steps at all
-    cursor = cursor_at<kThreads>(params, step, scratch);
-    segment = segment_at(params, cursor, end - step, range, side, true);
+    cursor = cursor_at<kThreads>(params, step, 0, scratch);
+    segment = segment_at(params, cursor, end - step, range, side, 0, true);
     return true;
   }
   __device__ bool next() {
@@ -177,8 +177,8 @@ struct Course {
     }
     step += segment.steps;
     if (step >= end) return false;
-    cursor = cursor_after(params, cursor, segment.steps);
-    segment = segment_at(params, cursor, end - step, range, side, false);
+    cursor = cursor_after(params, cursor, segment.steps, 0);
+    segment = segment_at(params, cursor, end - step, range, side, 0, false);
     return true;
   }
 };

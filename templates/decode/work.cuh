@@ -41,8 +41,10 @@ struct Tiles {
   __device__ int row_steps() const {
     return kFixedParts ? (count + (1 << shift) - 1) >> shift : count;
   }  // of a row tile
-  // The number of steps of the heads and row tiles that a block sees.
-  __device__ int steps() const { return row_steps() * row_tiles * kHeadRounds; }
+  // The row tiles of a sequence that have keys: of all heads that a block sees.
+  __device__ int all_row_tiles() const { return count > 0 ? row_tiles * kHeadRounds : 0; }
+  // The number of steps of these, with those that lead into each of them.
+  __device__ int steps(int lead) const { return (row_steps() + lead) * all_row_tiles(); }
 };
 
 // KV tiles of a part, as a power of two. Nobody has looked whether packed sequences are as short as the call promised: there
@@ -80,35 +82,53 @@ struct Cursor {
   int b, step;
 };
 
-// Steps of the whole call.
+// The sum of what all threads have, for all of them.
 template <int threads>
-__device__ inline int count_steps(const KernelParams& p, int* scratch) {
-  if constexpr (kSameSteps) return tiles_of(p, 0).steps() * p.batch;
-  int steps = 0;
-  for (int b = threadIdx.x; b < p.batch; b += threads) steps += tiles_of(p, b).steps();
+__device__ inline int sum_of_threads(int own, int* scratch) {
 #pragma unroll
-  for (int lanes = 16; lanes > 0; lanes /= 2) steps += __shfl_xor_sync(0xffffffff, steps, lanes);
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = steps;
+  for (int lanes = 16; lanes > 0; lanes /= 2) own += __shfl_xor_sync(0xffffffff, own, lanes);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = own;
   __syncthreads();
-  steps = 0;
-  for (int warp = 0; warp < threads / 32; ++warp) steps += scratch[warp];
+  int sum = 0;
+  for (int warp = 0; warp < threads / 32; ++warp) sum += scratch[warp];
   __syncthreads();  // everybody has read
-  return steps;
+  return sum;
+}
+
+// The whole call: steps without those that lead into row tiles, and row tiles, which are counted where steps lead into them.
+constexpr bool kPartsAreLarge = config.tile_q >= kRowsOfLargePart;
+struct Steps {
+  int keys, row_tiles;
+};
+template <int threads>
+__device__ inline Steps count_steps(const KernelParams& p, int* scratch) {
+  if constexpr (kSameSteps) {
+    const Tiles tiles = tiles_of(p, 0);
+    return {tiles.steps(0) * p.batch, tiles.all_row_tiles() * p.batch};
+  }
+  Steps own = {0, 0};
+  for (int b = threadIdx.x; b < p.batch; b += threads) {
+    const Tiles tiles = tiles_of(p, b);
+    own.keys += tiles.steps(0);
+    own.row_tiles += tiles.all_row_tiles();
+  }
+  return {sum_of_threads<threads>(own.keys, scratch),
+          kPartsAreLarge ? sum_of_threads<threads>(own.row_tiles, scratch) : 0};
 }
 
 // The sequence that a step of the call belongs to. There is one.
 template <int threads>
-__device__ inline Cursor cursor_at(const KernelParams& p, int step, int* scratch) {
+__device__ inline Cursor cursor_at(const KernelParams& p, int step, int lead, int* scratch) {
   if constexpr (kSameSteps) {
     if (p.batch == 1) return {0, step};
-    const int steps = tiles_of(p, 0).steps();
+    const int steps = tiles_of(p, 0).steps(lead);
     return {step / steps, step % steps};
   }
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Cursor* found = reinterpret_cast<Cursor*>(scratch + 32);
   for (int first = 0, passed = 0;; first += threads) {
     const int b = first + threadIdx.x;
-    const int own = b < p.batch ? tiles_of(p, b).steps() : 0;
+    const int own = b < p.batch ? tiles_of(p, b).steps(lead) : 0;
     int sum = own;  // of this lane and those before
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2) {
@@ -131,9 +151,9 @@ __device__ inline Cursor cursor_at(const KernelParams& p, int step, int* scratch
   }
 }
 
-// The cut into ranges; the first `longer` of them have a step more.
+// The cut into ranges; the first `longer` of them have a step more. `lead`: so many steps without keys lead into each row tile.
 struct Ranges {
-  int count, steps, longer;
+  int count, steps, longer, lead;
   __device__ int begin(int range) const { return range * steps + min(range, longer); }
   __device__ int of(int step) const {
     const int of_longer = longer * (steps + 1);
@@ -141,23 +161,13 @@ struct Ranges {
   }
 };
 
-// Where all sequences are as long as the first, ranges are whole row tiles, or equal pieces of one, if they are little longer
-// than `count` equal ones. Tiles that no two ranges share need no parts, and parts of many rows take time.
-constexpr bool kPartsAreLarge = config.tile_q >= 64;
-__device__ inline int whole_pieces(int of_tile, int steps, int count) {
-  if (of_tile == 0) return count;
-  const int least = (steps + count - 1) / count, pieces = max(of_tile / least, 1);
-  const int piece = least > of_tile ? (least + of_tile - 1) / of_tile * of_tile : (of_tile + pieces - 1) / pieces;
-  const bool fits = steps % piece == 0 && (piece % of_tile == 0 || of_tile % piece == 0);
-  return fits && piece * 15 <= least * 16 ? steps / piece : count;
-}
-
 // No more ranges than give each warp of a block a tile, where warps take them by themselves.
-__device__ inline Ranges ranges_of(const KernelParams& p, int steps) {
-  int count = max(
-      1, min(p.blocks / (kSides * config.decode.cluster), kFixedParts ? steps : steps / max(config.decode.warps, 1)));
-  if constexpr (kPartsAreLarge) count = whole_pieces(tiles_of(p, 0).count, steps, count);
-  return {count, steps / count, steps % count};
+__device__ inline Ranges ranges_of(const KernelParams& p, const Steps& all) {
+  const int most = p.blocks / (kSides * config.decode.cluster);
+  RangeCut cut = {max(1, min(most, kFixedParts ? all.keys : all.keys / max(config.decode.warps, 1))), 0};
+  if constexpr (kPartsAreLarge) cut = cut_of_large_parts(tiles_of(p, 0).count, all.keys, most);
+  const int steps = all.keys + cut.lead * all.row_tiles;
+  return {cut.count, steps / cut.count, steps % cut.count, cut.lead};
 }
 
 // A block leaves parts of tiles which are not its alone: one of the tile that its range begins with, and one of another tile.
@@ -199,14 +209,14 @@ struct Segment {
 
 __device__ inline int rows_of(const Segment& s) { return min(kTileRows, s.seq.q_len * kGroup - s.row_lo); }
 
-// A row tile, and how many of its steps lie before a cursor.
+// A row tile, and how many of its steps lie before a cursor: those that lead into it come first.
 struct RowTile {
   Sequence seq;  // h: the first head of the group
   int row_lo, passed;
 };
-__device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles, Cursor at, int side) {
+__device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles, Cursor at, int side, int lead) {
   int head_round = 0, row_tile = 0, passed = at.step;
-  const int row_steps = tiles.row_steps();
+  const int row_steps = tiles.row_steps() + lead;
   if (at.step >= row_steps) {  // no division where there is one tile, as mostly
     const int number = at.step / row_steps;
     passed = at.step % row_steps;
@@ -220,13 +230,14 @@ __device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles,
 
 // So many steps of a row tile from those on that have passed. With fixed parts these have numbers of their own, unless
 // one is all.
-__device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, const RowTile& tile, int steps) {
+__device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, const RowTile& tile, int steps,
+                                     int lead = 0) {
   Segment s;
   s.seq = tile.seq;
   s.row_lo = tile.row_lo;
   s.steps = steps;
-  s.first_tile = tiles.first + (tile.passed << tiles.shift);
-  s.last_tile = min(s.first_tile + (s.steps << tiles.shift), tiles.first + tiles.count) - 1;
+  s.first_tile = tiles.first + (max(tile.passed - lead, 0) << tiles.shift);
+  s.last_tile = min(tiles.first + (tile.passed + steps - lead << tiles.shift), tiles.first + tiles.count) - 1;
   s.part_tiles = 1 << tiles.shift;
   s.last_of_part = min(s.first_tile + s.part_tiles - 1, s.last_tile);
   s.full_begin = Variant::full_begin(p, s.seq, s.q_lo(), s.q_hi());
@@ -238,13 +249,13 @@ __device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, 
 }
 
 // From this cursor on, `left` steps at most.
-__device__ inline Segment segment_at(const KernelParams& p, Cursor at, int left, int range, int side,
+__device__ inline Segment segment_at(const KernelParams& p, Cursor at, int left, int range, int side, int lead,
                                      bool begins_range) {
   const Tiles tiles = tiles_of(p, at.b);
-  const RowTile tile = row_tile_at(p, tiles, at, side);
-  const int row_steps = tiles.row_steps();
-  Segment s = segment_of(p, tiles, tile, min(row_steps - tile.passed, left));
-  if (!kFixedParts && s.steps < row_steps) s.part = part_of(range, side, begins_range);
+  const RowTile tile = row_tile_at(p, tiles, at, side, lead);
+  Segment s = segment_of(p, tiles, tile, min(tiles.row_steps() + lead - tile.passed, left), lead);
+  const bool whole = kPartsAreLarge ? s.last_tile - s.first_tile + 1 == tiles.count : s.steps == tiles.row_steps();
+  if (!kFixedParts && !whole) s.part = part_of(range, side, begins_range);
   return s;
 }
 
@@ -306,13 +317,13 @@ __device__ inline void prefetch_table(const KernelParams& p) {
 }
 
 // The cursor after a segment. There is one.
-__device__ inline Cursor cursor_after(const KernelParams& p, Cursor at, int steps) {
+__device__ inline Cursor cursor_after(const KernelParams& p, Cursor at, int steps, int lead) {
   at.step += steps;
-  if (at.step < tiles_of(p, at.b).steps()) return at;
+  if (at.step < tiles_of(p, at.b).steps(lead)) return at;
   at.step = 0;
   do {
     ++at.b;
-  } while (tiles_of(p, at.b).steps() == 0);
+  } while (tiles_of(p, at.b).steps(lead) == 0);
   return at;
 }
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "matrix.gen.cuh"
-#include "templates/decode/combine.cuh"
+#include "templates/mla/split_tiles.cuh"
 #include "templates/mla/queries.cuh"
 #include "templates/mla/softmax.cuh"
 

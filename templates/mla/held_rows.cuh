@@ -43,34 +43,36 @@ struct GathererState : RowFinder {
   __device__ static int row_of_lane() { return gathering_lane() / kQuad; }
   __device__ static int piece_of_lane() { return gathering_lane() % kQuad; }
 
-  __device__ void fetch(int half, int step) {
+  // A piece of each panel of a half of the row.
+  __device__ void fetch(int half, int step, const uint4* row) {
     Part& to = held[place_of(half, step)];
-    const uint4* row = begin_of(step * kStepRows + row_of_lane());
     const uint4* pieces = row + half * kHalfPanels * kQuad + piece_of_lane();
 #pragma unroll
     for (int j = 0; j < kPartPanels; ++j)
       if (is_held(half, j)) to.pieces[j] = load_early(pieces + j * kQuad);
     if constexpr (kScalesInRow) to.scales = __ldg(reinterpret_cast<const float2*>(row + kRow.scales_at) + half);
   }
+  __device__ void fetch_tail(int step, const uint4* row) {
+    const uint4* pieces = row + (kTailIsWide ? kRow.wide_at : kTail * kQuad) + kTailPieces * piece_of_lane();
+#pragma unroll
+    for (int i = 0; i < kTailPieces; ++i) tails[step][i] = load_early(pieces + i);
+  }
+  // The row of this lane in a step.
+  __device__ const uint4* row_of_step(int step) const { return begin_of(step * kStepRows + row_of_lane()); }
   __device__ void fetch_half(int half) {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) fetch(half, step);
+    for (int step = 0; step < kSteps; ++step) fetch(half, step, row_of_step(step));
   }
   __device__ void fetch_tails() {
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const uint4* row = begin_of(step * kStepRows + row_of_lane());
-      const uint4* pieces = row + (kTailIsWide ? kRow.wide_at : kTail * kQuad) + kTailPieces * piece_of_lane();
-#pragma unroll
-      for (int i = 0; i < kTailPieces; ++i) tails[step][i] = load_early(pieces + i);
-    }
+    for (int step = 0; step < kSteps; ++step) fetch_tail(step, row_of_step(step));
   }
   __device__ void fetch_rows() {
-    fetch_half(0);
-    if constexpr (kSteps == 1) {
-      fetch_half(1);
-      fetch_tails();
-    }
+    if constexpr (kSteps > 1) return fetch_half(0);
+    const uint4* row = row_of_step(0);
+    fetch(0, 0, row);
+    fetch(1, 0, row);
+    fetch_tail(0, row);
   }
 
   // Before the first tile of an item: where its rows are, and then these.
@@ -146,18 +148,24 @@ struct GathererState : RowFinder {
     }
   }
 
-  // This warp has left its rows of a half. The other block of a cluster gets them from here, a panel by each lane that has
-  // one, and sends as many.
-  __device__ void complete_half(int half) const {
-    const int lane = gathering_lane(), stage = static_cast<int>(turn.stage());
-    const int first = half * kHalfPieces, panels = panels_before(first + kHalfPieces) - panels_before(first);
-    if constexpr (kCluster > 1) {
-      if (lane < panels) {
-        const int panel = panels_before(first) + lane, piece = min(panel / kPiecePanels, kMlaPieces - 1);
-        const u32 from = shared.k(stage) + panel * kPanelBytes + own_row() * kPanelWidth;
-        copy_to_block(cluster_rank() ^ 1, from, from, kRowsOfWarp * kPanelWidth, shared.full(stage, piece));
-      }
+  // The other block of a cluster gets the panels of a half from here. One lane copies all of them, as addresses are then
+  // known to be those of a warp; where each lane had a panel, a copy took 100 clocks.
+  __device__ void send_half(int half) const {
+    const u32 stage = turn.stage(), other = cluster_rank() ^ 1;
+    const u32 from = uniform(static_cast<int>(shared.k(stage) + own_row() * kPanelWidth));
+    const u32 barrier = uniform(static_cast<int>(shared.full(stage, 0)));
+    if (!is_elected()) return;
+#pragma unroll
+    for (int panel = panels_before(half * kHalfPieces); panel < panels_before((half + 1) * kHalfPieces); ++panel) {
+      const u32 rows = from + panel * kPanelBytes;
+      const int piece = min(panel / kPiecePanels, kMlaPieces - 1);
+      copy_to_block(other, rows, rows, kRowsOfWarp * kPanelWidth, barrier + piece * 8);
     }
+  }
+  // This warp has left its rows of a half. The other block sends as many.
+  __device__ void complete_half(int half) const {
+    if constexpr (kCluster > 1) send_half(half);
+    const int lane = gathering_lane(), stage = static_cast<int>(turn.stage()), first = half * kHalfPieces;
     if (lane >= kHalfPieces) return;
     const int piece = first + lane, sent = panels_before(piece + 1) - panels_before(piece);
     const u32 barrier = shared.full(stage, piece);

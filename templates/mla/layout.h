@@ -106,7 +106,7 @@ constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
 
 // The warps that copy K, or gather it, or call it to L2 have their own progress; the other warps have the segment before,
 // this one and the next.
-constexpr int kProgressBytes = 160, kMlaSegments = 3;
+constexpr int kProgressBytes = 176, kMlaSegments = 3;
 constexpr int mla_copies(const KernelConfig& c) {
   return gathers_keys(c) ? kMlaGatherers : multiplies_narrow(c) ? 1 + kMlaTransposers : 2;
 }

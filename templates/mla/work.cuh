@@ -119,16 +119,19 @@ __device__ inline int visible_tile(const KernelParams& params, const Segment& s,
 // The segments of a range, one after the other.
 struct Segments {
   const KernelParams* params;
+  Ranges ranges;
   int range, step, end;
-  Cursor cursor;
+  Cursor cursor, begin;  // of the segment; of the range
 
-  __device__ Segment first() const { return segment_at(*params, cursor, end - step, range, 0, true); }
+  __device__ Segment first() const { return segment_at(*params, cursor, end - step, range, 0, ranges.lead, true); }
+  // Is this one the last? What is left may only lead into the next row tile.
+  __device__ bool ends_with(const Segment& segment) const { return step + segment.steps + ranges.lead >= end; }
   // False: that was the last one.
   __device__ bool advance(Segment& segment) {
+    if (ends_with(segment)) return false;
     step += segment.steps;
-    if (step >= end) return false;
-    cursor = cursor_after(*params, cursor, segment.steps);
-    segment = segment_at(*params, cursor, end - step, range, 0, false);
+    cursor = cursor_after(*params, cursor, segment.steps, ranges.lead);
+    segment = segment_at(*params, cursor, end - step, range, 0, ranges.lead, false);
     return true;
   }
 };
@@ -139,7 +142,7 @@ struct Progress {
   Segment segment;
   bool more;
   u32 number;  // of the segment, among those of the range
-  __device__ bool at_last() const { return segments.step + segment.steps >= segments.end; }
+  __device__ bool at_last() const { return segments.ends_with(segment); }
   __device__ void advance() { more = segments.advance(segment), ++number; }
   // By a warp that works on it alone.
   __device__ void advance_warp() {

@@ -3,13 +3,14 @@
 
 #include "compiler/choice/cost_common.h"
 #include "compiler/families/mla/mla.h"
+#include "templates/mla/layout.h"
 
 namespace flashjit {
 
 namespace {
 
 // These are fitted to whole kernels, by clusters and by blocks alone [M48].
-constexpr double kMatrixShare = 0.59;            // of the target's rate, where TMA copies K
+constexpr double kMatrixShare[] = {0.54, 0.73};  // of the target's rate, where TMA copies K
 constexpr double kNarrowShare[] = {0.74, 0.76};  // of that for 16 bits, where products are of 8 bits
 constexpr double kReadRate = 0.9;                // of the target's memory rate
 constexpr double kL2BytesPerClock = 18;          // per SM
@@ -20,7 +21,7 @@ constexpr double kPartBytesPerUs = 2.5e6;        // parts written and read
 // and on whether the blocks of a cluster share them.
 double matrix_share(const KernelConfig& c) {
   if (multiplies_narrow(c)) return kNarrowShare[c.decode.cluster - 1];
-  if (!gathers_keys(c)) return kMatrixShare;
+  if (!gathers_keys(c)) return kMatrixShare[c.decode.cluster - 1];
   constexpr double kCopied = 0.53, kHeld[] = {0.3, 0.37};
   return copies_rows(c) ? kCopied : kHeld[c.decode.cluster - 1];
 }
@@ -34,7 +35,9 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
   const double rows = static_cast<double>(shape.q_len) * group_size(c), tiles = std::ceil(work.kv_tiles);
   const double row_tiles = std::ceil(rows / *s.tile_q), steps = static_cast<double>(shape.b) * row_tiles * tiles;
   const double clusters = std::floor(target.sm_count / static_cast<double>(c.decode.cluster));
-  const double ranges = std::max(1.0, std::min(clusters, steps)), of_range = std::ceil(steps / ranges);
+  const RangeCut cut =
+      cut_of_large_parts(static_cast<int>(tiles), static_cast<int>(std::min(steps, 1e9)), static_cast<int>(clusters));
+  const double ranges = cut.count, of_range = std::ceil((steps + cut.lead * shape.b * row_tiles) / ranges);
   const double clocks_per_us = target.clock_ghz * 1e3;
   const double products = 2.0 * kMlaRows * kMlaKeys * (spec.d_qk + spec.d_v) / target.wgmma_flops_per_clock;
   const double tile_bytes = static_cast<double>(kMlaKeys) * static_cast<double>(cached_bytes(spec));
@@ -46,7 +49,7 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
   p.l2 = of_range * tile_bytes / c.decode.cluster / kL2BytesPerClock / clocks_per_us;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6 * kReadRate);
   p.compute = std::max({p.mma / matrix_share(c), p.l2, p.mma + p.issue});
-  const double parts = ranges > shape.b * row_tiles ? ranges : 0;
+  const double parts = ranges > shape.b * row_tiles || cut.lead > 0 ? ranges : 0;
   p.latency = kLaunchUs + 2 * parts * part_floats(c) * 4 / kPartBytesPerUs;
   p.waves = ranges / clusters;
   p.total = std::max(p.compute, p.memory) + p.latency;

@@ -50,13 +50,14 @@ void finish(Plan& plan) {
                     .overlaps = true,
                     .buffers = {0},
                     .bounds = "flashjit::kCombineThreads, 4",
-                    .call = "decode_combine(params, parts)"}};
+                    .call = "mla_combine(params, parts)"}};
   plan.maps = {
       operand_map(plan.spec, operand("q"), &TensorMaps::q, form_of_queries(plan.spec, true), queries_of_box(c))};
   if (!gathers_keys(c))
     plan.maps.push_back(operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_box(c)));
   if (gathers_keys(c)) plan.key_reach = kGatherReach;
-  plan.workspace = {{"parts", "float", std::int64_t{4} * ranges * kPartsPerBlock * part_floats(c), {}}};
+  const int part_bytes = 4 * part_floats(c) + kSplitTileBytes;
+  plan.workspace = {{"parts", "float", std::int64_t{ranges} * kPartsPerBlock * part_bytes, {}}};
 }
 
 std::string describe(const KernelConfig& c) {

@@ -113,6 +113,8 @@ constexpr TileOperation kOperations[] = {
      "Gatherer{{{{{{{{params, maps, shared}}}}}}}}.gather_keys(progress[threadIdx.x / 32]);"},
     {Kind::Call, "produce_queries", "QueriesProducer{{{{params, maps, shared}}}}.produce_queries(progress_of_rows);"},
     {Kind::Call, "call_keys", "Prefetcher{{params, shared}}.run(progress[1]);"},
+    {Kind::Call, "tell_split_tiles", "tell_split_tiles(params, progress[gathers_keys(config) ? 2 : 1], parts);"},
+    {Kind::Call, "tell_no_tiles", "tell_no_tiles(params, range, parts);"},
     {Kind::Call, "consume_first", "FirstConsumer{{{{params, shared, parts}}}}.consume(progress_of_rows);"},
     {Kind::Call, "consume_second", "SecondConsumer{{{{params, shared, parts}}}}.consume(progress_of_rows);"},
 
@@ -131,7 +133,8 @@ constexpr TileOperation kOperations[] = {
      "const int range = blockIdx.x / kCluster;"},
     {Kind::Let, "steps", "const int step = ranges.begin(range), end = ranges.begin(range + 1);"},
     {Kind::Let, "segments",
-     "const Segments segments = {{&params, range, step, end, cursor_at<kMlaThreads>(params, step, scratch)}};"},
+     "const Cursor cursor = cursor_at<kMlaThreads>(params, step, ranges.lead, scratch);\n"
+     "const Segments segments = {{&params, ranges, range, step, end, cursor, cursor}};"},
     {Kind::Let, "progress",
      "Progress* progress = reinterpret_cast<Progress*>(memory + kPlaces.progress_offset);\n"
      "Progress* progress_of_rows = progress + mla_copies(config);"},
@@ -262,6 +265,7 @@ constexpr Condition kConditions[] = {
     {"warp_0", "threadIdx.x < 32"},
     {"warp_1", "threadIdx.x < 64"},
     {"warp_2", "threadIdx.x < 96"},
+    {"is_warp_2", "threadIdx.x / 32 == 2"},
 };
 
 }  // namespace
