@@ -125,13 +125,14 @@ struct KernelConfig {
   bool accumulate =
       false;            // O and LSE, or the gradients, hold what other keys or queries gave; the call goes on from it
   bool places = false;  // rows stand in a longer sequence where KernelParams::q_places and k_places say
-  Rope rope = Rope::none;    // of Q and new K, by that launch; what the main ones read is rotated. quantize: of x
-  int rope_dims = 0;         // of the first columns of a row
-  double rope_base = 0;      // of frequencies that the kernel computes; 0: KernelParams has tables
-  int dropped = 0;           // of 256 weights so many are dropped: dropout.h
-  float scale = 0;           // natural units: score = scale * q.k
-  int page_size = 0;         // not 0: K and V lie in pages of so many tokens
-  int selected = 0;          // not 0: each query has a list of so many rows of K and V, and is a sequence of its own
+  Rope rope = Rope::none;  // of Q and new K, by that launch; what the main ones read is rotated. quantize: of x
+  int rope_dims = 0;       // of the first columns of a row
+  double rope_base = 0;    // of frequencies that the kernel computes; 0: KernelParams has tables
+  int dropped = 0;         // of 256 weights so many are dropped: dropout.h
+  float scale = 0;         // natural units: score = scale * q.k
+  int page_size = 0;       // not 0: K and V lie in pages of so many tokens
+  int selected = 0;        // not 0: each query has a list of so many rows of K and V, and is a sequence of its own
+  int listed = 0;  // index: not 0: of each query the numbers of so many keys with the largest scores are written
   bool whole_pages = false;  // its list has the numbers of so many pages instead, and their rows follow each other
   bool head_tables = false;  // KernelParams::block_table has a line for each KV head of a sequence
   bool has_score = false;    // variant.gen.cuh's score() changes s

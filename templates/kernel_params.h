@@ -113,16 +113,19 @@ struct KernelParams {
   Int64 extra_size[kMaxParams][4];  // of tensors in `extra`: what an index that is read from another one is cut to
   BlockLists listed_blocks, full_blocks;  // blocks in which the mask says what is seen, and in which all is
   int* tile_lists;                        // which tiles the loop visits, as launches before it have found (tile_lists/)
-  const int* key_index;  // config.selected: [batch, query, KV head, index], numbers of rows of K and V, or with
-                         // config.whole_pages of pages, each of which stands for all its rows. `batch` above is
-  const int*
-      key_count;  // that of all queries, one each, and k_len the entries of a list; as many of them count, or, null,
-                  // all. Numbers below 0, or from `key_rows` (of pages, from `pages`) on, are those of no row
+  int* key_index;  // config.selected: [batch, query, KV head, index], numbers of rows of K and V, or with
+                   // config.whole_pages of pages, each of which stands for all its rows. `batch` above is
+  int* key_count;  // that of all queries, one each, and k_len the entries of a list; as many of them count, or, null,
+                   // all. Numbers below 0, or from `key_rows` (of pages, from `pages`) on, are those of no row
   Strides key_index_stride, key_count_stride;  // from query to query, `token`; a list is contiguous
   int queries_of_sequence;
   int key_rows;               // that K has: in pages, those of the pool; else of a sequence or, packed, of all tokens
   Places q_places, k_places;  // config.places: of the queries and of the keys
   Int64 table_stride_head;    // config.head_tables: from the line of a KV head to that of the next
+  const float* weights;       // index: [batch, query, head], what the heads of a query count for, ...
+  float* scores;  // ... and [batch, query, KV head, key], their sums; null: a launch finds the keys with the
+                  // largest, and writes their numbers to key_index, and how many to key_count if that is given
+  Strides weights_stride, scores_stride;
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

@@ -57,6 +57,10 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
       const std::int64_t tokens = spec.append ? shape.longest_k() : std::max(shape.longest_k(), shape.longest_q());
       return (tokens + page - 1) / page * page;
     }
+    case Dim::ScoredKeys: {
+      const std::int64_t page = std::max(spec.page_size, 1);
+      return std::min((shape.longest_k() + page - 1) / page * page, spec.k_len.max);
+    }
     case Dim::Offsets: return static_cast<std::int64_t>(shape.q.size()) + 1;
     default: return extent_of(dim, spec);
   }
@@ -73,7 +77,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (operand.name == "k_lens") tensor.role = Role::Lengths;
   if (operand.name == "block_table") tensor.role = Role::Table;
   if (operand.name == "shared_prefix") tensor.role = Role::Prefix;
-  if (operand.name == "key_index" || operand.name == "page_index") tensor.role = Role::Chosen;
+  if (selects(spec) && (operand.name == "key_index" || operand.name == "page_index")) tensor.role = Role::Chosen;
   if (operand.repeats) tensor.role = Role::Scales;
   if (operand.lists) tensor.role = Role::Blocks;
   if (operand.name == "cos" || operand.name == "sin") tensor.role = Role::Angles;
@@ -268,9 +272,9 @@ void poison_caches(ProblemData& data, const AttentionSpec& spec, const ProblemSh
 }
 
 Result<void> check_shapes_logits(const AttentionSpec& spec, const InputFiles& inputs) {
-  if (merges(spec) || quantizes(spec)) {
+  if (!attends(spec)) {
     return invalid(
-        fmt::format("--data: only normal goes with {}, which has no q and k whose logits could be others; "
+        fmt::format("--data: only normal goes with {}, which has no logits that could be others; "
                     "leave it out or use fwd or bwd",
                     kOperationNames[static_cast<std::size_t>(spec.operation)]));
   }
@@ -327,8 +331,10 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   Builder builder(spec, shape, inputs, seed, most_bytes);
   for (const Operand& operand : kOperands) {
     if (!operand.belongs_to(spec)) continue;
-    // Scales and lists of blocks are drawn all the same; anything else that a call may leave out it leaves out.
-    if (operand.optional && !operand.repeats && !inputs.files.contains(std::string(operand.name))) continue;
+    // Scales and lists of blocks are drawn all the same, and results written; anything else that a call may leave out it
+    // leaves out.
+    const bool is_asked_for = operand.is_output_of(spec) || inputs.files.contains(std::string(operand.name));
+    if (operand.optional && !operand.repeats && !is_asked_for) continue;
     NamedTensor tensor = tensor_of(operand, spec, shape);
     if (tensor.role == Role::Offsets) {
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));

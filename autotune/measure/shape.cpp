@@ -82,7 +82,7 @@ Result<void> within(std::string_view name, const SizeBound& bound, std::int64_t 
 // Only some layouts have sequences of several lengths.
 Result<void> check_lists(const AttentionSpec& spec, std::size_t of_q, std::size_t of_k) {
   if (of_q > 1 && !has_lengths_of_q(spec)) {
-    return invalid(!attends(spec)
+    return invalid(!reads_keys(spec)
                        ? "--shape: a list of lengths of q, and this operation knows no sequences; give their sum"
                        : "--shape: a list of lengths of q needs layout=packed in the spec; dense layouts have one q");
   }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "autotune/reference/narrowed.h"
+#include "autotune/reference/index.h"
 #include "autotune/reference/quantize.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
@@ -198,6 +199,7 @@ Comparison compare(const Problem& problem, const CompareOptions& options) {
   if (problem.spec().operation == Operation::Backward) return compare_gradients(problem, options);
   if (quantizes(problem.spec()))
     return has_latent_rows(problem.spec()) ? compare_latents(problem) : compare_quantized(problem, options);
+  if (indexes(problem.spec())) return compare_index(problem, options);
   if (problem.spec().compute) return compare_narrowed(problem, options);
   const std::vector<RowId> rows = choose_rows(problem, options);
   std::vector<Tally> tallies(std::max(1, options.threads));

@@ -131,7 +131,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   }
   const bool is_one = spec.layout == Layout::Packed;
   const std::size_t q_rank = is_one ? 3 : 4, k_rank = is_one && !paged(spec) ? 3 : 4;
-  const Tensor v = values_of(spec, arguments);
+  const Tensor v = indexes(spec) ? arguments.k : values_of(spec, arguments);
   for (const auto& [tensor, rank] : {std::pair(&arguments.q, q_rank), {&arguments.k, k_rank}, {&v, k_rank}}) {
     if (tensor->shape.size() != rank) {
       return invalid(
@@ -140,7 +140,9 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   }
   for (const auto& [name, needed] : {std::pair("k_lens", spec.k_lens),
                                      {"block_table", paged(spec) && !selects(spec)},
-                                     {"key_index", selects_keys(spec)},
+                                     {"key_index", selects_keys(spec) || writes_lists(spec)},
+                                     {"weights", indexes(spec)},
+                                     {"scores", writes_scores(spec)},
                                      {"page_index", selects_pages(spec)},
                                      {"k_new", spec.append},
                                      {"v_new", spec.append && !spec.v_in_k},
@@ -246,7 +248,7 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
   if (has_latent_rows(*spec_)) return latents(b);
   gather(arguments_->k, spec_->d_qk, kv.k);
   if (spec_->compute) turn_keys(*spec_, *arguments_, kv.k);  // a cache holds keys that have turned
-  gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
+  if (!indexes(*spec_)) gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
   for (std::int64_t k = 0; k < length; ++k) {
     kv.scale_k.push_back(element_scale("scale_k", b, hk, k));
     kv.scale_v.push_back(element_scale(spec_->v_in_k ? "scale_k" : "scale_v", b, hk, k));

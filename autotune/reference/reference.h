@@ -89,13 +89,16 @@ class Problem {
   std::int64_t k_len(std::int64_t b) const;  // of a merge, the parts
   std::vector<RowId> rows() const;           // all of them, by batch, then head, then query
 
-  // K and V of one (batch, KV head) as floats, without their scales, which are by key; of a merge there are none.
+  // K and V of one (batch, KV head) as floats, without their scales, which are by key; of a merge there are none, of an index
+  // no V.
   struct KeysValues {
     std::vector<float> k, v, scale_k, scale_v;
   };
   KeysValues keys_values(std::int64_t b, std::int64_t hk) const;
   // The keys of a row, in the order in which they are added up: all of its sequence, or those in its list that there are.
   std::vector<std::int64_t> keys_of(const RowId& row) const;
+  // The number of a key's row, as lists have them.
+  std::int64_t row_number(std::int64_t b, std::int64_t hk, std::int64_t k) const;
   KeysValues latents(std::int64_t b) const;  // the same of a cache whose rows are bytes
   std::int64_t kv_head(std::int64_t h) const { return h / (spec_->heads_q / spec_->heads_kv); }
 

@@ -17,6 +17,14 @@ const std::int32_t* ints(const Tensor& tensor) { return static_cast<const std::i
 
 }  // namespace
 
+std::int64_t Problem::row_number(std::int64_t b, std::int64_t hk, std::int64_t k) const {
+  if (spec_->page_size > 0) {
+    const auto [page, token] = page_and_token(b, hk, k);
+    return page * spec_->page_size + token;
+  }
+  return has_packed_keys(*spec_) ? ints(arguments_->offsets_k)[b] + k : k;
+}
+
 std::vector<std::int64_t> Problem::keys_of(const RowId& row) const {
   const std::int64_t rows = k_len(row.b);
   if (!selects(*spec_)) {

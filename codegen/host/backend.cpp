@@ -42,6 +42,8 @@ class LlvmBackend final : public HostBackend {
     FLASHJIT_TRY(check_runs_here(plan));
     if (naive && !plan.spec.grads.empty())
       return unsupported("grads: the textbook version has gradients of Q, K and V alone; leave grads out to compare");
+    if (naive && indexes(plan.spec))
+      return unsupported("index: it has no textbook version to compare with; leave the comparison out");
     if (naive && has_key_scales(plan.spec)) {
       return unsupported(
           "scales: the textbook version has one scale for all keys of a head; leave token_scales or scales out to compare");

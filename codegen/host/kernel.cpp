@@ -18,6 +18,7 @@
 #include "codegen/host/emit/pack.h"
 #include "codegen/host/tile_map/emit.h"
 #include "codegen/host/problem.h"
+#include "codegen/host/operations/index.h"
 #include "codegen/host/operations/quantize.h"
 #include "codegen/host/widen.h"
 #include "codegen/host/workspace.h"
@@ -42,11 +43,11 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   generated.module->setDataLayout(generated.machine->createDataLayout());
   generated.module->setTargetTriple(generated.machine->getTargetTriple().str());
   Ir ir(*generated.module, config);
-  if (!attends(plan.spec)) {  // nothing
+  if (!reads_keys(plan.spec)) {  // nothing
   } else if (is_backward(plan.spec)) {
     FLASHJIT_TRY(naive ? emit_naive_gradients(ir, plan) : emit_gradients(ir, plan));
-  } else if (naive) {
-    emit_naive(ir, plan);
+  } else if (naive || indexes(plan.spec)) {
+    emit_naive(ir, naive ? plan : plan_of_heads(plan));
   } else {
     emit_pack_k(ir, kPackKName, config.d_qk, config.words_qk);
     emit_pack_v(ir, kPackVName, config.d_v, true);
@@ -483,6 +484,7 @@ Result<std::vector<std::uint8_t>> compile_kernel(const Plan& plan, bool naive) {
 Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
   if (merges(plan.spec)) return merge_kernel(plan.spec);
   if (quantizes(plan.spec)) return quantize_kernel(plan.spec);
+  if (indexes(plan.spec)) return index_kernel(plan, object);
   FLASHJIT_ASSIGN(attention, link_attention(plan, naive, object));
   return prepared_kernel(plan.spec, std::move(attention));
 }

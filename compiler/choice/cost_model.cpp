@@ -93,6 +93,7 @@ void add_units(Prediction& p, const TileClocks& tile, double tiles, const Attent
 double summed_dims(const AttentionSpec& spec) {
   if (quantizes(spec)) return 0;
   if (merges(spec)) return spec.d_v;
+  if (indexes(spec)) return spec.d_qk;
   return is_backward(spec) ? 3 * spec.d_qk + 2 * spec.d_v : spec.d_qk + spec.d_v;
 }
 
@@ -129,6 +130,10 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
   }
   const double read =
       b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) + b * k * static_cast<double>(cached_bytes(spec));
+  if (indexes(spec)) {  // with lists scores are read again; elements of 8 bits have scales
+    const double scales = spec.token_scales ? 4 * b * k * spec.heads_kv : 0, scores = 4 * b * q * k * spec.heads_kv;
+    return read + scales + 4 * b * q * spec.heads_q + (writes_lists(spec) ? 2 : 1) * scores + 4 * b * q * spec.selected;
+  }
   return read + b * q * spec.heads_q * spec.d_v * size_of(spec.out_dtype);
 }
 

@@ -7,6 +7,7 @@
 #include "compiler/families/hopper/hopper.h"
 #include "compiler/families/hopper_backward/hopper_backward.h"
 #include "compiler/families/host/host.h"
+#include "compiler/families/index/index.h"
 #include "compiler/families/merge/merge.h"
 #include "compiler/families/mla/mla.h"
 #include "compiler/families/naive/naive.h"
@@ -18,9 +19,9 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::array<Family, kFamilyCount> kFamilies = {&kHopper,   &kDecode,         &kMla,           &kSyncNarrow,
-                                                        &kSync,     &kNaive,          &kNaiveBackward, &kMerge,
-                                                        &kQuantize, &kHopperBackward, &kSyncBackward,  &kHost};
+constexpr std::array<Family, kFamilyCount> kFamilies = {
+    &kHopper, &kDecode,   &kMla,         &kSyncNarrow, &kSync,           &kNaive,        &kNaiveBackward,
+    &kMerge,  &kQuantize, &kHopperIndex, &kIndex,      &kHopperBackward, &kSyncBackward, &kHost};
 
 }  // namespace
 

@@ -90,7 +90,7 @@ struct FamilyRow {
 };
 
 // In the order in which they are tried: when the kernels of one turn out bad, the next one's turn comes.
-inline constexpr std::size_t kFamilyCount = 12;
+inline constexpr std::size_t kFamilyCount = 14;
 std::span<const Family, kFamilyCount> families();
 // The one that computes every spec of this operation on targets of this kind.
 Family floor_family(bool gpu, Operation operation = Operation::Forward);

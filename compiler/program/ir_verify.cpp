@@ -56,8 +56,8 @@ struct DefinitionCheck {
 };
 
 Result<void> check_definitions(const Program& p) {
-  constexpr std::string_view kInputs[] = {"q",         "k", "v",  "sink",    "inputs",   "o_parts",
-                                          "lse_parts", "x", "do", "given o", "given lse"};
+  constexpr std::string_view kInputs[] = {"q",         "k", "v",  "sink",    "inputs",    "o_parts",
+                                          "lse_parts", "x", "do", "given o", "given lse", "weights"};
   DefinitionCheck check{p, {}};
   for (const Buffer& b : p.buffers) {
     check.defined.push_back(b.space == Space::Global && std::count(std::begin(kInputs), std::end(kInputs), b.name) > 0);

@@ -121,6 +121,32 @@ Result<Program> build_quantize(Program p, const PassContext& context) {
   return p;
 }
 
+// Positive products of a query's heads, times their weights, add up to a score for each key.
+Result<Program> build_index(Program p, const PassContext& context) {
+  const AttentionSpec& spec = context.problem.spec;
+  p.title = fmt::format("index for {}: {}", context.problem.target.name, print(spec));
+  p.schedule = print(context.schedule);
+  const std::string d = extent(spec.d_qk);
+  p.buffers = {{"q", Space::Global, spec.dtype, "q_len", d},
+               {"k", Space::Global, spec.kv_dtype, "k_len", d},
+               {"weights", Space::Global, Dtype::F32, "q_len", extent(spec.heads_q)},
+               {"scores", Space::Global, Dtype::F32, "q_len", "k_len"},
+               {"S", Space::Register, Dtype::F32, "q_len", "k_len"},
+               {"sums", Space::Register, Dtype::F32, "q_len", "k_len"}};
+  Statement loop = make(p, Kind::Loop, {}, {});
+  loop.along = context.schedule.family->axis;
+  loop.body = {make(p, Kind::Mma, {"S"}, {"k", "q"}), make(p, Kind::Reduce, {"sums"}, {"S", "weights"}),
+               make(p, Kind::Mask, {"sums"}, {"sums"}), make(p, Kind::Store, {"scores"}, {"sums"})};
+  FLASHJIT_TRY(loop.body[2].attributes.set("fn", std::string(context.config.has_mask ? "visible" : "inside"), kBuild));
+  p.body.push_back(std::move(loop));
+  if (!writes_lists(spec)) return p;
+  p.buffers.push_back({"key_index", Space::Global, Dtype::I32, "q_len", extent(spec.selected)});
+  p.buffers.push_back({"largest", Space::Register, Dtype::F32, "q_len", extent(spec.selected)});
+  p.body.push_back(make(p, Kind::Reduce, {"largest"}, {"scores"}));
+  p.body.push_back(make(p, Kind::Store, {"key_index"}, {"largest"}));
+  return p;
+}
+
 // For each tile P is made again, from what forward has left of its rows.
 Result<Program> build_backward(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
@@ -176,6 +202,7 @@ Result<Program> build(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   if (merges(spec)) return build_merge(std::move(p), context);
   if (quantizes(spec)) return build_quantize(std::move(p), context);
+  if (indexes(spec)) return build_index(std::move(p), context);
   if (is_backward(spec)) return build_backward(std::move(p), context);
   return build_forward(std::move(p), context);
 }
@@ -187,6 +214,10 @@ Result<Program> analyse_mask(Program p, const PassContext& context) {
   // without a mask only the tile that k_len cuts is mixed.
   const AxisNames range = names_of(context.schedule.family->axis);
   const std::string begin(range.begin), end(range.end), full_begin(range.full_begin), full_end(range.full_end);
+  if (indexes(context.problem.spec)) {  // which asks the mask for each score: there is one for many products
+    p.phases.push_back({begin, end, false});
+    return p;
+  }
   if (masked) p.phases.push_back({begin, full_begin, true});
   p.phases.push_back({masked ? full_begin : begin, full_end, false});
   p.phases.push_back({full_end, end, true});

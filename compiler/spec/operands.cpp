@@ -38,7 +38,8 @@ std::string_view meaning_of(Dim dim, const AttentionSpec& spec) {
                                                  "as many as full_index",
                                                  "keys of a list in the spec",
                                                  "it is one number",
-                                                 "bytes of a row in the spec's kv, or out"};
+                                                 "bytes of a row in the spec's kv, or out",
+                                                 "keys of the longest sequence"};
   return kMeanings[static_cast<std::size_t>(dim)];
 }
 

@@ -44,9 +44,10 @@ enum class Dim {
   ListedFull,
   Selected,
   One,
-  RowBytes
+  RowBytes,
+  ScoredKeys
 };
-inline constexpr std::size_t kDims = 25;
+inline constexpr std::size_t kDims = 26;
 inline constexpr int kMaxTensorRank = 5;
 // For messages: "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
@@ -129,6 +130,7 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec);
 
 inline constexpr std::string_view kOfAttention =
     "a merge reads o_parts and lse_parts, and quantize reads x; leave it out or use fwd";
+inline constexpr std::string_view kOfIndex = "the spec is no index; leave it out or use index";
 inline constexpr std::string_view kOfBackward = "the spec is no bwd; leave it out or use bwd";
 inline constexpr std::string_view kOfMerges = "the spec is no merge; leave it out or use merge";
 inline constexpr std::string_view kOfBlocks =
@@ -146,14 +148,18 @@ constexpr int alignment_of_angles(const AttentionSpec& spec) {
   return spec.append ? size_of(Dtype::F32) : rope_table_bytes(spec.rope_dims, spec.align_bytes);
 }
 
+// Lists that are read or, by an index, written.
+constexpr bool has_lists(const AttentionSpec& spec) { return spec.selected > 0; }
+constexpr bool has_key_lists(const AttentionSpec& spec) { return spec.selected > 0 && !spec.whole_pages; }
+
 // clang-format off
 inline constexpr std::array kOperands = {
     Operand{.name = "q", .what = "Queries", .dtype = &AttentionSpec::dtype,
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = attends, .absent = kOfAttention, .aligned = true,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DQk}, .is_in = reads_keys, .absent = kOfAttention, .aligned = true,
             .pointer = offsetof(KernelParams, q),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::q_stride},
     Operand{.name = "k", .what = "Keys", .dtype = &AttentionSpec::kv_dtype,
-            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = attends, .is_updated = appends,
+            .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DQk}, .is_in = reads_keys, .is_updated = appends,
             .in_bytes = has_latent_rows, .absent = kOfAttention, .aligned = true,
             .pointer = offsetof(KernelParams, k),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::k_stride},
@@ -161,14 +167,14 @@ inline constexpr std::array kOperands = {
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv, Dim::DV},
             .is_in = [](const AttentionSpec& spec) { return attends(spec) && !spec.v_in_k; }, .is_updated = appends,
             .turns = [](const AttentionSpec& spec) { return spec.v_transposed; },
-            .absent = "this spec reads none: V is the first columns of k with v_in_k, a merge has o_parts, and quantize x; leave it out",
+            .absent = "this spec reads none: V is the first columns of k with v_in_k, a merge has o_parts, quantize x, and index no V; leave it out",
             .aligned = true, .pointer = offsetof(KernelParams, v),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::v_stride},
     Operand{.name = "o", .what = "Outputs", .role = OperandRole::Output, .dtype = &AttentionSpec::out_dtype,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ, Dim::DV},
-            .is_in = [](const AttentionSpec& spec) { return !quantizes(spec); }, .is_updated = goes_on_from_results,
-            .is_read = is_backward,
-            .absent = "quantize writes y; leave it out or use fwd", .aligned = true, .pointer = offsetof(KernelParams, o),
+            .is_in = [](const AttentionSpec& spec) { return !quantizes(spec) && !indexes(spec); },
+            .is_updated = goes_on_from_results, .is_read = is_backward,
+            .absent = "quantize writes y, and index scores, or with select=keys(N) key_index; leave it out or use fwd", .aligned = true, .pointer = offsetof(KernelParams, o),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::o_stride},
     Operand{.name = "offsets_q", .what = "Where the queries of a sequence begin", .always_dtype = Dtype::I32,
             .dims = {Dim::Offsets}, .is_in = is_packed,
@@ -203,8 +209,10 @@ inline constexpr std::array kOperands = {
             .has_field = false, .has_heads = has_head_tables,
             .pointer = offsetof(KernelParams, block_table), .strides_kind = OperandStrides::Table},
     Operand{.name = "scale_q", .what = "What the elements of Q are multiplied with",
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ}, .is_in = has_scaled_queries,
-            .absent = "the elements of q have no scale in this spec; leave it out or use a dtype of e4m3 or e5m2",
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ}, 
+            .is_in = [](const AttentionSpec& spec) { return has_scaled_queries(spec) && !indexes(spec); },
+            .absent = "the elements of q have no scale in this spec; leave it out or use a dtype of e4m3 or e5m2; index has "
+                      "them in weights",
             .has_field = false, .optional = true, .repeats = true, .rows = rows_of_query_scales,
             .pointer = offsetof(KernelParams, scale_q), .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_q_stride},
     Operand{.name = "scale_k", .what = "What the elements of K are multiplied with",
@@ -214,7 +222,7 @@ inline constexpr std::array kOperands = {
             .pointer = offsetof(KernelParams, scale_k), .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_k_stride},
     Operand{.name = "scale_v", .what = "What the elements of V are multiplied with",
             .dims = {Dim::Batch, Dim::Keys, Dim::HeadsKv},
-            .is_in = [](const AttentionSpec& spec) { return has_scaled_keys(spec) && !spec.v_in_k; },
+            .is_in = [](const AttentionSpec& spec) { return has_scaled_keys(spec) && attends(spec) && !spec.v_in_k; },
             .absent = "the elements of v have no scale in this spec; leave it out or use kv=e4m3, kv=e5m2 or kv=int8; "
                       "with v_in_k that of k counts",
             .has_field = false, .optional = true, .repeats = true, .rows = rows_of_key_scales,
@@ -249,6 +257,15 @@ inline constexpr std::array kOperands = {
             .absent = "the spec is no quantize; leave it out or use quantize; rows of out=latent656 have their scales in them",
             .has_field = false, .rows = rows_of_query_scales, .pointer = offsetof(KernelParams, scale_y),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::scale_y_stride},
+    Operand{.name = "weights", .what = "What products of each query and head count for, once they are positive",
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsQ}, .is_in = indexes, .absent = kOfIndex, .has_field = false,
+            .pointer = offsetof(KernelParams, weights),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::weights_stride},
+    Operand{.name = "scores", .what = "The sum of these over heads, for each query and key", .role = OperandRole::Output,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::ScoredKeys}, .is_in = writes_scores,
+            .absent = "the spec is no index that writes it; leave it out, or use index without select=", .has_field = false,
+            .pointer = offsetof(KernelParams, scores),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::scores_stride},
     Operand{.name = "shared_prefix", .what = "How many first keys of all sequences are the same", .always_dtype = Dtype::I32,
             .dims = {Dim::One}, .is_in = [](const AttentionSpec& spec) { return spec.shared_prefix; },
             .absent = "the spec does not ask for it; add shared_prefix to the spec or leave it out", .has_field = false,
@@ -327,16 +344,18 @@ inline constexpr std::array kOperands = {
             .absent = kOfBlocks, .has_field = false, .optional = true, .repeats = true,
             .pointer = offsetof(KernelParams, full_blocks.index),
             .strides_kind = OperandStrides::Lists, .lists = &KernelParams::full_blocks},
-    Operand{.name = "key_index", .what = "The numbers of the rows of K that each query sees", .always_dtype = Dtype::I32,
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::Selected}, .is_in = selects_keys,
+    Operand{.name = "key_index", .what = "The numbers of the rows of K that each query sees", .role = OperandRole::Output,
+            .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::Selected}, .is_in = has_key_lists, .is_read = selects_keys,
             .absent = kOfSelectedKeys, .has_field = false, .pointer = offsetof(KernelParams, key_index),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_index_stride},
     Operand{.name = "page_index", .what = "The numbers of the pages of K that each query sees", .always_dtype = Dtype::I32,
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::Selected}, .is_in = selects_pages,
             .absent = kOfSelectedPages, .has_field = false, .pointer = offsetof(KernelParams, key_index),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_index_stride},
-    Operand{.name = "key_count", .what = "How many keys of its list each query sees", .always_dtype = Dtype::I32,
-            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv}, .is_in = selects,
+    Operand{.name = "key_count", .what = "How many keys of its list each query sees", .role = OperandRole::Output,
+            .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv}, .is_in = has_lists, .is_read = selects,
             .absent = kOfSelect, .has_field = false, .optional = true, .pointer = offsetof(KernelParams, key_count),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_count_stride},
     Operand{.name = "seed", .what = "The seed of dropout", .always_dtype = Dtype::I64, .dims = {Dim::One}, .is_in = drops,

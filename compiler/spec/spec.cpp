@@ -27,7 +27,7 @@
 #include "compiler/spec/spec_names.h"
 #include "compiler/spec/text_form.h"
 #include "compiler/spec/whole_numbers.h"
-#include "compiler/spec/operations/without_keys.h"
+#include "compiler/spec/operations/other_operations.h"
 #include "templates/dropout.h"
 #include "templates/latents/rows.h"
 
@@ -423,7 +423,7 @@ std::string print(const AttentionSpec& spec) {
   out += fmt::format(" d={}", print_pair(spec.d_qk, spec.d_v));
   if (spec.heads_q != 1 || spec.heads_kv != 1) out += fmt::format(" heads={}", print_pair(spec.heads_q, spec.heads_kv));
   out += print_layout(spec);
-  if (selects(spec)) out += fmt::format(" select={}({})", selects_pages(spec) ? "pages" : "keys", spec.selected);
+  if (spec.selected != 0) out += fmt::format(" select={}({})", spec.whole_pages ? "pages" : "keys", spec.selected);
   if (has_blocks(spec)) out += " blocks=" + print_blocks(spec);
   if (!spec.mask_text.empty()) out += fmt::format(" mask=\"{}\"", spec.mask_text);
   if (!spec.score_text.empty()) out += fmt::format(" score=\"{}\"", spec.score_text);
@@ -471,6 +471,7 @@ Result<void> validate(AttentionSpec& spec) {
   if (merges(spec)) return check_merge(spec);
   if (quantizes(spec)) return check_quantize(spec);
   FLASHJIT_TRY(resolve_expressions(spec));
+  if (indexes(spec)) return check_index(spec);
   FLASHJIT_TRY(check_gradients(spec));
   FLASHJIT_TRY(check_expressions_of_selected(spec));
   FLASHJIT_TRY(check_places(spec));

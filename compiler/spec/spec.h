@@ -20,7 +20,7 @@ namespace flashjit {
 
 struct VariableRanges;
 
-enum class Operation { Forward, Backward, Merge, Quantize };
+enum class Operation { Forward, Backward, Merge, Quantize, Index };
 enum class Layout { Bshd, Bhsd, Packed };
 enum class Alignment { BottomRight, TopLeft };
 enum class Numerics { Fast, Deterministic, BatchInvariant };
@@ -41,7 +41,7 @@ struct BlockSizes {
 };
 
 struct AttentionSpec {
-  Operation operation = Operation::Forward;          // fwd | bwd | merge | quantize
+  Operation operation = Operation::Forward;          // fwd | bwd | merge | quantize | index
   Dtype dtype = Dtype::BF16;                         // fp16 | bf16 | fp32 (host only) | e4m3 | e5m2
   Dtype kv_dtype = Dtype::BF16;                      // kv=...   default: dtype; e4m3 | e5m2 | int8
   CacheFormat cache_format = CacheFormat::elements;  // kv=latent656 | latent584: K has rows of bytes, whose numbers,
@@ -55,7 +55,8 @@ struct AttentionSpec {
   int heads_q = 1, heads_kv = 1;      // heads=32/8 or heads=32
   Layout layout = Layout::Bshd;       // layout=bshd | bhsd | packed | paged(16) | packed/paged(16)
   int page_size = 0;                  // not 0: K and V lie in pages, and `layout` is that of Q and O alone
-  int selected = 0;                   // select=keys(2048): each query has a list of so many keys (fields/select.h)
+  int selected = 0;                   // select=keys(2048): each query has a list of so many keys (fields/select.h), or
+                                      // index writes one
   bool whole_pages = false;           // select=pages(16): or of so many pages
   BlockSizes blocks;                  // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
   Expr mask;                          // mask="..."   empty: everything visible; with blocks: in_blocks() of it
@@ -111,16 +112,22 @@ std::string meaning(const AttentionSpec& spec);
 // texts if the expressions are empty).
 Result<void> validate(AttentionSpec& spec);
 
-// Not attention, but what it gave for parts of the keys, put together, or what it will read, in 8 bits.
+// Not attention, but what it gave for parts of the keys, put together, or what it will read, in 8 bits, or the keys that it
+// will see.
 inline bool merges(const AttentionSpec& spec) { return spec.operation == Operation::Merge; }
 inline bool quantizes(const AttentionSpec& spec) { return spec.operation == Operation::Quantize; }
-inline bool attends(const AttentionSpec& spec) { return !merges(spec) && !quantizes(spec); }
+inline bool indexes(const AttentionSpec& spec) { return spec.operation == Operation::Index; }
+inline bool attends(const AttentionSpec& spec) { return !merges(spec) && !quantizes(spec) && !indexes(spec); }
+inline bool reads_keys(const AttentionSpec& spec) { return attends(spec) || indexes(spec); }
 inline bool is_forward(const AttentionSpec& spec) { return spec.operation == Operation::Forward; }
 inline bool is_backward(const AttentionSpec& spec) { return spec.operation == Operation::Backward; }
 inline bool appends(const AttentionSpec& spec) { return spec.append; }
 inline bool drops(const AttentionSpec& spec) { return spec.dropout > 0; }
 inline bool has_blocks(const AttentionSpec& spec) { return spec.blocks.q > 0; }
-inline bool selects(const AttentionSpec& spec) { return spec.selected > 0; }
+inline bool selects(const AttentionSpec& spec) { return spec.selected > 0 && !indexes(spec); }
+// Does it write the list that `selects` reads, or the scores that one would be made of?
+inline bool writes_lists(const AttentionSpec& spec) { return indexes(spec) && spec.selected > 0; }
+inline bool writes_scores(const AttentionSpec& spec) { return indexes(spec) && spec.selected == 0; }
 inline bool selects_pages(const AttentionSpec& spec) { return selects(spec) && spec.whole_pages; }
 inline bool selects_keys(const AttentionSpec& spec) { return selects(spec) && !spec.whole_pages; }
 // The keys that a list has room for.
@@ -133,10 +140,10 @@ inline std::span<const Param> given_params(const AttentionSpec& spec) {
   return std::span(spec.params).first(spec.params.size() - (has_blocks(spec) ? 1 : 0));
 }
 
-// How Q and O, and how K and V lie in memory. Operations that do not attend do not ask which sequence a token is of, unless
+// How Q and O, and how K and V lie in memory. Operations that read no keys do not ask which sequence a token is of, unless
 // blocks of its rows have scales; nor do queries that have lists of keys.
 inline bool is_packed(const AttentionSpec& spec) {
-  return spec.layout == Layout::Packed && !selects(spec) && (attends(spec) || spec.scale_block > 0);
+  return spec.layout == Layout::Packed && !selects(spec) && (reads_keys(spec) || spec.scale_block > 0);
 }
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
@@ -155,10 +162,12 @@ inline bool has_head_tables(const AttentionSpec& spec) { return spec.head_tables
 inline bool implies_k_lens(const AttentionSpec& spec) {
   return has_block_table(spec) || (merges(spec) && spec.shared_prefix);
 }
-inline bool has_packed_keys(const AttentionSpec& spec) { return is_packed(spec) && !is_paged(spec) && attends(spec); }
+inline bool has_packed_keys(const AttentionSpec& spec) {
+  return is_packed(spec) && !is_paged(spec) && reads_keys(spec);
+}
 
 // The elements that a cache holds of a token and KV head: K, and V where that is not a part of it.
-inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_in_k ? 0 : spec.d_v); }
+inline int cached_dims(const AttentionSpec& spec) { return spec.d_qk + (spec.v_in_k || indexes(spec) ? 0 : spec.d_v); }
 
 // The bytes that a cache takes for a token, of all its KV heads.
 std::int64_t cached_bytes(const AttentionSpec& spec);

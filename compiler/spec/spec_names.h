@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-inline constexpr std::array<std::string_view, 4> kOperationNames = {"fwd", "bwd", "merge", "quantize"};
+inline constexpr std::array<std::string_view, 5> kOperationNames = {"fwd", "bwd", "merge", "quantize", "index"};
 inline constexpr std::array<std::string_view, 3> kLayoutNames = {"bshd", "bhsd", "packed"};
 inline constexpr std::array<std::string_view, 2> kAlignmentNames = {"bottom_right", "top_left"};
 inline constexpr std::array<std::string_view, 3> kNumericsNames = {"fast", "deterministic", "batch_invariant"};

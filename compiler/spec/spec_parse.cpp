@@ -450,9 +450,9 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
     while (cursor.at < text.size() && !blank(text[cursor.at])) ++cursor.at;
     first[i] = text.substr(position[i], cursor.at - position[i]);
     if (first[i].empty()) {
-      return cursor.error(
-          fmt::format("the {} is missing; {}", i == 0 ? "operation (fwd, bwd, merge or quantize)" : "dtype", kExample),
-          position[i]);
+      return cursor.error(fmt::format("the {} is missing; {}",
+                                      i == 0 ? "operation (fwd, bwd, merge, quantize or index)" : "dtype", kExample),
+                          position[i]);
     }
   }
   const auto operation = std::find(kOperationNames.begin(), kOperationNames.end(), first[0]);
@@ -462,7 +462,7 @@ Result<AttentionSpec> parse_spec(std::string_view text) {
   }
   spec.operation = static_cast<Operation>(operation - kOperationNames.begin());
   std::span<const std::string_view> dtypes = kTensorDtypeNames;
-  if (!is_forward(spec)) dtypes = kWideDtypeNames;
+  if (!is_forward(spec) && !indexes(spec)) dtypes = kWideDtypeNames;
   auto dtype = read_dtype("dtype", first[1], kTensorDtypeNames, dtypes);
   if (!dtype) return cursor.error(dtype.error().message, position[1]);
   spec.dtype = spec.kv_dtype = *dtype;

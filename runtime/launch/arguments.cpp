@@ -127,6 +127,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(fill_operands(call, given, extents, params, overlaps));
   if (has_blocks(spec_)) FLASHJIT_TRY(check_full_blocks(given));
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
+  if (writes_scores(spec_)) FLASHJIT_TRY(check_scores(extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
   if (selects(spec_)) take_lists_for_sequences(extents, sizes, params);
   FLASHJIT_TRY(check_scales(sizes, params));
@@ -337,7 +338,7 @@ Result<void> ArgumentChecker::check_extents(const CallArguments& call, std::size
 
 Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const {
   const auto extent = [&](Dim dim) { return extents[static_cast<std::size_t>(dim)]; };
-  if (!attends(spec_) && !is_packed(spec_)) {  // of packed tokens it does not ask which sequence they are of
+  if (!reads_keys(spec_) && !is_packed(spec_)) {  // of packed tokens it does not ask which sequence they are of
     const std::int64_t batch = spec_.layout == Layout::Packed ? 1 : extent(Dim::Batch), queries = extent(Dim::Queries);
     sizes = {batch, queries, merges(spec_) ? extent(Dim::Parts) : 1, batch * queries, 0};
     return {};
@@ -378,6 +379,17 @@ void ArgumentChecker::take_lists_for_sequences(const Extents& extents, CallSizes
   sizes.batch = sizes.q_tokens;
   sizes.q_len = 1;
   sizes.k_len = listed_keys(spec_);
+}
+
+// A row of scores has one for each key that a sequence may have.
+Result<void> ArgumentChecker::check_scores(const Extents& extents, const CallSizes& sizes) const {
+  const std::int64_t columns = extents[static_cast<std::size_t>(Dim::ScoredKeys)];
+  if (columns == sizes.k_len) return {};
+  return invalid(fmt::format("scores.shape[{}]: {}, must be {}, the keys that a sequence of this call may have ({})",
+                             rows_[operand("scores")].axes.rank - 1, columns, sizes.k_len,
+                             is_paged(spec_)          ? "the tokens of all pages in a row of block_table"
+                             : has_packed_keys(spec_) ? "max_k_len, or all of k"
+                                                      : "those of k"));
 }
 
 // Returns the room for the keys of a sequence: all its pages, up to the bound of the spec, which the last page may pass.

@@ -86,6 +86,7 @@ class ArgumentChecker {
   void take_lists_for_sequences(const Extents& extents, CallSizes& sizes, KernelParams& params) const;
   std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
+  Result<void> check_scores(const Extents& extents, const CallSizes& sizes) const;
   Result<void> check_sizes(const CallSizes& sizes) const;
   Result<void> check_scales(const CallSizes& sizes, const KernelParams& params) const;
   static Result<void> check_full_blocks(const Given& given);

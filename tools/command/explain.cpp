@@ -138,7 +138,7 @@ std::string predicted_text(const Plan& plan, const Roofline& r) {
   return text;
 }
 
-// Explains a kernel that does not attend: memory is all that it takes.
+// Explains a kernel that reads no keys: memory is all that it takes.
 std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r) {
   const bool merge = merges(plan.spec);
   return fmt::format("what it costs at b={},q={}{}\n", shape.b, shape.q_len,
@@ -162,13 +162,14 @@ std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& 
                                  guess_text(plan.spec, r.exact));
   text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
                       r.visible * 100);
-  text += fmt::format(
-      "  memory traffic     {} fused: {}\n", bytes_text(r.fused_bytes),
-      is_backward(plan.spec) ? "Q, K, V, O, dO read and dQ, dK, dV written once" : "Q, K, V read and O written once");
+  text += fmt::format("  memory traffic     {} fused: {}\n", bytes_text(r.fused_bytes),
+                      is_backward(plan.spec) ? "Q, K, V, O, dO read and dQ, dK, dV written once"
+                      : indexes(plan.spec)   ? "Q and K read and scores written once"
+                                             : "Q, K, V read and O written once");
   if (r.append_bytes > 0)
     text += fmt::format("                     {} of these to append: new rows, and Q rotated\n",
                         bytes_text(r.append_bytes));
-  if (!all) return text + footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
+  if (!all || indexes(plan.spec)) return text + footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
   text += fmt::format(
       "                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
       bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
@@ -258,7 +259,7 @@ struct Explained {
   std::vector<Measured> tuned;
 
   std::string device_words() const { return device_text(device, plan.target.gpu); }
-  bool has_map() const { return roofline && attends(plan.spec); }
+  bool has_map() const { return roofline && reads_keys(plan.spec); }
 };
 
 Result<Explained> explained(const ExplainArgs& args, const DeviceFigures& device, const Request& request,
@@ -324,7 +325,7 @@ ExplainedText text_of(const Explained& kernel, bool all, bool colours) {
   if (kernel.roofline) {
     const Roofline& r = *kernel.roofline;
     text.before += longest_text(kernel) +
-                   (attends(plan.spec) ? roofline_text(plan, shape, r, all) : traffic_text(plan, shape, r)) + gap;
+                   (reads_keys(plan.spec) ? roofline_text(plan, shape, r, all) : traffic_text(plan, shape, r)) + gap;
   }
   if (kernel.has_map()) {
     add_map(mask_map(plan, shape.q_len, shape.k_len), all, colours, text);

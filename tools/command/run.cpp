@@ -112,7 +112,7 @@ Result<std::string> check(const AttentionSpec& spec, const Facts& facts, DrawnPr
   std::string text =
       fmt::format("  checked   against float64: relative error {:.2e} (limit {:.2e}), largest {:.2e} (limit {:.2e})\n",
                   c.rel_err, c.rel_limit, c.max_abs_err, c.max_abs_limit);
-  if (has_scaled_queries(spec)) {
+  if (has_scaled_queries(spec) && attends(spec)) {
     text +=
         fmt::format("            of Q, K and V as their 8 bits and scales say; the limits are those of weights in {}\n",
                     facts.weights);

@@ -11,7 +11,7 @@ namespace {
 // Milliseconds, fitted to what NVRTC took for some hundred kernels of all kinds on one machine: half of the predictions
 // are within a fifth. Shares matter here, and a machine of another speed changes none of them.
 struct CompileCosts {
-  std::uint64_t merge = 100, quantize = 200;
+  std::uint64_t merge = 100, quantize = 200, index = 300;
   std::uint64_t forward = 350, forward_wgmma = 300;
   std::uint64_t backward = 700, backward_wgmma = 250;
   std::uint64_t few_queries = 600, few_queries_tma = 300;  // those that split the keys between warps
@@ -63,6 +63,7 @@ std::uint64_t compile_cost(const Request& kernel) {
   const AttentionSpec& spec = kernel.spec;
   if (merges(spec)) return kCosts.merge;
   if (quantizes(spec)) return kCosts.quantize;
+  if (indexes(spec)) return kCosts.index;
   std::uint64_t cost = loop_cost(spec, kernel.target.can);
   cost += kCosts.column_thirds * static_cast<std::uint64_t>(spec.d_qk + spec.d_v) / 3;
   if (spec.kv_dtype != spec.dtype) cost += kCosts.narrow_keys;

@@ -12,9 +12,10 @@ namespace {
 
 constexpr std::array kRounded = {"q", "k", "v", "scale_q", "scale_k", "scale_v"};
 
-// Sequences that share keys share their scales as well, which `quantize` does not know.
+// Sequences that share keys share their scales as well, which `quantize` does not know. Scores of an index are held against
+// those of elements as they are.
 bool can_round(const AttentionSpec& spec, const InputFiles& inputs) {
-  return has_scaled_queries(spec) && !spec.shared_prefix && !spec.accumulate &&
+  return attends(spec) && has_scaled_queries(spec) && !spec.shared_prefix && !spec.accumulate &&
          std::ranges::none_of(kRounded, [&](const char* name) { return inputs.files.contains(name); });
 }
 

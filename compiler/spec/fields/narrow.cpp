@@ -130,7 +130,7 @@ Result<void> check_narrow_supported(const AttentionSpec& spec) {
     return unsupported(fmt::format("dtype: {} has 8 bits already; quantize reads fp16, bf16 and, on processors, fp32",
                                    name(spec.dtype)));
   }
-  if (!is_forward(spec)) {
+  if (!is_forward(spec) && !indexes(spec)) {
     return unsupported(fmt::format("dtype: {} has no kernel of {} in this build; use fp16, bf16 or{} fp32",
                                    name(spec.dtype), kOperationNames[static_cast<std::size_t>(spec.operation)],
                                    merges(spec) ? "" : ", on processors,"));

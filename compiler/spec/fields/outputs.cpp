@@ -45,6 +45,11 @@ Result<void> check_out(const AttentionSpec& spec) {
         fmt::format("out: {} is no type of 8 bits, which quantize writes; use e4m3 or e5m2, or latent656 or latent584",
                     name(spec.out_dtype)));
   }
+  if (indexes(spec)) {
+    if (spec.out_dtype == Dtype::F32) return {};
+    return invalid(
+        fmt::format("out: {} is not fp32, which the scores of an index are; leave it out", name(spec.out_dtype)));
+  }
   for (const OutField& field : out_fields(spec)) {
     const Dtype dtype = spec.*field.dtype;
     if (is_float(dtype)) continue;

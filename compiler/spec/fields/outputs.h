@@ -21,6 +21,7 @@ std::span<const OutField> out_fields(const AttentionSpec& spec);
 constexpr Dtype usual_out(Dtype dtype) { return size_of(dtype) == 1 ? Dtype::BF16 : dtype; }
 constexpr Dtype usual_out(const AttentionSpec& spec) {
   if (spec.operation == Operation::Quantize) return Dtype::E4M3;
+  if (spec.operation == Operation::Index) return Dtype::F32;
   return spec.accumulate && spec.operation != Operation::Merge ? Dtype::F32 : usual_out(spec.dtype);
 }
 // The rules for all that each operation writes.

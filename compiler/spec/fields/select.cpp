@@ -31,8 +31,10 @@ Result<void> check_selected(const AttentionSpec& spec) {
     return invalid(fmt::format("select: {}({}) is outside 1..{}; split longer lists over calls with lse=ln, and merge",
                                spec.whole_pages ? "pages" : "keys", spec.selected, kMostSelected));
   }
+  if (indexes(spec)) return {};
   if (!is_forward(spec)) {
-    return invalid("select: lists of keys are those of fwd; use fwd, or leave it out");
+    return invalid(
+        "select: lists of keys are those of fwd, and of index, which makes them; use one of these, or leave it out");
   }
   if (selects_pages(spec)) FLASHJIT_TRY(check_selected_pages(spec));
   const struct {

@@ -1,7 +1,7 @@
 // select= in a spec: a call says by lists which rows of K each query sees, and in which order they come does not matter. An
 // entry of keys(N) is the number of a row as K lies: in pages page * tokens of a page + token, packed the token among all,
 // else the key of the sequence. An entry of pages(N) is the number of a page, whose rows follow each other in the list. For
-// kernels each query is a sequence of its own, whose keys are the indices into its list.
+// kernels each query is a sequence of its own, whose keys are the indices into its list. An index writes such lists.
 #pragma once
 
 #include "compiler/spec/spec.h"

@@ -91,7 +91,9 @@ struct Arguments {
   // no offsets and no block_table. With `head_tables` "block_table" is [batch, KV heads, pages of a sequence]. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k
   // and v, and with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a parameter, fp32. A merge has
   // "o_parts", "lse_parts" and "max_parts", shaped like o and lse behind a dimension of parts. A quantize has "x",
-  // shaped like q, "y" like x, and "scale" like scale_q. With `v_transposed` v is [batch, KV heads, d, keys], packed
+  // shaped like q, "y" like x, and "scale" like scale_q. An index has q, k, "weights", fp32 [batch, tokens, heads] (packed:
+  // [tokens, heads]), and "scores", fp32 [batch, tokens, KV heads, keys] (packed: [tokens, KV heads, keys]), or with
+  // `select=keys(N)` "key_index" and "key_count", which it writes. With `v_transposed` v is [batch, KV heads, d, keys], packed
   // [KV heads, d, tokens].
   std::map<std::string, Tensor, std::less<>> params;
   // Scalars of masks and scores, by name. "seed" and "offset" may be here, too, and with `places` are "q_begin", "q_step",

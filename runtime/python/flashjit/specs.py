@@ -12,7 +12,8 @@ from flashjit.values import shown
 _FIELD = re.compile(r'([^\s=<"]+)(?:<?=(?:"([^"]*)"|(\S*)))?')
 # Calls write these, and k and v with `append`, and the gradients that `grads` names. The library knows it by compiler/spec/operands.h, and
 # its C API has no question for it.
-_WRITTEN = {"fwd": ("o", "lse", "max_logit"), "merge": ("o", "lse", "max_logit"), "bwd": ("dq", "dk", "dv"), "quantize": ("y", "scale")}
+_WRITTEN = {"fwd": ("o", "lse", "max_logit"), "merge": ("o", "lse", "max_logit"), "bwd": ("dq", "dk", "dv"), "quantize": ("y", "scale"),
+            "index": ("scores", "key_index", "key_count")}
 
 
 def checked(spec: object) -> str:

@@ -1,4 +1,4 @@
-#include "compiler/spec/operations/without_keys.h"
+#include "compiler/spec/operations/other_operations.h"
 
 #include <algorithm>
 
@@ -62,6 +62,30 @@ Result<void> check_quantize(const AttentionSpec& spec) {
   return check_known(spec, plain,
                      "quantize knows one tensor, x; it has out, d (one number), heads (one number), layout, rotate, "
                      "scales, rope, rope_base, b, q_len, bytes and numerics");
+}
+
+Result<void> check_index(const AttentionSpec& spec) {
+  if (spec.whole_pages) {
+    return unsupported(fmt::format(
+        "select: pages({}) of an index have no kernel in this build, which finds keys; use keys(N)", spec.selected));
+  }
+  AttentionSpec plain = without_keys(spec, spec.d_qk);
+  plain.heads_kv = spec.heads_kv;
+  plain.page_size = spec.page_size;
+  plain.selected = spec.selected;
+  plain.mask_text = spec.mask_text;
+  plain.declared = spec.declared;
+  plain.alignment = spec.alignment;
+  plain.k_lens = spec.k_lens;
+  plain.token_scales = spec.token_scales;
+  plain.k_len = spec.k_len;
+  FLASHJIT_TRY(
+      check_known(spec, plain,
+                  "an index adds up products of Q and K over heads, times weights, which factors belong into; it has "
+                  "d (one number), heads, layout, select, mask, params, align, k_lens, token_scales, b, q_len, k_len, "
+                  "bytes and numerics"));
+  if (!spec.mask || !uses(spec.mask, Variable::H)) return {};
+  return invalid("mask: the scores of an index are those of all heads of a KV head, and `h` is one of them; use hk");
 }
 
 }  // namespace flashjit

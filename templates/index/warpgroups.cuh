@@ -1,0 +1,219 @@
+// The scores of an index by products of warpgroups (sm_90a, elements of 8 bits). A warpgroup copies tiles of 128 keys into the slots of a ring, and two
+// others multiply 64 of them each with the heads of a few queries: keys are rows of the product, and the heads of all
+// queries its columns, so that what is summed up for a score lies in the four threads that have a row.
+#pragma once
+
+#include "matrix.gen.cuh"
+#include "templates/hopper/device.cuh"
+#include "templates/index/work.cuh"
+#include "templates/tile_copy.cuh"
+
+namespace flashjit {
+
+constexpr HopperIndexLayout kIndexPlaces = hopper_index_layout(config);
+constexpr int kColumns = index_columns(config), kQueryColumns = columns_of_query(config), kQueries = config.tile_q;
+constexpr int kIndexWarps = kIndexConsumers * kThreadsPerWarpgroup / 32;  // that compute
+
+// Slots of a ring, taken in turn.
+struct IndexRing {
+  u32 memory;
+  u32 stage = 0, parity = 0;
+  __device__ u32 keys() const { return memory + kIndexPlaces.k_offset + stage * kHopperIndexSlotBytes; }
+  __device__ u32 scales() const { return memory + kIndexPlaces.scale_offset + stage * kHopperIndexKeys * 4; }
+  __device__ u32 full() const { return memory + kIndexPlaces.barrier_offset + stage * 16; }
+  __device__ u32 empty() const { return full() + 8; }
+  __device__ void advance() {
+    if (++stage < config.stages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+__device__ inline void init_ring(IndexRing ring) {
+  for (; ring.parity == 0; ring.advance()) {
+    init_barrier(ring.full(), kThreadsPerWarpgroup);
+    init_barrier(ring.empty(), kIndexWarps);
+  }
+  publish_barriers();
+}
+
+// Copies the heads of each query to rows of a panel. Rows behind the last head, or query, are zeros.
+__device__ inline void copy_query_heads(const KernelParams& params, const IndexWork& w, u32 to) {
+  constexpr int kChunks = kHopperIndexDim / kChunkBytes;
+  const auto* q = static_cast<const unsigned char*>(params.q);
+  for (int i = threadIdx.x; i < kColumns * kChunks; i += kHopperIndexThreads) {
+    const int row = i / kChunks, chunk = i % kChunks, head = row % kQueryColumns, query = w.q_lo + row / kQueryColumns;
+    const bool there = head < group_size(config) && query < w.seq.q_len;
+    const Int64 from = query_row(params.q_stride, w.seq, w.seq.h + (there ? head : 0), there ? query : w.q_lo);
+    copy_async<kChunkBytes>(to + row * kPanelWidth + (chunk ^ row % 8) * kChunkBytes, q + from + chunk * kChunkBytes,
+                            there);
+  }
+  commit_copies();
+  wait_copies<0>();
+  fence_async_proxy();
+}
+
+// ---- the warpgroup that copies ----
+
+__device__ inline void copy_tiles(const KernelParams& params, const IndexWork& w, IndexRing ring) {
+  const auto* k = static_cast<const unsigned char*>(params.k) + key_begin(params.k_stride, w.seq);
+  const auto rows = key_rows(params, params.k_stride, k, w.seq);
+  const auto scales =
+      key_rows(params, params.scale_k_stride, params.scale_k + key_begin(params.scale_k_stride, w.seq), w.seq);
+  for (int tile = w.first; tile < w.end; ++tile) {
+    const int k_lo = tile * kHopperIndexKeys, key = k_lo + static_cast<int>(threadIdx.x);
+    wait_barrier(ring.empty(), ring.parity ^ 1);
+    copy_tile<kThreadsPerWarpgroup, kHopperIndexKeys, kHopperIndexDim, kChunkBytes>(ring.keys(), rows, k_lo,
+                                                                                    w.seq.k_len);
+    if (has_key_scales(config) && params.scale_k)
+      copy_async<4>(ring.scales() + threadIdx.x * 4, scales.row(min(key, w.seq.k_len - 1)), key < w.seq.k_len);
+    arrive_when_copied(ring.full());
+    ring.advance();
+  }
+}
+
+// ---- the warpgroups that compute ----
+
+// A thread has two of every eight columns.
+__device__ inline void load_weights(const KernelParams& params, const IndexWork& w, float (&weights)[kColumns / 4]) {
+#pragma unroll
+  for (int i = 0; i < kColumns / 4; ++i) {
+    const int column = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    const int head = column % kQueryColumns, query = w.q_lo + column / kQueryColumns;
+    const bool there = head < group_size(config) && query < w.seq.q_len;
+    weights[i] = there ? weights_of(params, w.seq, query)[head] : 0.0f;
+  }
+}
+
+// The sums that the four threads of a row have for each query are added up for the thread that stores the result: each gets
+// one of four queries, or each pair one of two, or all get the only one.
+constexpr int kSummed = kQueries <= 2 ? kQueries : round_up(kQueries, 4), kStored = (kSummed + 3) / 4;
+__device__ inline float of_pair(float even, float odd, u32 lane, int step) {
+  const bool is_odd = lane & step;
+  return (is_odd ? odd : even) + __shfl_xor_sync(0xffffffff, is_odd ? even : odd, step);
+}
+__device__ inline void add_up_threads(const float (&sums)[kSummed], float (&stored)[kStored], u32 lane) {
+  if constexpr (kSummed == 1) {
+    const float half = sums[0] + __shfl_xor_sync(0xffffffff, sums[0], 1);
+    stored[0] = half + __shfl_xor_sync(0xffffffff, half, 2);
+  } else if constexpr (kSummed == 2) {
+    const float half = of_pair(sums[0], sums[1], lane, 1);
+    stored[0] = half + __shfl_xor_sync(0xffffffff, half, 2);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kStored; ++i) {
+      const float even = of_pair(sums[4 * i], sums[4 * i + 2], lane, 2),
+                  odd = of_pair(sums[4 * i + 1], sums[4 * i + 3], lane, 2);
+      stored[i] = of_pair(even, odd, lane, 1);
+    }
+  }
+}
+// Says which query a thread's result number i is of, and whether the thread stores that of its first or second key.
+__device__ inline int stored_query(int i, u32 lane) {
+  return kSummed == 1 ? 0 : kSummed == 2 ? static_cast<int>(lane % 2) : 4 * i + static_cast<int>(lane % 4);
+}
+__device__ inline bool stores_key(int which, u32 lane) {
+  return kSummed == 1   ? lane % 4 == static_cast<u32>(which)
+         : kSummed == 2 ? lane / 2 % 2 == static_cast<u32>(which)
+                        : true;
+}
+
+// Adds up positive products times weights over the heads of each query, for the thread's first key or its second one.
+__device__ inline void add_up_heads(const float (&s)[kColumns / 2], const float (&weights)[kColumns / 4], int which,
+                                    float (&sums)[kSummed]) {
+  constexpr int kGroups = kQueryColumns / 8;
+#pragma unroll
+  for (int query = 0; query < kSummed; ++query) {
+    sums[query] = 0;
+    if (query >= kQueries) continue;
+#pragma unroll
+    for (int i = 0; i < kGroups * 2; ++i) {
+      const int column = query * kGroups * 2 + i;
+      sums[query] += fmaxf(s[column / 2 * 4 + which * 2 + column % 2], 0.0f) * weights[column];
+    }
+  }
+}
+
+struct IndexConsumer {
+  const KernelParams& params;
+  const IndexWork& w;
+  float* rows[kStored];  // of scores, of the queries that this thread stores; null: there is none
+  float scale;           // of all keys, where they have no scales of their own
+
+  __device__ IndexConsumer(const KernelParams& params, const IndexWork& w, float* scores) : params(params), w(w) {
+    const u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kStored; ++i) {
+      const int query = stored_query(i, lane), q = w.q_lo + query;
+      rows[i] = query < kQueries && q < w.seq.q_len ? scores_of(params, scores, w.seq, q) : nullptr;
+    }
+    scale = has_key_scales(config) ? 1.0f : scale_of(params.scale_k, params.scale_k_stride, w.seq.b, w.seq.hk, 0);
+  }
+
+  __device__ void store(const float (&stored)[kStored], float scale, int which, int key) const {
+    const u32 lane = threadIdx.x % 32;
+    if (!stores_key(which, lane) || key >= params.k_len) return;
+#pragma unroll
+    for (int i = 0; i < kStored; ++i) {
+      if (!rows[i]) continue;
+      const bool hidden = is_hidden(params, w.seq, w.q_lo + stored_query(i, lane), key);
+      rows[i][key] = hidden ? -kInfinity : stored[i] * scale;
+    }
+  }
+
+  __device__ void multiply(IndexRing ring, u32 own_keys) const {
+    const u32 lane = threadIdx.x % 32, row = own_keys + threadIdx.x % kThreadsPerWarpgroup / 32 * 16 + lane / 4;
+    const u32 queries = uniform(descriptor(ring.memory));
+    float weights[kColumns / 4];
+    load_weights(params, w, weights);
+    for (int tile = w.first; tile < w.end; ++tile) {
+      wait_barrier(ring.full(), ring.parity);
+      fence_async_proxy();
+      float s[kColumns / 2];
+      begin_products();
+      multiply_scores(s, uniform(descriptor(ring.keys() + own_keys * kPanelWidth)), queries);
+      commit_products();
+      float scales[2] = {scale, scale};
+      if (has_key_scales(config) && params.scale_k) {
+        scales[0] = __uint_as_float(load_shared_word(ring.scales() + row * 4));
+        scales[1] = __uint_as_float(load_shared_word(ring.scales() + (row + 8) * 4));
+      }
+      wait_products<0>();
+      pin_registers(s);
+      __syncwarp();
+      if (lane == 0) arrive(ring.empty());
+      ring.advance();
+#pragma unroll
+      for (int which = 0; which < 2; ++which) {
+        float sums[kSummed], stored[kStored];
+        add_up_heads(s, weights, which, sums);
+        add_up_threads(sums, stored, lane);
+        store(stored, scales[which], which, tile * kHopperIndexKeys + static_cast<int>(row) + which * 8);
+      }
+    }
+  }
+};
+
+__device__ inline void index_tiles_by_warpgroups(const KernelParams& params, float* scores) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const IndexWork w = index_work(params);
+  const IndexRing ring{shared_address(shared)};
+  visit_unseen(params, scores, w, [](float* of_query, int first, int end) {
+    for (int key = first + static_cast<int>(threadIdx.x); key < end; key += kHopperIndexThreads)
+      of_query[key] = -kInfinity;
+  });
+  if (w.first >= w.end) return;
+  if (threadIdx.x == 0) init_ring(ring);
+  copy_query_heads(params, w, ring.memory);
+  __syncthreads();
+  const int warpgroup = uniform(static_cast<int>(threadIdx.x / kThreadsPerWarpgroup));
+  if (warpgroup == 0) {
+    if constexpr (moves_registers(config)) shrink_registers<kIndexProducerRegisters>();
+    copy_tiles(params, w, ring);
+  } else {
+    if constexpr (moves_registers(config)) grow_registers<kIndexConsumerRegisters>();
+    IndexConsumer(params, w, scores).multiply(ring, (warpgroup - 1) * kKeysOfConsumer);
+  }
+}
+
+}  // namespace flashjit
