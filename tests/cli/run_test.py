@@ -299,7 +299,7 @@ def test_data_with_structure():
     refused("bench", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "snik(20)", says=["--data", "sink(N)"])
     refused("run", "fwd fp32 d=64 heads=2", "--shape", "q=128", *HOST, "--data", "sink", says=["--data", "sink(N)"])
     for command in ("run", "bench"):
-        for operation in ("merge", "quantize"):  # these have no q and k
+        for operation in ("merge", "quantize", "index"):  # these have no q and k
             for kind in ("equal", "wide(5)", "sink(3)", "outliers"):
                 refused(command, f"{operation} fp32 d=16", "--shape", "q=5", *HOST, "--data", kind, says=["--data", "normal", operation, "fwd"])
 

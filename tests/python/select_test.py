@@ -1,4 +1,5 @@
-"""Lists of keys (`select=`), against attention that reads the rows of each list, one query after the other."""
+"""Lists of keys (`select=`), against attention that reads the rows of each list, one query after the other; and the lists and
+scores of `index`, against sums in float64."""
 
 from support import harness, load, refused
 from torch_support import Setting
@@ -173,6 +174,184 @@ def test_tensors_of_pytorch():
     setting.close(o, torch.einsum("bqhk,bkhd->bqhd", p / p.sum(-1, keepdim=True), v.double().repeat_interleave(2, 2)))
     q.requires_grad_()
     refused(flashjit.InvalidError, "select: lists of keys are those of fwd", lambda: flashjit.attention(q, k, v, key_index=index).sum().backward())
+
+
+# ---- index: scores of keys, and lists of the best ----
+
+
+def relu_sums(numpy, q, k, weights, scale):
+    """Scores of [tokens, heads, d] over [keys, KV heads, d]: [tokens, KV heads, keys]."""
+    tokens, heads, d = q.shape
+    kv_heads = k.shape[1]
+    products = numpy.einsum("tghd,kgd->tghk", q.reshape(tokens, kv_heads, heads // kv_heads, d).astype("float64"), k.astype("float64"))
+    return numpy.einsum("tghk,tgh->tgk", numpy.maximum(products, 0), weights.reshape(tokens, kv_heads, heads // kv_heads)) * scale
+
+
+def causal(numpy, scores, begin):
+    """Row t sees keys up to begin + t."""
+    tokens, _, keys = scores.shape
+    hidden = numpy.arange(keys) > begin + numpy.arange(tokens)[:, None]
+    return numpy.where(hidden[:, None], -numpy.inf, scores)
+
+
+def agree_scores(numpy, found, wanted):
+    assert found.shape == wanted.shape
+    assert (numpy.isfinite(found) == numpy.isfinite(wanted)).all() and (found[~numpy.isfinite(wanted)] == -numpy.inf).all()
+    seen = numpy.isfinite(wanted)
+    error = numpy.abs(found[seen] - wanted[seen]).max() / max(1, numpy.abs(wanted[seen]).max())
+    assert error < 1e-5, error
+
+
+def best_of(numpy, scores, room, number):
+    """Lists and counts of [tokens, KV heads, keys]: in the order of keys, the first of equal ones. `number`: of the row of a key."""
+    index, count = numpy.full((*scores.shape[:2], room), -1, "int32"), numpy.zeros(scores.shape[:2], "int32")
+    for at in numpy.ndindex(scores.shape[:2]):
+        order = numpy.argsort(-scores[at], kind="stable")
+        keys = numpy.sort(order[:room][scores[at][order[:room]] > -numpy.inf])
+        index[at][:len(keys)], count[at] = number(keys), len(keys)
+    return index, count
+
+
+def test_index_in_dense_layouts():
+    flashjit, numpy = load("numpy")
+    random = numpy.random.default_rng(3)
+    engine = flashjit.Engine("host")
+    q, k = random.standard_normal((2, 9, 6, 32)).astype("float32"), random.standard_normal((2, 70, 2, 32)).astype("float32")
+    weights = random.standard_normal((2, 9, 6)).astype("float32")
+    wanted = numpy.stack([causal(numpy, relu_sums(numpy, q[b], k[b], weights[b], 1), 61) for b in range(2)])
+    for layout in ("bshd", "bhsd"):
+        turned = [numpy.ascontiguousarray(x.transpose(0, 2, 1, 3)) if layout == "bhsd" else x for x in (q, k)]
+        scores = numpy.zeros((2, 9, 2, 70), "float32")
+        call = {"q": turned[0], "k": turned[1], "weights": weights}
+        engine.prepare(f'index fp32 d=32 heads=6/2 layout={layout} mask="causal"').run(**call, scores=scores)
+        for b in range(2):
+            agree_scores(numpy, scores[b], wanted[b])
+        for room in (1, 20, 66, 100):
+            index, count = numpy.zeros((2, 9, 2, room), "int32"), numpy.zeros((2, 9, 2), "int32")
+            kernel = engine.prepare(f'index fp32 d=32 heads=6/2 layout={layout} mask="causal" select=keys({room})')
+            kernel.run(**call, key_index=index, key_count=count)
+            for b in range(2):
+                own = best_of(numpy, scores[b], room, lambda keys: keys)
+                assert (index[b] == own[0]).all() and (count[b] == own[1]).all(), (layout, room)
+            alone = numpy.zeros_like(index)
+            kernel.run(**call, key_index=alone)
+            assert (alone == index).all(), "key_count may be left out"
+
+
+def test_index_of_packed_tokens_and_pages():
+    flashjit, numpy = load("numpy")
+    random = numpy.random.default_rng(4)
+    engine = flashjit.Engine("host")
+    q_lens, k_lens = [3, 0, 8, 1], [40, 17, 5, 64]
+    offsets = [numpy.concatenate([[0], numpy.cumsum(lens)]).astype("int32") for lens in (q_lens, k_lens)]
+    q, weights = random.standard_normal((12, 4, 16)).astype("float32"), random.standard_normal((12, 4)).astype("float32")
+    k = random.standard_normal((126, 1, 16)).astype("float32")
+    wanted = numpy.full((12, 1, 64), -numpy.inf)
+    for b in range(4):
+        rows, keys = slice(offsets[0][b], offsets[0][b + 1]), slice(offsets[1][b], offsets[1][b + 1])
+        wanted[rows, :, :k_lens[b]] = causal(numpy, relu_sums(numpy, q[rows], k[keys], weights[rows], 1), k_lens[b] - q_lens[b])
+    scores = numpy.zeros((12, 1, 64), "float32")
+    call = {"q": q, "k": k, "weights": weights, "offsets_q": offsets[0], "offsets_k": offsets[1], "max_q_len": 8, "max_k_len": 64}
+    engine.prepare('index fp32 d=16 heads=4/1 layout=packed mask="causal"').run(**call, scores=scores)
+    agree_scores(numpy, scores, wanted)
+    index, count = numpy.zeros((12, 1, 10), "int32"), numpy.zeros((12, 1), "int32")
+    engine.prepare('index fp32 d=16 heads=4/1 layout=packed mask="causal" select=keys(10)').run(**call, key_index=index, key_count=count)
+    for b in range(4):
+        rows = slice(offsets[0][b], offsets[0][b + 1])
+        own = best_of(numpy, scores[rows], 10, lambda keys: keys + offsets[1][b])
+        assert (index[rows] == own[0]).all() and (count[rows] == own[1]).all(), b
+
+    # The same keys in pages of 8 tokens: what lies behind a length may be anything.
+    table = random.permutation(40)[:32].astype("int32").reshape(4, 8)
+    pool = numpy.full((40, 8, 1, 16), numpy.nan, "float32")
+    for b in range(4):
+        for i in range(k_lens[b]):
+            pool[table[b, i // 8], i % 8] = k[offsets[1][b] + i]
+    call = {"q": q, "k": pool, "weights": weights, "offsets_q": offsets[0], "block_table": table,
+            "k_lens": numpy.array(k_lens, "int32"), "max_q_len": 8}
+    again = numpy.zeros_like(scores)
+    engine.prepare('index fp32 d=16 heads=4/1 layout=packed/paged(8) mask="causal"').run(**call, scores=again)
+    agree_scores(numpy, again, wanted)
+    engine.prepare('index fp32 d=16 heads=4/1 layout=packed/paged(8) mask="causal" select=keys(10)').run(**call, key_index=index, key_count=count)
+    for b in range(4):
+        rows = slice(offsets[0][b], offsets[0][b + 1])
+        own = best_of(numpy, again[rows], 10, lambda keys: table[b, keys // 8] * 8 + keys % 8)
+        assert (index[rows] == own[0]).all() and (count[rows] == own[1]).all(), b
+
+
+def test_index_of_8_bits_and_ties():
+    setting = Setting("bfloat16")
+    torch, device = setting.torch, setting.device
+    engine = setting.flashjit.Engine("gpu" if setting.gpu else "host")
+    q = torch.randn(2, 5, 64, 128, device=device).to(torch.float8_e4m3fn)
+    k = torch.randn(2, 300, 1, 128, device=device).to(torch.float8_e4m3fn)
+    k[:, 150:] = k[:, :150]  # each twice
+    weights, scale = torch.randn(2, 5, 64, device=device), torch.rand(2, 300, 1, device=device)
+    scale[:, 150:] = scale[:, :150]
+    products = torch.einsum("bthd,bkd->bthk", q.double(), k[:, :, 0].double()).clamp(min=0)
+    sums = torch.einsum("bthk,bth->btk", products, weights.double()) * scale[:, None, :, 0]
+    hidden = torch.arange(300, device=device) > torch.arange(5, device=device)[:, None] + 295
+    sums = sums.masked_fill(hidden, -torch.inf)
+    scores = torch.zeros(2, 5, 1, 300, device=device)
+    call = {"q": q, "k": k, "weights": weights, "scale_k": scale}
+    engine.prepare('index e4m3 d=128 heads=64/1 mask="causal" token_scales').run(**call, scores=scores)
+    error = (scores[:, :, 0].double() - sums)[~hidden.expand(2, 5, 300)].abs().max() / sums[sums > -torch.inf].abs().max()
+    assert error < (2e-3 if setting.gpu else 1e-5), error
+    assert (scores[:, :, 0][hidden.expand(2, 5, 300)] == -torch.inf).all()
+    kernel = engine.prepare('index e4m3 d=128 heads=64/1 mask="causal" token_scales select=keys(31)')
+    index, count = torch.zeros(2, 5, 1, 31, dtype=torch.int32, device=device), torch.zeros(2, 5, 1, dtype=torch.int32, device=device)
+    kernel.run(**call, key_index=index, key_count=count)
+    assert (count == 31).all()
+    for b in range(2):
+        for t in range(5):
+            order = torch.sort(-scores[b, t, 0], stable=True).indices[:31].sort().values
+            assert torch.equal(index[b, t, 0].long(), order), "of equal scores the first keys are taken, in their order"
+
+
+def test_lists_of_an_index_go_on_to_attention():
+    """The list of one call is the list of the next, in pages and packed."""
+    flashjit, numpy = load("numpy")
+    random = numpy.random.default_rng(6)
+    engine = flashjit.Engine("host")
+    table = random.permutation(10).astype("int32").reshape(2, 5)
+    lengths, offsets = numpy.array([70, 33], "int32"), numpy.array([0, 4, 6], "int32")
+    q, weights = random.standard_normal((6, 4, 16)).astype("float32"), random.standard_normal((6, 4)).astype("float32")
+    pool = random.standard_normal((10, 16, 1, 16)).astype("float32")
+    index, count = numpy.zeros((6, 1, 12), "int32"), numpy.zeros((6, 1), "int32")
+    engine.prepare('index fp32 d=16 heads=4/1 layout=packed/paged(16) mask="causal" select=keys(12)').run(
+        q=q, k=pool, weights=weights, offsets_q=offsets, block_table=table, k_lens=lengths, max_q_len=4, key_index=index, key_count=count)
+    queries, latents = random.standard_normal((6, 2, 40)).astype("float32"), random.standard_normal((10, 16, 1, 40)).astype("float32")
+    o = numpy.zeros((6, 2, 32), "float32")
+    engine.prepare("fwd fp32 d=40/32 heads=2/1 layout=packed/paged(16) select=keys(12) v_in_k").run(
+        q=queries, k=latents, o=o, key_index=index, key_count=count)
+    for b in range(2):
+        rows = (table[b].astype("int64")[:, None] * 16 + numpy.arange(16)).flatten()[:lengths[b]]
+        for t in range(offsets[b], offsets[b + 1]):
+            seen = rows[:lengths[b] - (offsets[b + 1] - 1 - t)]
+            scores = relu_sums(numpy, q[t:t + 1], pool.reshape(160, 1, 16)[seen], weights[t:t + 1], 1)[0, 0]
+            own = latents.reshape(160, 40)[seen[numpy.argsort(-scores)[:12]]].astype("float64")
+            s = queries[t] @ own.T / 40 ** 0.5
+            p = numpy.exp(s - s.max(-1, keepdims=True))
+            exact = p @ own[:, :32] / p.sum(-1, keepdims=True)
+            assert numpy.abs(o[t] - exact).max() < 2e-5, t
+
+
+def test_what_an_index_refuses():
+    flashjit, numpy = load("numpy")
+    engine, invalid = flashjit.Engine("host"), flashjit.InvalidError
+    q, k, weights = numpy.zeros((1, 2, 4, 32), "float32"), numpy.zeros((1, 9, 1, 32), "float32"), numpy.zeros((1, 2, 4), "float32")
+    kernel = engine.prepare("index fp32 d=32 heads=4/1")
+    call = {"q": q, "k": k, "weights": weights, "scores": numpy.zeros((1, 2, 1, 9), "float32")}
+    kernel.run(**call)
+    refused(invalid, ["scores.shape[3]: 10, must be 9", "those of k"], kernel.run, **{**call, "scores": numpy.zeros((1, 2, 1, 10), "float32")})
+    refused(invalid, ["weights"], kernel.run, **{name: x for name, x in call.items() if name != "weights"})
+    refused(invalid, ["o", "index scores"], kernel.run, **call, o=q)
+    refused(invalid, ["v", "index no V"], kernel.run, **call, v=k)
+    refused(invalid, ["key_index", "select=keys(N)"], kernel.run, **call, key_index=numpy.zeros((1, 2, 1, 4), "int32"))
+    refused(invalid, ["weights.shape[2]: 3, must be 4"], kernel.run, **{**call, "weights": numpy.zeros((1, 2, 3), "float32")})
+    refused(invalid, ["scale_q", "index has them in weights"], kernel.run, **call, scale_q=numpy.ones(1, "float32"))
+    refused(invalid, ["score", "weights"], engine.prepare, 'index fp32 d=32 score="s"')
+    refused(flashjit.UnsupportedError, ["pages(4)", "keys(N)"], engine.prepare, "index fp32 d=32 layout=paged(16) select=pages(4)")
 
 
 if __name__ == "__main__":

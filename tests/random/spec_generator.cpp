@@ -20,7 +20,7 @@
 #include "tests/random/operations/ring_generator.h"
 #include "tests/random/lists/table_generator.h"
 #include "tests/random/operations/transposed_generator.h"
-#include "tests/random/operations/without_keys.h"
+#include "tests/random/operations/other_operations.h"
 #include "compiler/spec/half.h"
 
 namespace flashjit::testing_random {
@@ -485,14 +485,14 @@ class Generator {
 }  // namespace
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
-  if (auto drawn = draw_without_keys(seed, options)) return *std::move(drawn);
+  if (auto drawn = draw_other(seed, options)) return *std::move(drawn);
   Case drawn = draw_transposed(draw_backward(draw_places(Generator(seed, options).draw())));
   return draw_accumulate(draw_latent_rows(draw_lists(std::move(drawn))));
 }
 
 Case make_case(const FixedCase& row) {
   const auto seed = std::hash<std::string_view>()(row.name);
-  if (auto made = make_without_keys(seed, row)) return *std::move(made);
+  if (auto made = make_other(seed, row)) return *std::move(made);
   return take_accumulate(take_latent_rows(take_transposed(take_backward(take_places(Generator(seed, {}).make(row))))));
 }
 

@@ -123,6 +123,26 @@ Arguments without_keys(const ReplayCase& c, std::int64_t batch, std::int64_t q_t
   return call;
 }
 
+// Tensors that have something for each query. `queries`: [batch, tokens], or, packed, [tokens].
+void place_row_values(const ReplayCase& c, const Numbers& queries, Placer& placer, Arguments& call) {
+  const AttentionSpec& spec = c.spec;
+  const auto with = [&](std::initializer_list<std::int64_t> more) {
+    Numbers shape = queries;
+    shape.insert(shape.end(), more);
+    return shape;
+  };
+  Numbers rows = queries;
+  rows.insert(rows.end() - 1, spec.heads_q);
+  if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);
+  if (spec.max_logit) call.max_logit = placer.place_rows(Dtype::F32, rows);
+  if (spec.sink) call.sink = placer.place_rows(Dtype::F32, {spec.heads_q});
+  if (drops(spec)) call.params["seed"] = call.params["offset"] = placer.place_rows(Dtype::I64, {1});
+  if (!indexes(spec)) return;
+  const std::int64_t page = std::max(spec.page_size, 1), keys = (most(c.k_lens) + page - 1) / page * page;
+  call.params["weights"] = placer.place_rows(Dtype::F32, with({spec.heads_q}));
+  if (writes_scores(spec)) call.params["scores"] = placer.place_rows(Dtype::F32, with({spec.heads_kv, keys}));
+}
+
 }  // namespace
 
 Result<ReplayCase> parse_case(std::string_view line) {
@@ -150,38 +170,35 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
     return placer.place(dtype, {batch, tokens, heads, dim});
   };
   Arguments call;
-  if (!attends(spec)) return without_keys(c, batch, q_tokens, placer, place);
+  if (!reads_keys(spec)) return without_keys(c, batch, q_tokens, placer, place);
+  const bool has_v = attends(spec) && !spec.v_in_k;
   call.q = place(spec.dtype, q_tokens, spec.heads_q, spec.d_qk);
   const Dtype key_dtype = has_latent_rows(spec) ? Dtype::U8 : spec.kv_dtype;
   const int key_columns = has_latent_rows(spec) ? latent_rows(spec.cache_format).row_bytes : spec.d_qk;
   if (is_paged(spec)) {
     const std::int64_t line = (most(c.k_lens) + spec.page_size - 1) / spec.page_size, pages = line * batch;
     call.k = placer.place(key_dtype, {pages, spec.page_size, spec.heads_kv, key_columns});
-    if (!spec.v_in_k) call.v = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_v});
+    if (has_v) call.v = placer.place(spec.kv_dtype, {pages, spec.page_size, spec.heads_kv, spec.d_v});
     if (has_block_table(spec))
       call.params["block_table"] =
           placer.place(Dtype::I32, has_head_tables(spec) ? Numbers{batch, spec.heads_kv, line} : Numbers{batch, line});
   } else {
     call.k = place(key_dtype, k_tokens, spec.heads_kv, key_columns);
-    if (!spec.v_in_k) call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
+    if (has_v) call.v = place(spec.kv_dtype, k_tokens, spec.heads_kv, spec.d_v);
     if (spec.v_transposed) call.v = placer.place(spec.kv_dtype, {batch, spec.heads_kv, spec.d_v, k_tokens});
   }
-  if (selects(spec)) {
-    const char* name = selects_pages(spec) ? "page_index" : "key_index";
+  if (spec.selected > 0) {
+    const char* name = spec.whole_pages ? "page_index" : "key_index";
     call.params[name] = placer.place(Dtype::I32, packed ? Numbers{q_tokens, spec.heads_kv, spec.selected}
                                                         : Numbers{batch, q_tokens, spec.heads_kv, spec.selected});
   }
   if (spec.k_lens) call.params["k_lens"] = placer.place_rows(Dtype::I32, {batch});
   if (has_scaled_keys(spec)) {
     call.params["scale_k"] = placer.place_rows(Dtype::F32, {batch, spec.heads_kv});
-    call.params["scale_v"] = placer.place_rows(Dtype::F32, {spec.heads_kv});
+    if (attends(spec)) call.params["scale_v"] = placer.place_rows(Dtype::F32, {spec.heads_kv});
   }
-  call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
-  const Numbers rows = packed ? Numbers{spec.heads_q, q_tokens} : Numbers{batch, spec.heads_q, q_tokens};
-  if (spec.lse != Lse::none) call.lse = placer.place_rows(Dtype::F32, rows);
-  if (spec.max_logit) call.max_logit = placer.place_rows(Dtype::F32, rows);
-  if (spec.sink) call.sink = placer.place_rows(Dtype::F32, {spec.heads_q});
-  if (drops(spec)) call.params["seed"] = call.params["offset"] = placer.place_rows(Dtype::I64, {1});
+  if (attends(spec)) call.o = place(spec.out_dtype, q_tokens, spec.heads_q, spec.d_v);
+  place_row_values(c, packed ? Numbers{q_tokens} : Numbers{batch, q_tokens}, placer, call);
   if (is_packed(spec)) {
     call.offsets_q = placer.place_rows(Dtype::I32, {batch + 1});
     if (has_packed_keys(spec)) call.offsets_k = placer.place_rows(Dtype::I32, {batch + 1});

@@ -58,7 +58,7 @@ TEST(Schedule, Refusals) {
       {"order=random", "order: `random` is none of natural, longest_first"},
       {"family=volta",
        "family: `volta` is none of hopper, decode, mla, sync_narrow, sync, naive, naive_backward, merge, quantize, "
-       "hopper_backward, sync_backward, host"},
+       "hopper_index, index, hopper_backward, sync_backward, host"},
       {"warpgroups=0", "warpgroups: 0 is outside 1..3"},
       {"warpgroups=4", "warpgroups: 4 is outside 1..3"},
       {"q_stages=3", "q_stages: 3 is outside 1..2"},

@@ -116,6 +116,8 @@ TEST(Spec, PrintsCanonically) {
        "fwd bf16 d=64 lse=ln append rope=half(32) rope_base=10000"},
       {"quantize bf16 rope=half(32) d=64 rotate rope_base=10000 scales=block(64)",
        "quantize bf16 d=64 rotate scales=block(64) rope=half(32) rope_base=10000"},
+      {"index e4m3 token_scales mask=\"causal\" out=fp32 select=keys(8) heads=4/1 d=64",
+       "index e4m3 d=64 heads=4/1 select=keys(8) mask=\"causal\" token_scales"},
       {"fwd bf16 linear_exp d=64 rotate compute=e4m3", "fwd bf16 compute=e4m3 d=64 linear_exp rotate"},
       {"fwd bf16 rope=half(64) d=64 rotate compute=e4m3", "fwd bf16 compute=e4m3 d=64 rotate rope=half(64)"},
       {"fwd bf16 d=64 rope=interleaved(64) append k_lens b<=8",
@@ -212,7 +214,7 @@ void expect_refused(std::span<const std::pair<const char*, const char*>> rows) {
 
 TEST(Spec, RefusalsNameFieldValueAndLimit) {
   const std::pair<const char*, const char*> rows[] = {
-      {"", "the operation (fwd, bwd, merge or quantize) is missing"},
+      {"", "the operation (fwd, bwd, merge, quantize or index) is missing"},
       {"fwd", "the dtype is missing"},
       {"forward bf16 d=64", "`forward` is none of fwd, bwd"},
       {"fwd b16 d=64", "dtype: `b16` is none of fp16, bf16, fp32, e4m3, e5m2, did you mean `bf16`?"},

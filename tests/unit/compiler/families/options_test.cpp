@@ -19,7 +19,8 @@ namespace {
 AttentionSpec spec_for(Family family) {
   AttentionSpec spec;
   spec.d_qk = spec.d_v = 64;
-  for (const Operation operation : {Operation::Forward, Operation::Backward, Operation::Merge, Operation::Quantize}) {
+  for (const Operation operation :
+       {Operation::Forward, Operation::Backward, Operation::Merge, Operation::Quantize, Operation::Index}) {
     spec.operation = operation;
     if (family->computes(spec)) break;
   }

@@ -115,6 +115,8 @@ inline std::vector<Expected> of_forward() {
       add(of_quantize({2, 5, 4, 64}, {2, 4, 5, 64}, {10, 4, 64}), "y", "e4m3", "",
           row([](P p) -> const void* { return p.y; })),
       add(of_quantize({2, 4}, {2, 4}, {4}), "scale", "fp32", "", row([](P p) -> const void* { return p.scale_y; })),
+      add({}, "weights", "fp32", "", row([](P p) -> const void* { return p.weights; })),
+      add({}, "scores", "fp32", "", row([](P p) -> const void* { return p.scores; })),
       add(of_merges({}, {1}, {1}, {}), "shared_prefix", "i32", "shared_prefix",
           row([](P p) -> const void* { return p.shared_prefix; })),
       add(new_rows(64), "k_new", "bf16", "append", row([](P p) { return p.k_new; })),
