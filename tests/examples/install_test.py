@@ -284,5 +284,9 @@ def test_python_trains_on_documents_and_blocks():
     example("sparse.py", "700")
 
 
+def test_python_decodes_from_indexer_to_output():
+    example("indexed.py", "700")
+
+
 if __name__ == "__main__":
     harness.main(globals())
