@@ -12,8 +12,13 @@
 namespace flashjit::reference {
 namespace {
 
-// Sums of fp32, or of products of 8 bits in a matrix unit, stay below such a share of what is added up.
-constexpr double kWideSums = 0x1p-19, kNarrowSums = 0x1p-12;
+// Matrix units cut off what they leave out of a sum, which makes it smaller by a share of it; besides, what they leave out is a
+// share of what is added up, as likely more as less. Three times as much as that of all heads together is seldom.
+struct ErrorOfSums {
+  double of_sum, of_terms;
+};
+constexpr ErrorOfSums kWideSums = {0x1p-20, 0x1p-20}, kNarrowSums = {0x1p-10, 0x1p-13};
+constexpr double kSeldom = 3;
 
 struct ScoredKey {
   std::int64_t number = 0;  // of its row, as lists count them
@@ -53,7 +58,7 @@ std::vector<ScoredKey> scores_of(const Problem& problem, const RowId& row, const
   const AttentionSpec& spec = problem.spec();
   const std::int64_t hk = problem.kv_head(row.h), keys = problem.k_len(row.b);
   const int d = spec.d_qk, group = spec.heads_q / spec.heads_kv;
-  const double unit = size_of(spec.dtype) == 1 ? kNarrowSums : kWideSums;
+  const ErrorOfSums error = size_of(spec.dtype) == 1 ? kNarrowSums : kWideSums;
   const Tensor& weights = problem.arguments().params.at("weights");
   std::vector<std::vector<double>> queries;
   std::vector<float> of_head;
@@ -68,7 +73,7 @@ std::vector<ScoredKey> scores_of(const Problem& problem, const RowId& row, const
     key.number = problem.row_number(row.b, hk, at.k);
     key.visible = !problem.semantics().visible || problem.semantics().visible(at);
     if (!key.visible) continue;
-    double sum = 0, size = 0;
+    double sum = 0, size = 0, squares = 0;
     float recipe = 0;
     for (int i = 0; i < group; ++i) {
       double product = 0, of_products = 0;
@@ -79,11 +84,12 @@ std::vector<ScoredKey> scores_of(const Problem& problem, const RowId& row, const
       }
       sum += product > 0 ? product * of_head[i] : 0.0 * of_head[i];
       recipe += (rounded > 0 ? rounded : 0.0f) * of_head[i];
-      size += (std::fabs(product) + of_products) * std::fabs(of_head[i]);
+      size += std::max(product, 0.0) * std::fabs(of_head[i]);
+      squares += std::pow(of_products * of_head[i], 2);
     }
     key.exact = sum * kv.scale_k[at.k];
     key.recipe = recipe * kv.scale_k[at.k];
-    key.limit = unit * size * std::fabs(kv.scale_k[at.k]);
+    key.limit = (error.of_sum * size + kSeldom * error.of_terms * std::sqrt(squares)) * std::fabs(kv.scale_k[at.k]);
   }
   return scored;
 }

@@ -101,8 +101,8 @@ class IndexCase {
   bool is_seen(std::int64_t outer, std::int64_t token) const {
     if (spec_.page_size > 0) {
       const auto at = std::ranges::find(table_, outer) - table_.begin();
-      const std::int64_t b = at / std::max<std::int64_t>(pages_of_sequence(), 1);
-      return b < batch() && at % pages_of_sequence() * spec_.page_size + token < seen_[static_cast<std::size_t>(b)];
+      const std::int64_t pages = std::max<std::int64_t>(pages_of_sequence(), 1), b = at / pages;
+      return b < batch() && at % pages * spec_.page_size + token < seen_[static_cast<std::size_t>(b)];
     }
     if (!packed_keys()) return token < seen_[static_cast<std::size_t>(outer)];
     std::size_t b = 0;
