@@ -244,7 +244,10 @@ std::string absent(const Expected& row) {
   if (row.name == "x" || row.name == "y" || row.name == "scale")
     return "the spec is no quantize; leave it out or use quantize";
   if (row.name == "positions") return "the spec does not ask for it; add rope=half(N) to a quantize or leave it out";
-  if (row.name == "o") return "quantize writes y; leave it out or use fwd";
+  if (row.name == "o")
+    return "quantize writes y, and index scores, or with select=keys(N) key_index; leave it out or use fwd";
+  if (row.name == "weights") return "the spec is no index; leave it out or use index";
+  if (row.name == "scores") return "the spec is no index that writes it; leave it out, or use index without select=";
   if (!row.word.empty()) {
     return "the spec does not ask for it; add " +
            (row.word == "rope=half(32)" ? "rope=half(N), without rope_base,"
