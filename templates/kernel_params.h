@@ -75,7 +75,7 @@ struct KernelParams {
   const int* k_lens;       // [batch]: key lengths, cut to 0..k_len, or, packed, to what the offsets leave
   const int* block_table;  // paged: [batch, pages of a sequence], numbers of pages of K and V
   Int64 table_stride_batch, table_stride_page;
-  int pages;             // that K and V have
+  int pages;             // that K and V have; with config.selected, where they have none, sequences of K
   const float* scale_q;  // [batch, head]: the factors of elements of 8 bits; null: all are 1. Where rows or
   const float* scale_k;  // blocks of rows have scales of their own, `token` of the strides goes from one to the next
   const float* scale_v;

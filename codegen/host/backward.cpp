@@ -13,6 +13,7 @@
 #include "codegen/host/cpu.h"
 #include "codegen/host/emit/backward.h"
 #include "codegen/host/emit/pack.h"
+#include "codegen/host/lists/listed_gradients.h"
 #include "codegen/host/tile_map/emit.h"
 #include "codegen/host/parameter_gradients.h"
 #include "codegen/host/problem.h"
@@ -59,7 +60,7 @@ class BackwardKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, maps_at = 0, heads = 0, bytes = 0;
+    std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, maps_at = 0, heads = 0, listed = 0, bytes = 0;
     HeadOffsets head{};
     std::int64_t first_pack = 0, first_query_tile = 0;  // items before this pair's
     std::int64_t first_chunk = 0;                       // of all rounds
@@ -70,6 +71,7 @@ class BackwardKernel final : public HostKernel {
     const KernelParams& params;
     const ParallelFor& parallel;
     const ParameterGradients& gradients;
+    const ListedGradients& listed;
     char *memory, *scratch;
     std::span<double> sink_sums;  // [sequence, head]
     char* items;                  // memory for the items of a round, and where their chains begin
@@ -108,8 +110,8 @@ class BackwardKernel final : public HostKernel {
   void pack_queries(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                     std::int64_t tile, char* memory, char* scratch) const;
   void compute(const Round& round, const Pair& pair, std::int64_t chunk, char* scratch) const;
-  void store_keys(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t k_lo,
-                  std::int64_t keys, char* scratch) const;
+  void store_keys(const Round& round, const Pair& pair, std::int64_t k_lo, std::int64_t keys, char* scratch) const;
+  void add_listed(const Round& round, std::span<const Pair> pairs) const;
   void store_queries(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t head,
                      std::int64_t tile, char* memory) const;
 
@@ -135,6 +137,7 @@ void BackwardKernel::lay_out(Pair& pair, std::int64_t at) const {
   pair.v_columns = take(c_.v_columns_bytes(keys));
   pair.k_rows = take(c_.k_rows_bytes(keys));
   pair.maps_at = take(maps_ ? maps_->bytes(pair.sequence) : 0);
+  pair.listed = take(selects(spec_) ? keys * (spec_.d_qk + spec_.d_v) * 4 : 0);
   pair.heads = next;
   next = 0;
   pair.head.q_rows = take(c_.q_bytes(queries));
@@ -152,11 +155,13 @@ BackwardKernel::Sizes BackwardKernel::sizes_of(const Problem& problem, const Ker
   Sizes sizes;
   std::int64_t all = 0, most = 0;
   for (std::int64_t b = 0; b < params.batch; ++b) {
-    Pair pair{.sequence = problem.sequence(b)};
-    lay_out(pair, 0);
-    sizes.items += spec_.heads_kv * chunks(pair.sequence.k_len);
-    all = std::min(all + spec_.heads_kv * pair.bytes, kLargestRound);
-    most = std::max(most, pair.bytes);
+    for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
+      Pair pair{.sequence = problem.sequence(b, hk)};
+      lay_out(pair, 0);
+      sizes.items += chunks(pair.sequence.k_len);
+      all = std::min(all + pair.bytes, kLargestRound);
+      most = std::max(most, pair.bytes);
+    }
   }
   sizes.largest = std::max(all, most);
   return sizes;
@@ -168,10 +173,12 @@ Result<void> BackwardKernel::run(const KernelParams& params, const ParallelFor& 
   const std::int64_t pairs = std::int64_t{params.batch} * spec_.heads_kv,
                      sinks = params.d_sink ? params.batch * spec_.heads_q : 0;
   ParameterGradients gradients(params, gradients_, apart_, sizes.items);
+  ListedGradients listed(spec_, params);
   std::int64_t bytes = 0;
   const auto take = [&bytes](std::int64_t more) { return std::exchange(bytes, bytes + more); };
   const std::int64_t scratch = take(parallel.workers * worker_bytes()),
                      copies = take(round_up(gradients.copy_bytes(), 4096)), memory = take(sizes.largest),
+                     sums_at = take(selects(spec_) ? listed.bytes() : 0),
                      pairs_at = take(bytes_of_elements<Pair>(pairs)), sinks_at = take(bytes_of_elements<double>(sinks)),
                      items =
                          take(bytes_of_elements<Item>(sizes.items) + bytes_of_elements<std::int64_t>(sizes.items + 1));
@@ -179,10 +186,12 @@ Result<void> BackwardKernel::run(const KernelParams& params, const ParallelFor& 
   if (!workspace) return out_of_memory(bytes, "use fewer threads or shorter sequences");
   char* const at = workspace->data();
   gradients.begin(at + copies, parallel);
+  if (selects(spec_)) listed.begin(at + sums_at, parallel);
   const std::span<double> sink_sums = make_elements<double>(at + sinks_at, sinks);
-  run_rounds({problem, params, parallel, gradients, at + memory, at + scratch, sink_sums, at + items},
+  run_rounds({problem, params, parallel, gradients, listed, at + memory, at + scratch, sink_sums, at + items},
              make_elements<Pair>(at + pairs_at, pairs));
   gradients.finish(parallel);
+  if (selects(spec_)) listed.store(parallel);
   for (std::int64_t h = 0; params.d_sink && h < spec_.heads_q; ++h) {
     double sum = 0;
     for (std::int64_t b = 0; b < params.batch; ++b) sum += sink_sums[static_cast<std::size_t>(b * spec_.heads_q + h)];
@@ -196,8 +205,8 @@ void BackwardKernel::run_rounds(const Round& round, std::span<Pair> pairs) const
   std::size_t begin = 0, end = 0;
   std::int64_t bytes = 0, items = 0;
   for (std::int64_t b = 0; b < round.params.batch; ++b) {
-    const Sequence sequence = round.problem.sequence(b);
     for (std::int64_t hk = 0; hk < spec_.heads_kv; ++hk) {
+      const Sequence sequence = round.problem.sequence(b, hk);
       Pair& pair = pairs[end] = {.b = b, .hk = hk, .sequence = sequence, .first_chunk = items};
       lay_out(pair, bytes);
       if (bytes > 0 && bytes + pair.bytes > kLargestRound) {
@@ -215,7 +224,7 @@ void BackwardKernel::run_rounds(const Round& round, std::span<Pair> pairs) const
 }
 
 void BackwardKernel::run_round(const Round& round, std::span<Pair> pairs) const {
-  const auto& [problem, params, parallel, gradients, memory, scratch, sink_sums, items] = round;
+  const auto& [problem, params, parallel, gradients, listed, memory, scratch, sink_sums, items] = round;
   std::int64_t packs = 0, tiles = 0;
   for (Pair& pair : pairs) {
     pair.first_pack = packs;
@@ -239,6 +248,7 @@ void BackwardKernel::run_round(const Round& round, std::span<Pair> pairs) const 
     pack_queries(problem, params, pair, head, tile, memory, scratch + worker * worker_bytes());
   });
   compute_keys(round, pairs);
+  if (selects(spec_)) add_listed(round, pairs);
   if (params.d_sink) sum_sinks(round, pairs);
   parallel.each(tiles, [&](std::int64_t item, int) {
     const FlushSubnormals flush;
@@ -402,19 +412,32 @@ void BackwardKernel::compute(const Round& round, const Pair& pair, std::int64_t 
       };
       call_.tile(&call);
     }
-    store_keys(round.problem, round.params, pair, k_lo, keys, scratch);
+    store_keys(round, pair, k_lo, keys, scratch);
   }
 }
 
-void BackwardKernel::store_keys(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t k_lo,
-                                std::int64_t keys, char* scratch) const {
-  const KeyStoreCall call{.scratch = scratch,
-                          .dk = problem.key_result(params.dk, params.dk_stride, spec_.out_dk, pair.b, pair.hk, k_lo),
-                          .dv = problem.key_result(params.dv, params.dv_stride, spec_.out_dv, pair.b, pair.hk, k_lo),
-                          .dk_token = params.dk_stride.token,
-                          .dv_token = params.dv_stride.token,
-                          .keys = keys};
+void BackwardKernel::store_keys(const Round& round, const Pair& pair, std::int64_t k_lo, std::int64_t keys,
+                                char* scratch) const {
+  const auto& [problem, params] = std::tie(round.problem, round.params);
+  KeyStoreCall call{.scratch = scratch,
+                    .dk = problem.key_result(params.dk, params.dk_stride, spec_.out_dk, pair.b, pair.hk, k_lo),
+                    .dv = problem.key_result(params.dv, params.dv_stride, spec_.out_dv, pair.b, pair.hk, k_lo),
+                    .dk_token = params.dk_stride.token,
+                    .dv_token = params.dv_stride.token,
+                    .keys = keys};
+  if (selects(spec_)) {
+    float* const row = reinterpret_cast<float*>(round.memory + pair.listed) + k_lo * round.listed.row_floats();
+    call.dk = row, call.dv = row + spec_.d_qk;
+    call.dk_token = call.dv_token = round.listed.row_floats();
+  }
   call_.store_keys(&call);
+}
+
+void BackwardKernel::add_listed(const Round& round, std::span<const Pair> pairs) const {
+  std::vector<ListedShare> shares;
+  for (const Pair& pair : pairs)
+    shares.push_back({pair.b, pair.hk, reinterpret_cast<const float*>(round.memory + pair.listed)});
+  round.listed.add(round.problem, shares, round.parallel);
 }
 
 void BackwardKernel::store_queries(const Problem& problem, const KernelParams& params, const Pair& pair,

@@ -1,9 +1,12 @@
 #include "codegen/host/naive_backward.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "codegen/host/cpu.h"
+#include "codegen/host/lists/listed_gradients.h"
 #include "codegen/host/problem.h"
 #include "codegen/host/workspace.h"
 
@@ -26,11 +29,14 @@ class NaiveGradientsKernel final : public HostKernel {
     std::int64_t first_query = 0, first_key = 0;  // items before this pair's
     std::vector<const void*> k, v, q, d_o;
     std::vector<float*> p, ds;
+    float* listed = nullptr;  // shares of queries with lists
   };
   std::int64_t group() const { return spec_.heads_q / spec_.heads_kv; }
   std::int64_t row_floats(std::int64_t keys) const { return round_up(keys, config_.lanes); }
   std::vector<Pair> all_pairs(const Problem& problem, const KernelParams& params) const;
   void list_rows(const Problem& problem, const KernelParams& params, Pair& pair, float* matrices) const;
+  void compute(const Problem& problem, const KernelParams& params, std::span<const Pair> pairs,
+               const ParallelFor& parallel) const;
   void compute_query(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t item) const;
   void compute_key(const Problem& problem, const KernelParams& params, const Pair& pair, std::int64_t key) const;
 
@@ -50,7 +56,7 @@ std::vector<NaiveGradientsKernel::Pair> NaiveGradientsKernel::all_pairs(const Pr
       Pair pair;
       pair.b = b;
       pair.hk = hk;
-      pair.sequence = problem.sequence(b);
+      pair.sequence = problem.sequence(b, hk);
       if (!pairs.empty()) {
         const Pair& last = pairs.back();
         pair.first_query = last.first_query + last.sequence.q_len * group();
@@ -84,21 +90,40 @@ void NaiveGradientsKernel::list_rows(const Problem& problem, const KernelParams&
 Result<void> NaiveGradientsKernel::run(const KernelParams& params, const ParallelFor& parallel) const {
   const Problem problem(spec_, params);
   std::vector<Pair> pairs = all_pairs(problem, params);
-  if (pairs.empty()) return {};
-  double floats = 0;  // which no int64 need hold
+  ListedGradients listed(spec_, params);
+  const std::int64_t sums = selects(spec_) ? listed.bytes() / 4 : 0,
+                     of_listed_key = selects(spec_) ? listed.row_floats() : 0;
+  auto floats = static_cast<double>(sums);  // which no int64 need hold
   for (const Pair& pair : pairs)
-    floats +=
-        2.0 * static_cast<double>(pair.sequence.q_len * group()) * static_cast<double>(row_floats(pair.sequence.k_len));
+    floats += 2.0 * static_cast<double>(pair.sequence.q_len * group()) *
+                  static_cast<double>(row_floats(pair.sequence.k_len)) +
+              static_cast<double>(pair.sequence.k_len * of_listed_key);
   constexpr double kLargest = 1e12;
   const auto bytes = static_cast<std::int64_t>(std::min(floats, kLargest) * sizeof(float));
   std::unique_ptr<Workspace> workspace;
   if (floats < kLargest) workspace = workspaces_.take(bytes + 1);
   if (!workspace) return out_of_memory(bytes, "the naive version holds all scores: use shorter sequences");
   auto* next = reinterpret_cast<float*>(workspace->data());
+  if (selects(spec_)) listed.begin(reinterpret_cast<char*>(std::exchange(next, next + sums)), parallel);
+  std::vector<ListedShare> shares;
   for (Pair& pair : pairs) {
     list_rows(problem, params, pair, next);
     next += 2 * pair.sequence.q_len * group() * row_floats(pair.sequence.k_len);
+    pair.listed = std::exchange(next, next + pair.sequence.k_len * of_listed_key);
+    shares.push_back({pair.b, pair.hk, pair.listed});
   }
+  compute(problem, params, pairs, parallel);
+  if (selects(spec_)) {
+    listed.add(problem, shares, parallel);
+    listed.store(parallel);
+  }
+  workspaces_.give_back(std::move(workspace));
+  return {};
+}
+
+void NaiveGradientsKernel::compute(const Problem& problem, const KernelParams& params, std::span<const Pair> pairs,
+                                   const ParallelFor& parallel) const {
+  if (pairs.empty()) return;
   const Pair& last = pairs.back();
   parallel.each(last.first_query + last.sequence.q_len * group(), [&](std::int64_t item, int) {
     const FlushSubnormals flush;
@@ -110,8 +135,6 @@ Result<void> NaiveGradientsKernel::run(const KernelParams& params, const Paralle
     const Pair& pair = owner(pairs, item, &Pair::first_key);
     compute_key(problem, params, pair, item - pair.first_key);
   });
-  workspaces_.give_back(std::move(workspace));
-  return {};
 }
 
 void NaiveGradientsKernel::compute_query(const Problem& problem, const KernelParams& params, const Pair& pair,
@@ -144,7 +167,7 @@ void NaiveGradientsKernel::compute_query(const Problem& problem, const KernelPar
 
 void NaiveGradientsKernel::compute_key(const Problem& problem, const KernelParams& params, const Pair& pair,
                                        std::int64_t key) const {
-  const NaiveKeyCall call{
+  NaiveKeyCall call{
       .q_rows = pair.q.data(),
       .do_rows = pair.d_o.data(),
       .probabilities = pair.p.data(),
@@ -154,6 +177,10 @@ void NaiveGradientsKernel::compute_key(const Problem& problem, const KernelParam
       .queries = static_cast<std::int64_t>(pair.q.size()),
       .key = key,
   };
+  if (selects(spec_)) {
+    call.dk = pair.listed + key * (spec_.d_qk + spec_.d_v);
+    call.dv = pair.listed + key * (spec_.d_qk + spec_.d_v) + spec_.d_qk;
+  }
   keys_(&call);
 }
 

@@ -88,7 +88,7 @@ class Problem {
   }
   char* query_result(void* base, const Strides& stride, Dtype dtype, std::int64_t b, std::int64_t h,
                      std::int64_t token) const {
-    return const_cast<char*>(at(base, stride, packed_ ? 0 : b, h, token, size_of(dtype)));
+    return const_cast<char*>(at(base, stride, batch_of(b), h, token, size_of(dtype)));
   }
   char* key_result(void* base, const Strides& stride, Dtype dtype, std::int64_t b, std::int64_t hk,
                    std::int64_t key) const {
@@ -127,11 +127,6 @@ class Problem {
     return scale;
   }
 
- private:
-  // A sequence by its number in the call: queries that choose their keys have numbers of their own.
-  std::int64_t own_batch_of(std::int64_t b) const { return chooses_ ? b / params_.queries_of_sequence : b; }
-  // The batch index that strides step by in a tensor which has the rows of Q.
-  std::int64_t batch_of(std::int64_t b) const { return packed_ ? 0 : own_batch_of(b); }
   // visit(batch index or page, row there) for the keys of a list that have a row, until it returns false.
   template <class Visit>
   void visit_listed(std::int64_t b, std::int64_t hk, const Visit& visit) const {
@@ -148,6 +143,12 @@ class Problem {
       if (!goes_on) return;
     }
   }
+
+ private:
+  // A sequence by its number in the call: queries that choose their keys have numbers of their own.
+  std::int64_t own_batch_of(std::int64_t b) const { return chooses_ ? b / params_.queries_of_sequence : b; }
+  // The batch index that strides step by in a tensor which has the rows of Q.
+  std::int64_t batch_of(std::int64_t b) const { return packed_ ? 0 : own_batch_of(b); }
   // visit(i, batch index or page, row there) for the keys first + i.
   template <class Visit>
   void visit_keys(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const Visit& visit) const {

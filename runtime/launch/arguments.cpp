@@ -129,6 +129,8 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(find_sizes(call, extents, sizes));
   if (writes_scores(spec_)) FLASHJIT_TRY(check_scores(extents, sizes));
   FLASHJIT_TRY(check_sizes(sizes));
+  const std::int64_t pages = extents[static_cast<std::size_t>(Dim::Pages)];
+  params.pages = static_cast<int>(std::clamp<std::int64_t>(pages, 0, std::numeric_limits<int>::max()));
   if (selects(spec_)) take_lists_for_sequences(extents, sizes, params);
   FLASHJIT_TRY(check_scales(sizes, params));
   params.first_position = static_cast<int>(call.first_position);
@@ -145,8 +147,6 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   params.batch = static_cast<int>(sizes.batch);
   params.q_len = static_cast<int>(sizes.q_len);
   params.k_len = static_cast<int>(sizes.k_len);
-  const std::int64_t pages = extents[static_cast<std::size_t>(Dim::Pages)];
-  params.pages = static_cast<int>(std::clamp<std::int64_t>(pages, 0, std::numeric_limits<int>::max()));
   return fill_grid(sizes, params);
 }
 
@@ -376,6 +376,7 @@ void ArgumentChecker::take_lists_for_sequences(const Extents& extents, CallSizes
       is_paged(spec_) ? extents[static_cast<std::size_t>(Dim::Pages)] * spec_.page_size : sizes.k_len;
   params.key_rows = static_cast<int>(std::min<std::int64_t>(rows, std::numeric_limits<int>::max()));
   params.queries_of_sequence = static_cast<int>(sizes.q_len);
+  if (!is_paged(spec_)) params.pages = static_cast<int>(sizes.batch);
   sizes.batch = sizes.q_tokens;
   sizes.q_len = 1;
   sizes.k_len = listed_keys(spec_);

@@ -261,7 +261,9 @@ Result<void> HostRunner::launch(const CallArguments& call, void*) {
   KernelParams params;
   CallSizes sizes;
   FLASHJIT_TRY(checker_.fill(call, params, sizes));
-  if (!writes_always_ && (sizes.batch == 0 || (sizes.q_len == 0 && !writes_without_queries_))) return {};
+  const bool is_empty =
+      writes_without_queries_ ? sizes.batch == 0 && sizes.k_rows == 0 : sizes.batch == 0 || sizes.q_len == 0;
+  if (is_empty && !writes_always_) return {};
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
   const double pairs = static_cast<double>(sizes.batch) * static_cast<double>(std::max<std::int64_t>(sizes.q_len, 1)) *
                        static_cast<double>(std::max<std::int64_t>(sizes.k_len, 1));

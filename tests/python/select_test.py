@@ -161,19 +161,81 @@ def test_what_is_refused():
             lambda: flashjit.attention(q, q, q, key_count=index[..., 0]))
 
 
+def weights_of_lists(torch, q, k, index):
+    """exp(s) of all queries and keys, times how often a list has the key: 0 or more."""
+    keys, group = k.shape[1], q.shape[2] // k.shape[2]
+    ones = torch.ones(index.shape, dtype=torch.float64, device=q.device)
+    times = torch.zeros(*index.shape[:3], keys + 1, dtype=torch.float64, device=q.device)
+    times = times.scatter_add_(3, index.long() % (keys + 1), ones)[..., :keys]  # -1 is the last one, which is cut off
+    s = torch.einsum("bqhd,bkhd->bqhk", q, k.repeat_interleave(group, 2)) / q.shape[-1] ** 0.5
+    return s.exp() * times.repeat_interleave(group, 2)
+
+
+def attention_to_lists(torch, q, k, v, index):
+    p = weights_of_lists(torch, q, k, index)
+    group = q.shape[2] // k.shape[2]
+    sums = p.sum(-1, keepdim=True)
+    o = torch.einsum("bqhk,bkhd->bqhd", p / sums.clamp_min(1e-300), v.repeat_interleave(group, 2))
+    return o, sums[..., 0].clamp_min(1e-300).log()
+
+
 def test_tensors_of_pytorch():
     setting = Setting()
     torch, flashjit = setting.torch, setting.flashjit
     q, k, v = setting.tensors((2, 6, 4, 32), (2, 50, 2, 32), (2, 50, 2, 32))
     index = torch.randint(-1, 50, (2, 6, 2, 40), dtype=torch.int32, device=setting.device)
     o = flashjit.attention(q, k, v, key_index=index)
-    ones = torch.ones(index.shape, dtype=torch.float64, device=setting.device)
-    times = torch.zeros(2, 6, 2, 51, dtype=torch.float64, device=setting.device).scatter_add_(3, index.long() % 51, ones)[..., :50]
-    s = torch.einsum("bqhd,bkhd->bqhk", q.double(), k.double().repeat_interleave(2, 2)) / 32 ** 0.5
-    p = s.exp() * times.repeat_interleave(2, 2)  # -1 is the last of 51, which is cut off
-    setting.close(o, torch.einsum("bqhk,bkhd->bqhd", p / p.sum(-1, keepdim=True), v.double().repeat_interleave(2, 2)))
-    q.requires_grad_()
-    refused(flashjit.InvalidError, "select: lists of keys are those of fwd", lambda: flashjit.attention(q, k, v, key_index=index).sum().backward())
+    setting.close(o, attention_to_lists(torch, q.double(), k.double(), v.double(), index)[0])
+
+
+def test_gradients():
+    """Numbers come twice, a query has none, and some keys are in no list: their gradients are 0."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    given = setting.tensors((2, 7, 4, 32), (2, 50, 2, 32), (2, 50, 2, 32))
+    index = torch.randint(-1, 40, (2, 7, 2, 20), dtype=torch.int32, device=setting.device)
+    index[1, 3] = -1
+    for wants_lse in (False, True):
+        own = [tensor.detach().clone().requires_grad_() for tensor in given]
+        exact_ones = [tensor.double().requires_grad_() for tensor in given]
+        o = flashjit.attention(*own, key_index=index, lse=wants_lse)
+        o, lse = o if wants_lse else (o, None)
+        wanted, wanted_lse = attention_to_lists(torch, *exact_ones, index)
+        factor, of_lse = torch.randn_like(wanted), torch.randn_like(wanted_lse)
+        of_lse[1, 3] = 0  # that of the query without keys is -infinity
+        total, exact_total = (o * factor.to(o.dtype)).sum(), (wanted * factor.to(o.dtype).double()).sum()
+        if wants_lse:
+            has_keys = torch.isfinite(lse)
+            total = total + (torch.where(has_keys, lse, 0) * of_lse.transpose(1, 2)).sum().to(total.dtype)
+            exact_total = exact_total + (wanted_lse * of_lse).sum()
+        total.backward()
+        exact_total.backward()
+        for one, other in zip(own, exact_ones):
+            setting.close(one.grad, other.grad)
+        for tensor in own[1:]:
+            assert not tensor.grad[:, 40:].any(), "nobody has chosen these keys"
+            assert tensor.grad[:, :40].abs().sum() > 0
+
+
+def test_gradients_of_packed_tokens():
+    """A number is that of a token among all, so lists may cross sequences: these tokens are one."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    q, k, v = setting.tensors((1, 9, 2, 64), (1, 33, 1, 64), (1, 33, 1, 64))
+    index = torch.randint(-1, 33, (1, 9, 1, 16), dtype=torch.int32, device=setting.device)
+    count = torch.full((9, 1), 5, dtype=torch.int32, device=setting.device)
+    own = [tensor[0].detach().clone().requires_grad_() for tensor in (q, k, v)]
+    exact_ones = [tensor.double().requires_grad_() for tensor in (q, k, v)]
+    flashjit.attention(*own, key_index=index[0], key_count=count, layout="packed", score="softcap(50)").sum().backward()
+    cut = index.clone()
+    cut[..., 5:] = -1
+    p = torch.einsum("bqhd,bkhd->bqhk", exact_ones[0], exact_ones[1].repeat_interleave(2, 2)) / 8
+    times = torch.zeros(1, 9, 1, 34, dtype=torch.float64, device=setting.device)
+    times.scatter_add_(3, cut.long() % 34, torch.ones(cut.shape, dtype=torch.float64, device=setting.device))
+    p = (50 * torch.tanh(p / 50)).exp() * times[..., :33].repeat_interleave(2, 2)
+    torch.einsum("bqhk,bkhd->bqhd", p / p.sum(-1, keepdim=True).clamp_min(1e-300), exact_ones[2].repeat_interleave(2, 2)).sum().backward()
+    for one, other in zip(own, exact_ones):
+        setting.close(one.grad, other.grad[0])
 
 
 # ---- index: scores of keys, and lists of the best ----

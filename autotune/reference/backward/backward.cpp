@@ -175,9 +175,15 @@ Backward::Query Backward::query(const RowId& row) const {
 Backward::Group Backward::group(std::int64_t b, std::int64_t hk) const {
   const AttentionSpec& spec = problem_.spec();
   const std::int64_t heads = spec.heads_q / spec.heads_kv;
-  Group group{b, hk, problem_.keys_values(b, hk), {}};
+  Group group{b, hk, problem_.keys_values(b, hk), {}, {}};
   for (std::int64_t h = hk * heads; h < (hk + 1) * heads; ++h) {
     for (std::int64_t q = 0; q < problem_.q_len(b); ++q) group.queries.push_back(query({b, h, q}));
+  }
+  if (!selects(spec)) return group;
+  group.choosers.resize(static_cast<std::size_t>(problem_.k_len(b)));
+  for (std::int64_t q = 0; q < problem_.q_len(b); ++q) {
+    for (const std::int64_t k : problem_.keys_of({b, hk * heads, q}))
+      group.choosers[static_cast<std::size_t>(k)].push_back(q);
   }
   return group;
 }
@@ -243,11 +249,13 @@ Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64
   const AttentionSpec& spec = problem_.spec();
   const std::int64_t heads = spec.heads_q / spec.heads_kv;
   const Query& query = group.queries[static_cast<std::size_t>(head_in_group * problem_.q_len(group.b) + q)];
-  Position at = problem_.position({group.b, group.hk * heads + head_in_group, q});
+  const RowId id{group.b, group.hk * heads + head_in_group, q};
+  Position at = problem_.position(id);
   Gradient row;
   row.tainted.assign(static_cast<std::size_t>(spec.d_qk), false);
   std::vector<Term> terms;
-  for (at.k = 0; at.k < at.k_len; ++at.k) {
+  for (const std::int64_t k : problem_.keys_of(id)) {
+    at.k = k;
     const float *key = &group.kv.k[at.k * spec.d_qk], *value = &group.kv.v[at.k * spec.d_v];
     const Pair pair = this->pair(query, at, key, value);
     if (pair.unclear) taint(row);
@@ -258,17 +266,31 @@ Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64
   return row;
 }
 
-Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
+// visit(query, position) for the queries of a group that may see a key, by head.
+template <class Visit>
+void Backward::each_query(const Group& group, std::int64_t k, const Visit& visit) const {
   const AttentionSpec& spec = problem_.spec();
   const std::int64_t heads = spec.heads_q / spec.heads_kv, q_len = problem_.q_len(group.b);
+  const auto visit_one = [&](std::int64_t head, std::int64_t q) {
+    visit(group.queries[static_cast<std::size_t>(head * q_len + q)],
+          problem_.position({group.b, group.hk * heads + head, q}));
+  };
+  for (std::int64_t head = 0; head < heads; ++head) {
+    if (selects(spec)) {
+      for (const std::int64_t q : group.choosers[static_cast<std::size_t>(k)]) visit_one(head, q);
+    } else {
+      for (std::int64_t q = 0; q < q_len; ++q) visit_one(head, q);
+    }
+  }
+}
+
+Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
+  const AttentionSpec& spec = problem_.spec();
   OfKey row;
   row.dk.tainted.assign(static_cast<std::size_t>(spec.d_qk), false);
   row.dv.tainted.assign(static_cast<std::size_t>(spec.d_v), false);
   std::vector<Term> of_k, of_v;
-  for (std::size_t i = 0; i < group.queries.size(); ++i) {
-    const Query& query = group.queries[i];
-    const auto head = group.hk * heads + static_cast<std::int64_t>(i) / q_len;
-    Position at = problem_.position({group.b, head, static_cast<std::int64_t>(i) % q_len});
+  each_query(group, k, [&](const Query& query, Position at) {
     at.k = k;
     const Pair pair = this->pair(query, at, &group.kv.k[k * spec.d_qk], &group.kv.v[k * spec.d_v]);
     if (pair.unclear) {
@@ -280,7 +302,7 @@ Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
     } else {
       taint(row.dk, query.q.data()), taint(row.dv, query.d_o.data());
     }
-  }
+  });
   add_up(spec, spec.out_dk, of_k, spec.effective_scale() * problem_.dropout().factor(), row.dk);
   add_up(spec, spec.out_dv, of_v, problem_.dropout().factor(), row.dv);
   return row;

@@ -39,6 +39,8 @@ class Backward {
     std::int64_t b = 0, hk = 0;
     Problem::KeysValues kv;
     std::vector<Query> queries;  // [head of the group, query]
+    // With lists: for each key the queries that have it in theirs, each as often as it is there.
+    std::vector<std::vector<std::int64_t>> choosers;
   };
   Group group(std::int64_t b, std::int64_t hk) const;
 
@@ -79,6 +81,8 @@ class Backward {
   };
   Pair pair(const Query& query, const Position& at, const float* key, const float* value) const;
   Query query(const RowId& row) const;
+  template <class Visit>
+  void each_query(const Group& group, std::int64_t k, const Visit& visit) const;
 
   const Problem& problem_;
 };

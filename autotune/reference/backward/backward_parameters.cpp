@@ -41,12 +41,14 @@ std::vector<Backward::Share> Backward::of_parameters(const Group& group, std::in
   const ElementReads reads(spec, problem_.arguments());
   const std::vector<int> wanted = params_with_gradients(spec);
   const bool clean = all_finite(query.q.data(), query.q.size()) && all_finite(query.d_o.data(), query.d_o.size());
-  Position at = problem_.position({group.b, group.hk * heads + head_in_group, q});
+  const RowId id{group.b, group.hk * heads + head_in_group, q};
+  Position at = problem_.position(id);
   std::vector<Share> shares;
   std::vector<double> in_common;
   std::vector<Rounded> rounded;
   std::map<std::pair<std::size_t, std::int64_t>, std::size_t> numbers;
-  for (at.k = 0; at.k < at.k_len; ++at.k) {
+  for (const std::int64_t k : problem_.keys_of(id)) {
+    at.k = k;
     const float *key = &group.kv.k[at.k * spec.d_qk], *value = &group.kv.v[at.k * spec.d_v];
     const Pair pair = this->pair(query, at, key, value);
     const bool tainted = pair.unclear || !clean || !all_finite(key, static_cast<std::size_t>(spec.d_qk)) ||

@@ -129,6 +129,9 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
   Value* scratch = ir.member(call, offsetof(KeyStoreCall, scratch), ir.ptr, "scratch");
   Value* keys = ir.member(call, offsetof(KeyStoreCall, keys), ir.i64, "keys");
   Value* unused = ir.byte_offset(scratch, c.unused_row_at());
+  // Shares of queries with lists are added up later, and go on from earlier gradients then.
+  const bool is_share = selects(plan.spec);
+  Value* earlier = is_share ? nullptr : share_of_earlier(ir, plan);
   auto store = [&](std::size_t at, std::size_t token_at, Dtype dtype, std::int64_t sums_at, int d, double factor) {
     llvm::Type* element = element_type(ir, dtype);
     Value* base = ir.member(call, at, ir.ptr, "gradient");
@@ -150,15 +153,15 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
           Value* values = b.CreateBitCast(square[static_cast<std::size_t>(lane)], ir.f32v);
           emit_store_row(
               ir, target, dtype, std::min(c.lanes, d - column), Ir::real(ir.f32, factor), [&](int) { return values; },
-              share_of_earlier(ir, plan));
+              earlier);
         }
       }
     });
   };
-  store(offsetof(KeyStoreCall, dk), offsetof(KeyStoreCall, dk_token), plan.spec.out_dk, c.dk_at(), c.d_qk,
-        plan.spec.effective_scale());
-  store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), plan.spec.out_dv, c.dv_at(), c.d_v,
-        dropout_factor(c.dropped));
+  store(offsetof(KeyStoreCall, dk), offsetof(KeyStoreCall, dk_token), is_share ? Dtype::F32 : plan.spec.out_dk,
+        c.dk_at(), c.d_qk, plan.spec.effective_scale());
+  store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), is_share ? Dtype::F32 : plan.spec.out_dv,
+        c.dv_at(), c.d_v, dropout_factor(c.dropped));
   ir.finish();
 }
 

@@ -65,8 +65,10 @@ class NaiveGradientsEmitter {
       add(dk, ir_.load(ir_.f32, ir_.word(ir_.row(ds, query), key)), ir_.row(q_rows, query), c_.d_qk);
       add(dv, ir_.load(ir_.f32, ir_.word(ir_.row(p, query), key)), ir_.row(do_rows, query), c_.d_v);
     });
-    store(pointer(offsetof(NaiveKeyCall, dk)), plan_.spec.out_dk, dk, c_.d_qk, plan_.spec.effective_scale());
-    store(pointer(offsetof(NaiveKeyCall, dv)), plan_.spec.out_dv, dv, c_.d_v, 1);
+    const bool is_share = selects(plan_.spec);  // of a query with a list, to be added up later
+    store(pointer(offsetof(NaiveKeyCall, dk)), is_share ? Dtype::F32 : plan_.spec.out_dk, dk, c_.d_qk,
+          plan_.spec.effective_scale());
+    store(pointer(offsetof(NaiveKeyCall, dv)), is_share ? Dtype::F32 : plan_.spec.out_dv, dv, c_.d_v, 1);
     ir_.finish();
   }
 

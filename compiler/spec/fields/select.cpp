@@ -32,9 +32,12 @@ Result<void> check_selected(const AttentionSpec& spec) {
                                spec.whole_pages ? "pages" : "keys", spec.selected, kMostSelected));
   }
   if (indexes(spec)) return {};
-  if (!is_forward(spec)) {
+  if (!attends(spec)) {
+    return invalid("select: lists of keys are those of fwd and bwd, and of index, which makes them; leave it out");
+  }
+  if (is_backward(spec) && selects_pages(spec)) {
     return invalid(
-        "select: lists of keys are those of fwd, and of index, which makes them; use one of these, or leave it out");
+        fmt::format("select: pages({}) are those of fwd, as bwd has no pool of pages; use keys(N)", spec.selected));
   }
   if (selects_pages(spec)) FLASHJIT_TRY(check_selected_pages(spec));
   const struct {
