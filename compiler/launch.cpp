@@ -27,7 +27,7 @@ std::int64_t items_of(const GridRule& rule, const CallSizes& sizes) {
     const std::int64_t pieces = product(sizes.q_tokens, rule.pieces);
     return pieces / rule.of_item + (pieces % rule.of_item != 0 ? 1 : 0);
   }
-  if (rule.rows > 0) return (sizes.k_rows + rule.rows - 1) / rule.rows;
+  if (rule.rows > 0) return product((sizes.k_rows + rule.rows - 1) / rule.rows, rule.heads);
   const auto tiles = [](std::int64_t size, int of_item) { return of_item == 0 ? 1 : (size + of_item - 1) / of_item; };
   if (rule.numbered) {
     const bool of_keys = rule.keys > 0;

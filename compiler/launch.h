@@ -62,7 +62,7 @@ struct GridRule {
   PartRule part;
   int pieces = 0;           // not 0: items are pieces instead of tiles. Every query has so many, and an item
   int of_item = 1;          // so many of those of all queries, one after the other
-  int rows = 0;             // not 0: items are so many rows of K, of all that it has
+  int rows = 0;             // not 0: items are so many rows of K, of all that it has, for each of the heads
   bool persistent = false;  // as many blocks as fit the device, for all items, which they take from
                             // KernelParams::work_counters, ...
   int of_sm = 1;            // ... so many for each SM

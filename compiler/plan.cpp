@@ -37,6 +37,11 @@ Result<void> check_target(const AttentionSpec& spec, const Target& target) {
         target.name));
   }
   if (!target.gpu || spec.grads.empty()) return {};
+  if (selects(spec) && !params_with_gradients(spec).empty()) {
+    return unsupported(
+        "grads: on a GPU no loop makes gradients of parameters of a score where queries have lists (select=); leave "
+        "them out, or use a processor");
+  }
   const std::string unordered = why_not_ordered(spec);
   return unordered.empty() ? Result<void>() : unsupported(unordered);
 }

@@ -2,6 +2,8 @@
 // launches of one loop, which see the scores from their two sides (layout.h): dK and dV of a block of keys, dQ of a block
 // of queries. Each makes the scores anew, so gradients are sums in a fixed order, of which nothing goes through memory.
 // With dq=atomics the first of them adds its share of dQ to sums in memory, with five products instead of seven.
+// Where queries have lists of keys the launch of queries comes first, and adds its shares of dK and dV; with dq=launch
+// another one makes these (listed_keys.cuh).
 //
 // With s the logits of a warp's rows and columns of a tile, in registers:
 //   P = exp(s - lse), dP = dO V^T, ds = P (dP - delta) ds/d(scale q.k)
@@ -38,7 +40,7 @@ __device__ inline void make_weights(Scores& p, Scores& ds, OfParameters& of_para
                                     const BlockState& block, int tile, const Facts<side>& of_queries,
                                     const Operands& in, u32 memory, bool counts) {
   constexpr int kDimQk = padded_dim_qk(config), kDimV = padded_dim_v(config);
-  constexpr bool kShares = kColumnGroups > 1 && side == Side::keys;
+  constexpr bool kShares = (kColumnGroups > 1 && side == Side::keys) || adds_keys(config);
   const int column_lo = tile * kBlockColumns;
   const u32 shared_p = memory + kLayout.p_offset;
   DrawnWeights drawn;
@@ -68,7 +70,7 @@ __device__ inline void make_weights(Scores& p, Scores& ds, OfParameters& of_para
 }
 
 template <Side side>
-__device__ inline void backward_gradients(const KernelParams& params, const RowFacts* facts, float* dq_sums = nullptr,
+__device__ inline void backward_gradients(const KernelParams& params, const RowFacts* facts, float* sums = nullptr,
                                           float* head_sums = nullptr, float* kv_sums = nullptr,
                                           int* parts_done = nullptr) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -92,7 +94,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
   for (int head = 0; head < kHeads; ++head) {
     begin_head<side>(params, block, facts, head);
     Facts<side> of_queries;
-    if constexpr (side == Side::queries) read_facts(of_queries.of_rows, block);
+    if constexpr (side == Side::queries) read_facts(of_queries.of_rows, params, block);
     ColumnCopies<side> copies{params, block, memory};
     copies.begin();
 #pragma unroll 1
@@ -109,7 +111,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
       if constexpr (side == Side::keys) add_products<kDimV>(d_v, p, shared_p, columns_v, share_v.first);
       add_products<kDimQk>(d_qk, ds, shared_ds, columns_qk, share_qk.first);
       if constexpr (config.sync_backward.dq == DqSums::atomics)
-        add_query_gradients(params, block.seq, tile * kBlockColumns, slice, shared_ds, rows_qk, dq_sums);
+        add_to_columns(params, block.seq, tile * kBlockColumns, slice, {shared_p, shared_ds, rows_qk, rows_v}, sums);
       copies.release();
     }
     if constexpr (kOfParameters) {

@@ -35,11 +35,29 @@ struct RowFacts {
   float lse, delta;
 };
 
+// Where queries have lists of keys (KernelConfig::selected), what the loop has of a query are the heads of a group, which share
+// its list: they are the rows of the side of queries, and that is the side of the first launch. Its columns are the keys of
+// the list, wherever their rows lie.
+constexpr bool has_lists(const KernelConfig& c) { return c.selected > 0; }
+constexpr int row_tiles_of_list(const KernelConfig& c) { return (group_size(c) + block_rows(c) - 1) / block_rows(c); }
+
+// With dq=atomics blocks add what they make for their columns to sums in memory, in any order: shares of dQ; or, where
+// queries have lists, shares of dK and dV.
+constexpr bool adds_queries(const KernelConfig& c) { return c.sync_backward.dq == DqSums::atomics && !has_lists(c); }
+constexpr bool adds_keys(const KernelConfig& c) { return c.sync_backward.dq == DqSums::atomics && has_lists(c); }
+
 // With dq=atomics a block of keys multiplies what its warps have left of ds in shared memory, all rows, with K: a warp
 // has 32 queries, or the 16 there are, and a share of the columns of the block's slice.
 constexpr int query_tiles(const KernelConfig& c) { return block_columns(c) % 32 == 0 ? 2 : 1; }  // of 16
 constexpr int query_groups(const KernelConfig& c) { return block_columns(c) / (16 * query_tiles(c)); }
 constexpr int dq_column_groups(const KernelConfig& c) { return c.sync_backward.warps / query_groups(c); }
+
+// Sums of dK and dV are rows of K, each of all its KV heads: columns of dK, and then of dV. A lane of a matrix instruction has
+// four of 16 columns, two of either eight, which lie side by side.
+constexpr int listed_row_floats(const KernelConfig& c) { return padded_dim_qk(c) + padded_dim_v(c); }
+constexpr int offset_of_listed_sum(int column) {
+  return column / 16 * 16 + column % 8 / 2 * 4 + column % 16 / 8 * 2 + column % 2;
+}
 
 // Sums of dQ lie in tiles of 16 queries by 8 columns, and tiles of the same queries one after the other. Every sequence
 // begins with a tile of its own.
@@ -48,7 +66,7 @@ constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 *
 
 // With few tiles of keys several blocks share the queries of one (parts.cuh). key_floats(): a warp has so many sums of dK,
 // dV.
-constexpr bool shares_keys(const KernelConfig& c) { return c.sync_backward.dq == DqSums::atomics && c.gradients == 0; }
+constexpr bool shares_keys(const KernelConfig& c) { return adds_queries(c) && c.gradients == 0; }
 constexpr int key_floats(const KernelConfig& c) {
   const int shares = gradient_slices(c, Side::keys) * column_groups(c);
   return kRowsOfWarp * (share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares));
@@ -74,7 +92,7 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
   l.ds = tile_layout(block_rows(c), block_columns(c), c.element);
   const bool shared = column_groups(c) > 1;
   l.p_offset = l.columns_offset + c.stages * l.stage_bytes;
-  l.ds_offset = l.p_offset + (shared ? l.ds.bytes() : 0);
+  l.ds_offset = l.p_offset + (shared || adds_keys(c) ? l.ds.bytes() : 0);
   l.facts_offset = l.ds_offset + (shared || c.sync_backward.dq == DqSums::atomics ? l.ds.bytes() : 0);
   l.state_offset = l.facts_offset + c.stages * block_columns(c) * static_cast<int>(sizeof(RowFacts));
   l.dropout_offset = l.state_offset + kBackwardStateBytes;
@@ -84,5 +102,8 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
 
 // The first launch, and with dq=atomics the last: a warp has a row at a time.
 constexpr int kPrepareThreads = 128, kPrepareRows = 32;
+
+// The launch that makes dK and dV of lists in a fixed order (listed_keys.cuh): a block has so many rows of K.
+constexpr int kListedThreads = 256, kListedRows = 16;
 
 }  // namespace flashjit

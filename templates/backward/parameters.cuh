@@ -233,7 +233,7 @@ __device__ inline Int64 all_queries(const KernelParams& p) {
   return kRows == Rows::packed ? p.offsets_q[p.batch] : static_cast<Int64>(p.batch) * p.q_len;
 }
 __device__ inline Int64 queries_before(const KernelParams& p, const Sequence& seq) {
-  return kRows == Rows::packed ? seq.q_token : static_cast<Int64>(seq.b) * p.q_len;
+  return kRows == Rows::packed ? seq.q_token : static_cast<Int64>(sequence_number(p, seq)) * p.q_len;
 }
 
 // The part of a query in the gradient of its sink; rows are [head, query]. It is P of the sink times its dP, which is 0 as

@@ -18,9 +18,9 @@ __device__ inline u32 offset_of_sum(u32 lane, int e) {
 }
 
 // They go to memory if they are wanted: a predicate of the instruction, since a branch around each would take longer than
-// what it leaves out.
-__device__ inline void add_to_memory(float* tile, bool wanted, const float (&sums)[4]) {
-  float* at = tile + offset_of_sum(threadIdx.x % 32, 0);
+// what it leaves out. `step`: from one to the next, where they are not added at once.
+template <int step>
+__device__ inline void add_four(float* at, bool wanted, const float (&sums)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n}" ::"l"(
@@ -31,10 +31,13 @@ __device__ inline void add_to_memory(float* tile, bool wanted, const float (&sum
 #pragma unroll
   for (int e = 0; e < 4; ++e)
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p red.relaxed.gpu.global.add.f32 [%0], %1;\n}" ::"l"(at + e * 32),
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p red.relaxed.gpu.global.add.f32 [%0], %1;\n}" ::"l"(at + e * step),
         "f"(sums[e]), "r"(static_cast<u32>(wanted))
         : "memory");
 #endif
+}
+__device__ inline void add_to_memory(float* tile, bool wanted, const float (&sums)[4]) {
+  add_four<32>(tile + offset_of_sum(threadIdx.x % 32, 0), wanted, sums);
 }
 
 // The first query tile of an item, whose number becomes that of its tile of keys. A loop, as a division takes more

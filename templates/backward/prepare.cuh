@@ -16,6 +16,31 @@ __device__ inline Int64 facts_row(const KernelParams& p, const Sequence& seq, in
   return head * all_queries(p) + queries_before(p, seq) + q;
 }
 
+// Rows of K, of all its sequences, have numbers: 2^32 of them, and of V and the gradients, no GPU has memory for. (Divisions
+// of 64 bits are calls, around which registers are spilled.)
+__device__ inline u32 all_key_rows(const KernelParams& p) { return static_cast<u32>(p.pages) * p.key_rows; }
+// Sums of a row and a KV head.
+__device__ inline float* listed_sums(float* key_sums, u32 row, int hk) {
+  return key_sums + (static_cast<Int64>(row) * config.heads_kv + hk) * listed_row_floats(config);
+}
+
+// Which rows of K a block of a launch over all of them has, so many, and of which KV head.
+struct KeyRowsOfBlock {
+  u32 first;
+  int count, hk;
+};
+template <int rows>
+__device__ inline KeyRowsOfBlock key_rows_of_block(const KernelParams& p) {
+  const u32 first = blockIdx.x / config.heads_kv * rows, left = all_key_rows(p) - first;
+  return {first, static_cast<int>(min(left, static_cast<u32>(rows))), static_cast<int>(blockIdx.x % config.heads_kv)};
+}
+
+// Where such a row lies in dK or dV.
+__device__ inline Int64 key_row(const Strides& s, const KernelParams& p, u32 row, int hk) {
+  const u32 rows = p.key_rows;
+  return row / rows * s.batch + hk * s.head + row % rows * s.token;
+}
+
 // Where the sums of 16 queries begin.
 __device__ inline Int64 first_dq_sum(const KernelParams& p, const Sequence& seq, int head, int q) {
   const Int64 tiles = all_queries(p) / 16 + p.batch, before = queries_before(p, seq) / 16 + seq.b;
@@ -51,19 +76,31 @@ constexpr int row_lanes() {
 }
 constexpr int kRowLanes = row_lanes();
 
+// By all blocks of the first launch, of which there is one at least: keys that nobody has chosen have gradients, too.
+__device__ inline void zero_listed_sums(const KernelParams& p, float* key_sums) {
+  const Int64 fours = static_cast<Int64>(all_key_rows(p)) * config.heads_kv * (listed_row_floats(config) / 4);
+  auto* zeros = reinterpret_cast<float4*>(key_sums);
+#pragma unroll 1
+  for (Int64 i = static_cast<Int64>(blockIdx.x) * kPrepareThreads + threadIdx.x; i < fours;
+       i += static_cast<Int64>(gridDim.x) * kPrepareThreads)
+    zeros[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
 // With s the logits and P = exp(s - lse), lse = log(sum of exp(s)):
 //   dP = dO V^T,  ds = P (dP - delta),  delta = sum over columns of dO O - dlse
 // since a row of P sums up to 1 with the sink, whose V is 0. Dropout leaves delta as it is, and multiplies what it keeps of
 // dP by a factor. Gradients get this factor when they are stored, so that ds is over it, and so is delta. A row that sees
-// nothing has an lse of -infinity; +infinity makes its P 0.
-__device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* dq_sums = nullptr,
+// nothing has an lse of -infinity; +infinity makes its P 0. `sums`: with dq=atomics of dQ, or with lists of dK and dV.
+__device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, float* sums = nullptr,
                                         float* sink_rows = nullptr, float* kv_sums = nullptr,
                                         int* parts_done = nullptr) {
+  if constexpr (adds_keys(config)) zero_listed_sums(p, sums);
+  if (has_lists(config) && p.batch == 0) return;
   if (config.gradients > 0 && (p.q_len == 0 || p.batch == 0)) return;
   const QueryRows rows = rows_of_block(p);
   const Sequence& seq = rows.seq;
-  if constexpr (config.sync_backward.dq == DqSums::atomics) {
-    auto* zeros = reinterpret_cast<float4*>(dq_sums + first_dq_sum(p, seq, seq.h, rows.first));
+  if constexpr (adds_queries(config)) {
+    auto* zeros = reinterpret_cast<float4*>(sums + first_dq_sum(p, seq, seq.h, rows.first));
     const int count = (rows.end - rows.first + 15) / 16 * dq_tile_floats(config) / 4;
     for (int i = threadIdx.x; i < count; i += kPrepareThreads) zeros[i] = {0, 0, 0, 0};
   }
@@ -97,6 +134,23 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
     PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(p, config.sync_backward.warps, key_floats(config));
 }
 
+// Eight columns of a gradient from their sums.
+template <Element output>
+__device__ inline void store_eight(void* gradient, Int64 at, const float (&values)[8], float scale) {
+  if constexpr (output == Element::f32) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      float* to = static_cast<float*>(gradient) + at + j;
+      *to = config.accumulate ? *to + values[j] * scale : values[j] * scale;
+    }
+  } else {
+    u32 words[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) words[j] = pack<output>(values[2 * j] * scale, values[2 * j + 1] * scale);
+    store_chunk<config.copy_bytes>(static_cast<Bits<output>*>(gradient) + at, {words[0], words[1], words[2], words[3]});
+  }
+}
+
 // dQ from its sums, in chunks of eight columns.
 __device__ inline void backward_finish(const KernelParams& p, const float* dq_sums) {
   const QueryRows rows = rows_of_block(p);
@@ -109,20 +163,25 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
     float values[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j) values[j] = tile[offset_of_sum(row % 8 * 4 + j / 2, row / 8 * 2 + j % 2)];
-    const Int64 at = first + i / kChunks * p.dq_stride.token + i % kChunks * 8;
-    if constexpr (config.output_dq == Element::f32) {
+    store_eight<config.output_dq>(p.dq, first + i / kChunks * p.dq_stride.token + i % kChunks * 8, values, kScale);
+  }
+}
+
+// dK and dV of lists from their sums.
+__device__ inline void backward_finish_keys(const KernelParams& p, float* key_sums) {
+  constexpr int kOfKeys = config.head_dim_qk / 8, kChunks = kOfKeys + config.head_dim_v / 8;
+  const auto [first, count, hk] = key_rows_of_block<kPrepareRows>(p);
+  for (int i = threadIdx.x; i < count * kChunks; i += kPrepareThreads) {
+    const u32 row = first + i / kChunks;
+    const int chunk = i % kChunks;
+    const bool of_keys = chunk < kOfKeys;
+    const int column = (of_keys ? chunk : chunk - kOfKeys) * 8;
+    const float* sums = listed_sums(key_sums, row, hk) + (of_keys ? 0 : padded_dim_qk(config));
+    float values[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        float* to = static_cast<float*>(p.dq) + at + j;
-        *to = config.accumulate ? *to + values[j] * kScale : values[j] * kScale;
-      }
-    } else {
-      u32 words[4];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) words[j] = pack<config.output_dq>(values[2 * j] * kScale, values[2 * j + 1] * kScale);
-      store_chunk<config.copy_bytes>(static_cast<Bits<config.output_dq>*>(p.dq) + at,
-                                     {words[0], words[1], words[2], words[3]});
-    }
+    for (int j = 0; j < 8; ++j) values[j] = sums[offset_of_listed_sum(column + j)];
+    if (of_keys) store_eight<config.output_dk>(p.dk, key_row(p.dk_stride, p, row, hk) + column, values, config.scale);
+    else store_eight<config.output_dv>(p.dv, key_row(p.dv_stride, p, row, hk) + column, values, 1.0f);
   }
 }
 

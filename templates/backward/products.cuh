@@ -192,6 +192,81 @@ __device__ inline void add_query_gradients(const KernelParams& params, const Seq
   }
 }
 
+// The sums of the keys of this thread, in rows of K that the list has; null: there is no such row.
+using ListedRows = float * [query_tiles(config)][2];
+__device__ inline void find_listed_rows(ListedRows& rows, const KernelParams& params, const Sequence& seq, int k_lo,
+                                        float* key_sums) {
+  constexpr int kTiles = query_tiles(config);
+  const int first = k_lo + static_cast<int>(warp_id() % query_groups(config) * kTiles * 16 + lane_id() / 4);
+  const u32 of_sequence = static_cast<u32>(seq.b) * params.key_rows;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int k = first + m * 16 + h * 8;
+      const bool is_there = k < seq.k_len && is_chosen(params, seq, k);
+      rows[m][h] = is_there
+                       ? listed_sums(key_sums, of_sequence + chosen_list(params, seq)[k], seq.hk) + lane_id() % 4 * 4
+                       : nullptr;
+    }
+}
+
+// dK += ds^T Q or dV += P^T dO of the keys of a tile, for all rows of the block, which are heads of one query. A warp has 32
+// keys, or the 16 there are, and a share of the columns, in turns; `first_sum`: where those of this gradient begin.
+template <int head_dim>
+__device__ inline void add_listed_gradient(const ListedRows& to, u32 weights, u32 rows, int first_sum) {
+  constexpr int kGroups = query_groups(config), kShares = dq_column_groups(config), kTiles = query_tiles(config);
+  constexpr int kPairs = share_of(head_dim, kShares) / 16;
+  constexpr int kHeads = group_size(config) < kBlockRows ? group_size(config) : kBlockRows;
+  constexpr TileLayout layout = tile_layout(kBlockRows, head_dim, config.element);
+  const u32 lane = recompute(lane_id());
+  const int group = warp_id() % kGroups, own = warp_id() / kGroups * kPairs * 16,
+            first = min(own, head_dim - kPairs * 16);
+  const u32 weight_lane = weights + kLayout.ds.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const ShareOperands<kPairs * 2 % layout.group() == 0> operands(rows, layout, first);
+#pragma unroll
+  for (int n = 0; n < kPairs; ++n) {
+    float sums[kTiles][2][4] = {};
+#pragma unroll 8
+    for (int step = 0; step < (kHeads + 15) / 16; ++step) {
+      u32 b[4];
+      operands.load(b, n, step);
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        u32 a[4];
+        load_matrices_transposed(a, along(weight_lane, kLayout.ds, group * kTiles + m) + down(kLayout.ds, step));
+        mma<config.element>(sums[m][0], a, b[0], b[1]);
+        mma<config.element>(sums[m][1], a, b[2], b[3]);
+      }
+    }
+    const int column = first + n * 16;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float four[4] = {sums[m][0][2 * h], sums[m][0][2 * h + 1], sums[m][1][2 * h], sums[m][1][2 * h + 1]};
+        add_four<1>(to[m][h] + first_sum + column, to[m][h] && column >= own, four);
+      }
+  }
+}
+
+// Addresses in shared memory of what the rows of a block give to columns: P, ds, and the rows.
+struct RowOperands {
+  u32 p, ds, rows_qk, rows_v;
+};
+// With dq=atomics: shares of the gradients of a tile's columns, from `column_lo` on.
+__device__ inline void add_to_columns(const KernelParams& params, const Sequence& seq, int column_lo, int slice,
+                                      const RowOperands& of, float* sums) {
+  if constexpr (has_lists(config)) {
+    ListedRows rows;
+    find_listed_rows(rows, params, seq, column_lo, sums);
+    add_listed_gradient<padded_dim_qk(config)>(rows, of.ds, of.rows_qk, 0);
+    add_listed_gradient<padded_dim_v(config)>(rows, of.p, of.rows_v, padded_dim_qk(config));
+  } else {
+    add_query_gradients(params, seq, column_lo, slice, of.ds, of.rows_qk, sums);
+  }
+}
+
 template <int tiles, class Visit>
 __device__ inline void each_four(Sums<tiles>& sums, const Visit& visit) {
 #pragma unroll
@@ -231,8 +306,8 @@ __device__ inline void store_gradients(const KernelParams& params, const BlockSt
                                                         seq.k_len, share_v, rows_v);
   } else {
     store_gradient<config.output_dq, config.head_dim_qk>(params.dq, query_row(params.dq_stride, seq, seq.h, 0),
-                                                         params.dq_stride.token, d_qk, kScale, block.row_lo, seq.q_len,
-                                                         share_qk, rows_qk);
+                                                         query_step(params.dq_stride), d_qk, kScale, block.row_lo,
+                                                         seq.q_len, share_qk, rows_qk);
   }
 }
 

@@ -79,6 +79,17 @@ __device__ inline Coords<side> first_coords(int row_lo, int column_lo) {
   return {static_cast<int>(row_lo + row), static_cast<int>(column_lo + column)};
 }
 
+// With lists the queries of a tile are heads, which a score may ask for.
+__device__ inline auto score_and_slope(const KernelParams& params, const Sequence& seq, float s, int q, int k) {
+  if constexpr (kChosen) {
+    Sequence own = seq;
+    own.h += q;
+    return Variant::score_and_slope(params, own, s, 0, k);
+  } else {
+    return Variant::score_and_slope(params, seq, s, q, k);
+  }
+}
+
 // Products to logits, and `slope`, the derivative of each by scale q.k. Without a score function the scale is a matter of
 // make_probabilities().
 template <Side side>
@@ -89,7 +100,7 @@ __device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams&
     // Behind the ends a tensor that the score reads may end as well.
     const Coords<side> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
     const int q = min(at.q, seq.q_len - 1), k = min(at.k, seq.k_len - 1);
-    const auto [score, by_s] = Variant::score_and_slope(params, seq, s[m][n][e] * config.scale, q, k);
+    const auto [score, by_s] = score_and_slope(params, seq, s[m][n][e] * config.scale, q, k);
     s[m][n][e] = score;
     slope[m][n][e] = by_s;
   });

@@ -29,6 +29,15 @@ struct BlockState {
 };
 static_assert(sizeof(BlockState) <= kBackwardStateBytes);
 
+// The queries of a tile are those of a head, or, with lists, the heads of a group at one query.
+__device__ inline Sequence sequence_of_tiles(const KernelParams& p, int b, int h) {
+  Sequence seq = sequence_of(p, b, h);
+  if constexpr (kChosen) seq.q_len = group_size(config);
+  return seq;
+}
+__device__ inline Int64 query_step(const Strides& s) { return kChosen ? s.head : s.token; }
+__device__ inline Int64 facts_step(const KernelParams& p) { return kChosen ? all_queries(p) : 1; }
+
 template <Side side>
 __device__ inline int rows_of(const Sequence& seq) {
   return side == Side::keys ? seq.k_len : seq.q_len;
@@ -59,16 +68,18 @@ __device__ inline bool is_mixed(const BlockState& block, int tile) {
 // The block's rows, and their copies. False: behind the last one of the sequence.
 template <Side side>
 __device__ inline bool begin_rows(const KernelParams& params, BlockState& block, u32 memory) {
-  constexpr int kHeads = side == Side::keys ? config.heads_kv : config.heads_q, kSlices = gradient_slices(config, side);
-  const int tiles = ((side == Side::keys ? params.k_len : params.q_len) + kBlockRows - 1) / kBlockRows;
+  constexpr bool kOfGroups = side == Side::keys || kChosen;
+  constexpr int kHeads = kOfGroups ? config.heads_kv : config.heads_q, kSlices = gradient_slices(config, side);
+  const int tiles = kChosen ? row_tiles_of_list(config)
+                            : ((side == Side::keys ? params.k_len : params.q_len) + kBlockRows - 1) / kBlockRows;
   int item = blockIdx.x;
   const int part_first = side == Side::keys && shares_keys(config) ? take_part(params, item) : 0;
   // With a causal mask the first keys have the most queries, and the last queries the most keys: those start first.
   const int group = max(params.heads_per_group / (side == Side::keys ? group_size(config) : 1), 1);
   auto [head, tile] = tile_of_head(item / kSlices, tiles, kHeads * params.batch, group);
   if (kLongestFirst && side == Side::queries) tile = tiles - 1 - tile;
-  const int h = side == Side::keys ? head % kHeads * group_size(config) : head % kHeads;
-  const Sequence seq = sequence_of(params, head / kHeads, h);
+  const int h = kOfGroups ? head % kHeads * group_size(config) : head % kHeads;
+  const Sequence seq = sequence_of_tiles(params, head / kHeads, h);
   const int row_lo = tile * kBlockRows, count = rows_of<side>(seq);
   if (row_lo >= count) return false;
   const auto copy = [&](const void* qk, Int64 qk_begin, Int64 qk_stride, const void* v, Int64 v_begin, Int64 v_stride) {
@@ -82,8 +93,8 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
     copy(params.k, key_begin(params.k_stride, seq), params.k_stride.token, params.v, key_begin(params.v_stride, seq),
          params.v_stride.token);
   } else {
-    copy(params.q, query_row(params.q_stride, seq, seq.h, 0), params.q_stride.token, params.d_o,
-         query_row(params.d_o_stride, seq, seq.h, 0), params.d_o_stride.token);
+    copy(params.q, query_row(params.q_stride, seq, seq.h, 0), query_step(params.q_stride), params.d_o,
+         query_row(params.d_o_stride, seq, seq.h, 0), query_step(params.d_o_stride));
   }
   commit_copies();
   if (threadIdx.x == 0) {
@@ -135,14 +146,15 @@ __device__ inline void begin_head(const KernelParams& params, BlockState& block,
 }
 
 // Reads the facts of the thread's rows, which are queries.
-__device__ inline void read_facts(RowFacts (&of_rows)[kRowTiles][2], const BlockState& block) {
+__device__ inline void read_facts(RowFacts (&of_rows)[kRowTiles][2], const KernelParams& params,
+                                  const BlockState& block) {
   const int warp = threadIdx.x / 32, first = block.row_lo + warp / column_groups(config) * kRowsOfWarp;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int q = first + m * 16 + half * 8 + static_cast<int>(threadIdx.x % 32 / 4);
-      of_rows[m][half] = q < block.seq.q_len ? block.facts[q] : RowFacts{kInfinity, 0.0f};
+      of_rows[m][half] = q < block.seq.q_len ? block.facts[q * facts_step(params)] : RowFacts{kInfinity, 0.0f};
     }
 }
 
@@ -161,16 +173,21 @@ struct ColumnCopies {
   }
   __device__ u32 facts_address() const { return facts_address(slot); }
 
+  __device__ auto columns(const Strides& s, const Stored* begin) const {
+    if constexpr (side == Side::keys) return StridedRows<Stored>{begin, s.token};
+    else return key_rows(params, s, begin, block.seq);
+  }
+
   // Commits also where nothing is left to copy: waiting counts groups.
   __device__ void copy_ahead(int to) {
     if (ahead <= block.last_tile) {
       const int first = ahead * kBlockColumns, count = columns_of<side>(block.seq);
       const Strides &qk = side == Side::keys ? params.q_stride : params.k_stride,
                     &v = side == Side::keys ? params.d_o_stride : params.v_stride;
-      copy_tile<kThreads, kBlockColumns, config.head_dim_qk, config.copy_bytes>(
-          address(to), StridedRows<Stored>{block.qk, qk.token}, first, count);
-      copy_tile<kThreads, kBlockColumns, config.head_dim_v, config.copy_bytes>(
-          address(to) + kLayout.columns_qk.bytes(), StridedRows<Stored>{block.v, v.token}, first, count);
+      copy_tile<kThreads, kBlockColumns, config.head_dim_qk, config.copy_bytes>(address(to), columns(qk, block.qk),
+                                                                                first, count);
+      copy_tile<kThreads, kBlockColumns, config.head_dim_v, config.copy_bytes>(address(to) + kLayout.columns_qk.bytes(),
+                                                                               columns(v, block.v), first, count);
       if constexpr (side == Side::keys) {
         // Not a loop: there are at least as many threads as that.
         static_assert(kBlockColumns <= kThreads);

@@ -11,7 +11,7 @@
 
 namespace flashjit::host {
 
-// What a query and a KV head give: for each key of the list that has a row the gradients of K, times the scale, and then of V.
+// A share is what a query and a KV head give: for each key of the list that has a row its dK, times the scale, and then its dV.
 struct ListedShare {
   std::int64_t b = 0, hk = 0;  // of the sequence that the query is
   const float* rows = nullptr;

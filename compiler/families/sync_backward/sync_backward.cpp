@@ -24,8 +24,9 @@ constexpr int kReservedSmemPerBlock = 1024;
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
 
-// Only `fast` may add up in any order.
+// Only `fast` may add up in any order. It does so with lists, where the other way is without products of matrices.
 std::vector<DqSums> dq_choices(const Problem& problem, const Schedule& pins) {
+  if (selects(problem.spec) && problem.spec.numerics == Numerics::Fast) return choices(pins.dq, {DqSums::atomics});
   if (pins.dq || problem.spec.numerics == Numerics::Fast) return choices(pins.dq, {DqSums::atomics, DqSums::launch});
   return {DqSums::launch};
 }
@@ -60,8 +61,8 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 60, kMost = 255, kGranule = 8;
   const int groups = column_groups(c), shares = gradient_slices(c, Side::keys) * groups;
-  const int of_keys = share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares);
-  const int of_queries = c.sync_backward.dq == DqSums::launch ? share_of(padded_dim_qk(c), groups) : 0;
+  const int of_keys = has_lists(c) ? 0 : share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares);
+  const int of_queries = c.sync_backward.dq == DqSums::launch || has_lists(c) ? share_of(padded_dim_qk(c), groups) : 0;
   const int sums = std::max(of_keys, of_queries) * kRowTiles / 2;
   const int scores = (c.has_score ? 3 : 2) * columns_of_warp(c) * kRowTiles / 2;
   const int share = problem.target.registers_per_sm / (backward_threads(c) * c.sync_backward.blocks_per_sm);
@@ -100,6 +101,9 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   if (refuses_fields(problem.spec, s, why)) return true;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
+  if (has_lists(c) && block_rows(c) > kRowsOfWarp && block_rows(c) / 2 >= group_size(c))
+    return refuse(why, "tile_kv: {} rows are more than twice the {} heads that share a list; use {}", *s.tile_kv,
+                  group_size(c), *s.tile_kv / 2);
   const int smem = backward_layout(c).bytes, blocks = *s.blocks_per_sm;
   if (problem.spec.numerics != Numerics::Fast && c.gradients > 0 && column_groups(c) > 1 && sums_by_key(problem.spec))
     return refuse(why, "warps: {} add to sums of a key in any order, numerics=fast; use {}", *s.warps,
@@ -162,6 +166,40 @@ double operand_bytes(const KernelConfig& c, Side side) {
                    shared * rows * columns * size_of(c.element));
 }
 
+// Where queries have lists: a block has heads at one query, and tiles of its list. Clocks that dK and dV take without products
+// of matrices are those of their multiplications, most of which wait; none of this is measured.
+Prediction predict_lists(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
+  constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8, kBound = 1.5, kSums = 0.5, kBlockClocks = 6000;
+  constexpr double kL2BytesPerClock = 15, kFmaPerClock = 128 * 0.2;
+  const AttentionSpec& spec = problem.spec;
+  const Target& target = problem.target;
+  const KernelConfig c = config_of(problem, s);
+  const double scores = block_rows(c) * block_columns(c), qk = padded_dim_qk(c), v = padded_dim_v(c);
+  const bool adds = adds_keys(c);
+  TileClocks tile;
+  tile.mma = 2 * scores * (2 * qk + v + (adds ? qk + v : 0)) / target.mma_flops_per_clock;
+  tile.exp = scores / target.exp_per_clock;
+  tile.issue = scores * (2 * kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
+  tile.smem = (operand_bytes(c, Side::queries) + block_columns(c) * (qk + v) * size_of(c.element)) /
+              target.smem_bytes_per_clock;
+  tile.l2 = (adds ? block_columns(c) * (qk + v) * sizeof(float) : 0) / kL2BytesPerClock;
+  const double blocks = static_cast<double>(shape.b) * spec.heads_kv * row_tiles_of_list(c);
+  const double tiles = blocks * std::ceil(static_cast<double>(shape.k_len) / block_columns(c));
+  const double sms = std::min<double>(target.sm_count, std::max(1.0, blocks));
+  const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
+  const double clocks = (kBound * tile.bound() + kSums * tile.l2) / std::min(resident, 2.0) * 2;
+  const double of_keys = adds ? 0
+                              : static_cast<double>(shape.b) * static_cast<double>(shape.k_len) * spec.heads_q * 2 *
+                                    (qk + v) / kFmaPerClock;
+  Prediction p;
+  p.waves = blocks / (target.sm_count * resident);
+  p.compute = (tiles * clocks + of_keys + blocks * kBlockClocks / resident) / sms / (target.clock_ghz * 1e3);
+  add_units(p, tile, tiles / sms, spec, target, shape);
+  p.latency = kLaunches * kLaunchMicroseconds + gradient_passes(spec, shape, adds) / (target.memory_tbs * 1e6);
+  p.total = std::max(p.compute, p.memory) + p.latency;
+  return p;
+}
+
 // Whole kernels take the time of what is read from shared memory, times a factor [M54].
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
@@ -170,6 +208,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   constexpr double kBlockClocks = 16000;
   constexpr double kEnoughWarps = 2;       // of a scheduler
   constexpr double kL2BytesPerClock = 15;  // of sums [M56]
+  if (selects(problem.spec)) return predict_lists(problem, s, shape, work);
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
@@ -206,8 +245,25 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   return p;
 }
 
-// The launch that finishes dQ: it converts the sums of the launch before, or makes dQ itself.
+// The launch that finishes gradients of the side of columns: it converts the sums of the launch before, or makes them itself.
 KernelLaunch last_launch(const KernelConfig& c) {
+  if (adds_keys(c)) {
+    return {.entry = "flashjit_backward_finish_keys",
+            .threads = kPrepareThreads,
+            .grid = {.heads = c.heads_kv, .rows = kPrepareRows},
+            .buffers = {1},
+            .bounds = "flashjit::kPrepareThreads",
+            .call = "backward_finish_keys(params, key_sums)"};
+  }
+  if (has_lists(c)) {
+    return {.entry = "flashjit_backward_listed_keys",
+            .threads = kListedThreads,
+            .grid = {.heads = c.heads_kv, .rows = kListedRows},
+            .buffers = {0},
+            .bounds = "flashjit::kListedThreads, 3",  // with no number of blocks ptxas spills for the sake of more
+            .call = "backward_listed_keys(params, facts)",
+            .file = "templates/backward/listed_keys.cuh"};
+  }
   if (c.sync_backward.dq == DqSums::atomics) {
     return {.entry = "flashjit_backward_finish",
             .threads = kPrepareThreads,
@@ -225,35 +281,48 @@ KernelLaunch last_launch(const KernelConfig& c) {
           .call = "backward_gradients<flashjit::Side::queries>(params, facts)"};
 }
 
+// The launch that makes scores of tiles, of all or of the first that there are.
+KernelLaunch main_launch(const KernelConfig& c, const WorkspaceBuffer* sums) {
+  const std::string arguments = sums ? "params, facts, " + sums->name : "params, facts";
+  const std::string_view side = has_lists(c) ? "queries" : "keys";
+  KernelLaunch launch = {.entry = fmt::format("flashjit_backward_{}", side),
+                         .threads = backward_threads(c),
+                         .smem_bytes = backward_layout(c).bytes,
+                         .grid = tiles_of_keys(c),
+                         .bounds = kBounds,
+                         .call = fmt::format("backward_gradients<flashjit::Side::{}>({})", side, arguments)};
+  if (has_lists(c)) launch.grid = {.heads = c.heads_kv * row_tiles_of_list(c)};
+  return launch;
+}
+
+WorkspaceBuffer sums_of_columns(const KernelConfig& c) {
+  if (adds_keys(c))
+    return {"key_sums", "float", std::int64_t{listed_row_floats(c)} * 4 * c.heads_kv, {{&CallSizes::k_rows}}};
+  return {"dq_sums",
+          "float",
+          std::int64_t{dq_tile_floats(c)} * 4 * c.heads_q,
+          {{.size = &CallSizes::q_tokens, .multiple = 16, .tiles = true, .more = &CallSizes::batch}}};
+}
+
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  const bool atomics = c.sync_backward.dq == DqSums::atomics;
-  const std::vector<int> buffers = atomics ? std::vector<int>{0, 1} : std::vector<int>{0};
+  plan.workspace = {
+      {"facts", "flashjit::RowFacts", std::int64_t{sizeof(RowFacts)} * c.heads_q, {{&CallSizes::q_tokens}}}};
+  if (c.sync_backward.dq == DqSums::atomics) plan.workspace.push_back(sums_of_columns(c));
+  if (adds_queries(c)) plan.head_groups.row_bytes += dq_row_bytes(plan.spec);
+  const WorkspaceBuffer* sums = plan.workspace.size() > 1 ? &plan.workspace[1] : nullptr;
+  const std::vector<int> buffers = sums ? std::vector<int>{0, 1} : std::vector<int>{0};
   plan.launches = {{.entry = "flashjit_backward_prepare",
                     .threads = kPrepareThreads,
                     .grid = {.queries = kPrepareRows, .heads = c.heads_q},
                     .buffers = buffers,
                     .bounds = "flashjit::kPrepareThreads",
-                    .call = atomics ? "backward_prepare(params, facts, dq_sums)" : "backward_prepare(params, facts)"},
-                   {.entry = "flashjit_backward_keys",
-                    .threads = backward_threads(c),
-                    .smem_bytes = backward_layout(c).bytes,
-                    .grid = tiles_of_keys(c),
-                    .buffers = buffers,
-                    .bounds = kBounds,
-                    .call = atomics ? "backward_gradients<flashjit::Side::keys>(params, facts, dq_sums)"
-                                    : "backward_gradients<flashjit::Side::keys>(params, facts)"},
+                    .call = sums ? fmt::format("backward_prepare(params, facts, {})", sums->name)
+                                 : "backward_prepare(params, facts)"},
+                   main_launch(c, sums),
                    last_launch(c)};
-  plan.workspace = {
-      {"facts", "flashjit::RowFacts", std::int64_t{sizeof(RowFacts)} * c.heads_q, {{&CallSizes::q_tokens}}}};
-  if (atomics) {
-    plan.head_groups.row_bytes += dq_row_bytes(plan.spec);
-    plan.workspace.push_back(
-        {"dq_sums",
-         "float",
-         std::int64_t{dq_tile_floats(c)} * 4 * c.heads_q,
-         {{.size = &CallSizes::q_tokens, .multiple = 16, .tiles = true, .more = &CallSizes::batch}}});
-  }
+  plan.launches[1].buffers = buffers;
+  if (adds_keys(c)) plan.launches[0].grid.least = 1;  // sums are 0 also where there is no query
   add_gradient_launches(plan, block_rows(c), c.sync_backward.warps);
   if (shares_keys(c))
     add_part_sums(plan, block_rows(c), c.heads_kv * gradient_slices(c, Side::keys), c.sync_backward.warps,
@@ -263,7 +332,17 @@ void finish(Plan& plan) {
 // Kernels that spill get somewhat slower; the one that spills least is taken.
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
+std::string describe_lists(const KernelConfig& c) {
+  const std::string all =
+      fmt::format("  a block has {} heads of a group, at one query, and gathers the keys of its list\n", block_rows(c));
+  if (adds_keys(c)) return all + "  it adds its shares of dK and dV to sums in memory, in any order\n";
+  return all +
+         fmt::format("  dK and dV of {} keys by a block that looks through all lists, without matrix instructions\n",
+                     kListedRows);
+}
+
 std::string describe(const KernelConfig& c) {
+  if (has_lists(c)) return describe_lists(c);
   if (c.sync_backward.dq == DqSums::atomics)
     return fmt::format("  a block has {} keys, and adds its share of dQ to sums in memory, in any order\n",
                        block_rows(c)) +
@@ -274,8 +353,8 @@ std::string describe(const KernelConfig& c) {
 
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
 
-constexpr std::array<std::string_view, 9> kOptions = {
-    "accumulate", "places", "sink", "dlse", "lse", "packed", "rope", "dropout", "grads",
+constexpr std::array<std::string_view, 10> kOptions = {
+    "accumulate", "places", "sink", "dlse", "lse", "packed", "rope", "dropout", "grads", "select",
 };
 
 }  // namespace
