@@ -217,6 +217,17 @@ def test_gradients():
             assert tensor.grad[:, :40].abs().sum() > 0
 
 
+def test_gradients_where_there_is_no_query():
+    """Keys have gradients all the same, of 0: nothing is left as it was."""
+    flashjit, numpy = load("numpy")
+    kernel = flashjit.Engine("host").prepare("bwd fp32 d=8 heads=2/1 select=keys(3)")
+    none, keys = numpy.zeros((2, 0, 2, 8), "float32"), numpy.ones((2, 5, 1, 8), "float32")
+    dk, dv = numpy.full((2, 2, 5, 1, 8), 7, "float32")
+    kernel.run(q=none, k=keys, v=keys, o=none, do=none, lse=numpy.zeros((2, 2, 0), "float32"), dq=none.copy(), dk=dk, dv=dv,
+               key_index=numpy.zeros((2, 0, 1, 3), "int32"))
+    assert not dk.any() and not dv.any()
+
+
 def test_gradients_of_packed_tokens():
     """A number is that of a token among all, so lists may cross sequences: these tokens are one."""
     setting = Setting()

@@ -29,6 +29,7 @@
 #include "compiler/families/family.h"
 #include "compiler/spec/operands.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "runtime/compile/request.h"
 #include "tests/device/cases.h"
 #include "codegen/cuda/emit.h"
@@ -50,7 +51,8 @@ constexpr char kUsage[] =
     "usage: differential [--device host|gpu] [--count N] [--seed S] [--table] [--pairs] [--family NAME] [--only TEXT] [--large]\n"
     "                    [--alone] [--jobs N] [--json]\n"
     "                    [--data KIND] [--target NAME] [--schedule TEXT] [--work MULTIPLY_ADDS] [--threads N] [--show]\n"
-    "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some\n"
+    "--only: rows of the table whose names have this in them, or drawn specs that have; there must be some. Given several "
+    "times: all of them\n"
     "--pairs --count N: N specs of each family\n"
     "--plans sm_90a: specs are planned with their pins, drawn ones or those of --pairs, and sources are made; nothing runs\n"
     "--pairs --show: also every choice, and every pair of choices, that a family refuses, with its reason\n"
@@ -63,7 +65,12 @@ struct Options {
   std::uint64_t seed = 1;
   bool table = false, pairs = false, large = false, json = false, show = false;
   std::optional<Data> data;
-  std::string only, family;
+  std::vector<std::string> only;
+  std::string family;
+  // Has a text all that --only asks for?
+  bool wants(std::string_view text) const {
+    return std::ranges::all_of(only, [&](const std::string& part) { return text.find(part) != text.npos; });
+  }
   std::string plans;  // the target of plans that nothing runs of
 };
 
@@ -97,7 +104,7 @@ bool parse_options(int argc, char** argv, Options& options) {
       else if (flag == "--device" && value == "gpu") options.runner.device = Device::Gpu;
       else if (flag == "--target") options.runner.target = value;
       else if (flag == "--schedule") options.runner.schedule = value;
-      else if (flag == "--only") options.only = value;
+      else if (flag == "--only") options.only.emplace_back(value);
       else if (flag == "--family") options.family = value;
       else if (flag == "--plans") options.plans = value;
       else if (flag == "--data" && parse_data(value, options.data)) continue;
@@ -254,7 +261,7 @@ std::vector<TableCase> table_cases(const Options& options, std::string_view targ
   const bool gpu = options.runner.device == Device::Gpu;
   std::vector<TableCase> cases;
   const auto add_row = [&](const FixedCase& row) {
-    if ((row.gpu_only && !gpu) || row.name.find(options.only) == std::string_view::npos) return;
+    if ((row.gpu_only && !gpu) || !options.wants(row.name)) return;
     cases.push_back({&row, {}});
     if (!gpu || !options.runner.schedule.empty()) return;
     const auto add = [&](std::string_view schedule) {
@@ -305,8 +312,7 @@ void run_pairs(const Options& options, const Runner& runner, const SpecKind& kin
   std::size_t specs = 0;
   while (true) {
     std::vector<std::string> added = table.cover();
-    if (!options.only.empty())
-      std::erase_if(added, [&](const std::string& spec) { return spec.find(options.only) == spec.npos; });
+    if (!options.only.empty()) std::erase_if(added, [&](const std::string& spec) { return !options.wants(spec); });
     if (options.count) added = spread_out(added, static_cast<std::size_t>(*options.count));
     if (added.empty()) break;
     specs += added.size();
@@ -409,7 +415,7 @@ void draw_cases(const Options& options, const GeneratorOptions& generator, const
   spread(options.count.value_or(kUsualCount), options.jobs, [&](std::int64_t i) {
     std::uint64_t seed = options.seed + static_cast<std::uint64_t>(i);
     Case c = draw_case(seed, generator);
-    while (c.spec.find(options.only) == std::string::npos) c = draw_case(seed += kSeedStep, generator);
+    while (!options.wants(c.spec)) c = draw_case(seed += kSeedStep, generator);
     work(c);
   });
 }

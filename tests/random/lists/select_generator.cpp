@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "tests/random/lists/ints.h"
 #include "tests/random/lists/page_lists.h"
+#include "tests/random/operations/backward_generator.h"
 #include "tests/random/random.h"
 
 namespace flashjit::testing_random {
@@ -135,6 +136,9 @@ Case with_lists(Case c, const AttentionSpec& before, const AttentionSpec& spec, 
   share_scales(c, spec);
   add_lists(c, spec, rows, random);
   c.spec = print(spec);
+  if (!is_backward(spec)) return c;
+  for (const char* name : {"dq", "dk", "dv"}) c.params.at(name).stray_front = c.params.at(name).stray_back = 0;
+  set_results_of_forward(c, spec, random);
   return c;
 }
 
@@ -149,7 +153,7 @@ AttentionSpec base_of_selected(const AttentionSpec& spec) {
 
 Case draw_selected(Case c) {
   Random random(c.seed ^ kStream);
-  if (random.chance(0.88)) return c;
+  if (random.chance(c.spec.starts_with("bwd ") ? 0.75 : 0.88)) return c;
   const auto before = parse_spec(c.spec);
   if (!before || (is_packed(*before) && has_strays(c))) return c;
   AttentionSpec spec = *before;

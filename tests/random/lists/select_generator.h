@@ -6,7 +6,7 @@
 
 namespace flashjit::testing_random {
 
-// Now and then the case of a forward with `select=` and lists, without a mask, or as it is.
+// Now and then the case of a forward or a backward with `select=` and lists, without a mask, or as it is.
 Case draw_selected(Case c);
 // For a row of a table, whose spec selects: a case of the spec that base_of() gives becomes one of `spec`.
 AttentionSpec base_of_selected(const AttentionSpec& spec);

@@ -21,14 +21,14 @@ constexpr double kMostPairsOfReads = 1e5;  // ... and each at twenty places for 
 std::int64_t row_at(const CaseTensor& tensor, const AttentionSpec& spec, std::int64_t b, std::int64_t h,
                     std::int64_t token) {
   const std::vector<std::int64_t>& s = tensor.strides;
-  if (is_packed(spec)) return token * s[0] + h * s[1];
+  if (spec.layout == Layout::Packed) return token * s[0] + h * s[1];
   return spec.layout == Layout::Bhsd ? b * s[0] + h * s[1] + token * s[2] : b * s[0] + token * s[1] + h * s[2];
 }
 
 std::int64_t number_at(const CaseTensor& tensor, const AttentionSpec& spec, std::int64_t b, std::int64_t h,
                        std::int64_t token) {
   const std::vector<std::int64_t>& s = tensor.strides;
-  return is_packed(spec) ? h * s[0] + token * s[1] : b * s[0] + h * s[1] + token * s[2];
+  return spec.layout == Layout::Packed ? h * s[0] + token * s[1] : b * s[0] + h * s[1] + token * s[2];
 }
 
 void lay_out(CaseTensor& tensor, Dtype dtype, const std::vector<std::int64_t>& shape, int align, bool output,
@@ -95,30 +95,7 @@ Case with_gradients(Case c, const AttentionSpec& spec) {
     c.params["dlse"] = c.lse;
     allocate(c.params["dlse"], 4, false);
   }
-  const Arguments arguments = c.host_arguments();
-  const reference::Semantics semantics = c.independent ? c.semantics : reference::semantics_of(spec, arguments);
-  const reference::Problem problem = *reference::Problem::create(spec, arguments, semantics);
-  const double unit = spec.lse == Lse::log2 ? std::numbers::log2e : 1;
-  reference::Problem::KeysValues kv;
-  std::int64_t b = -1, hk = -1;
-  for (const reference::RowId& row : problem.rows()) {
-    if (row.b != b || problem.kv_head(row.h) != hk) {
-      b = row.b, hk = problem.kv_head(row.h);
-      kv = problem.keys_values(b, hk);
-    }
-    std::int32_t start = 0;
-    if (is_packed(spec)) std::memcpy(&start, c.offsets_q.data() + b * 4, sizeof start);
-    const std::int64_t token = start + row.q;
-    const reference::ExactRow exact = problem.result_alone(row, kv);
-    const std::int64_t o_at = row_at(c.o, spec, b, row.h, token), do_at = row_at(c.params["do"], spec, b, row.h, token);
-    for (int i = 0; i < spec.d_v; ++i) {
-      store_float(spec.dtype, c.o.data(), o_at + i, static_cast<float>(exact.o[i]));
-      store_float(spec.dtype, c.params["do"].data(), do_at + i, static_cast<float>(random.normal()));
-    }
-    const std::int64_t at = number_at(c.lse, spec, b, row.h, token);
-    store_float(Dtype::F32, c.lse.data(), at, static_cast<float>(exact.lse * unit));
-    if (spec.dlse) store_float(Dtype::F32, c.params["dlse"].data(), at, static_cast<float>(random.normal()));
-  }
+  set_results_of_forward(c, spec, random);
   const std::pair<std::string_view, const std::vector<std::int64_t>*> like[] = {
       {"dq", &c.q.shape}, {"dk", &c.k.shape}, {"dv", &c.v.shape}};
   for (const auto& [name, shape] : like) {
@@ -143,6 +120,33 @@ std::string without(std::string text, std::string_view word) {
 }
 
 }  // namespace
+
+void set_results_of_forward(Case& c, const AttentionSpec& spec, Random& random) {
+  const Arguments arguments = c.host_arguments();
+  const reference::Semantics semantics = c.independent ? c.semantics : reference::semantics_of(spec, arguments);
+  const reference::Problem problem = *reference::Problem::create(spec, arguments, semantics);
+  const double unit = spec.lse == Lse::log2 ? std::numbers::log2e : 1;
+  reference::Problem::KeysValues kv;
+  std::int64_t b = -1, hk = -1;
+  for (const reference::RowId& row : problem.rows()) {
+    if (row.b != b || problem.kv_head(row.h) != hk) {
+      b = row.b, hk = problem.kv_head(row.h);
+      kv = problem.keys_values(b, hk);
+    }
+    std::int32_t start = 0;
+    if (is_packed(spec)) std::memcpy(&start, c.offsets_q.data() + b * 4, sizeof start);
+    const std::int64_t token = start + row.q;
+    const reference::ExactRow exact = problem.result_alone(row, kv);
+    const std::int64_t o_at = row_at(c.o, spec, b, row.h, token), do_at = row_at(c.params["do"], spec, b, row.h, token);
+    for (int i = 0; i < spec.d_v; ++i) {
+      store_float(spec.dtype, c.o.data(), o_at + i, static_cast<float>(exact.o[i]));
+      store_float(spec.dtype, c.params["do"].data(), do_at + i, static_cast<float>(random.normal()));
+    }
+    const std::int64_t at = number_at(c.lse, spec, b, row.h, token);
+    store_float(Dtype::F32, c.lse.data(), at, static_cast<float>(exact.lse * unit));
+    if (spec.dlse) store_float(Dtype::F32, c.params["dlse"].data(), at, static_cast<float>(random.normal()));
+  }
+}
 
 Case draw_backward(Case c) {
   Random random(c.seed ^ 0x62776401);

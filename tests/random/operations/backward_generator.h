@@ -3,8 +3,12 @@
 
 #include "compiler/spec/spec.h"
 #include "tests/random/case.h"
+#include "tests/random/random.h"
 
 namespace flashjit::testing_random {
+
+// What the call reads of a case that has all tensors: O and LSE by the reference, and drawn gradients of them.
+void set_results_of_forward(Case& c, const AttentionSpec& spec, Random& random);
 
 // Now and then, where the drawn spec can be a bwd.
 Case draw_backward(Case c);

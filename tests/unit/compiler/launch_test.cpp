@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "compiler/choice/cost_model.h"
@@ -343,6 +344,27 @@ TEST(Keys, OfLatentsAreWidenedRowByRow) {
   EXPECT_EQ(describe_wide_rows(plain), "");
   EXPECT_TRUE(planned("fwd bf16 kv=latent656 d=576/512 v_in_k", "x86-64-v3", "").before.empty())
       << "hosts launch nothing";
+}
+
+// Rows of K that lists choose from have gradients, each once for each KV head, however many queries there are.
+TEST(Gradients, OfListsHaveAllRowsOfK) {
+  const std::string spec = "bwd bf16 d=72/40 heads=8/2 select=keys(40)";
+  CallSizes sizes = {.batch = 0, .q_len = 1, .k_len = 40, .k_rows = 100};
+  const Plan adds = planned(spec, "sm_90a", "dq=atomics"), ordered = planned(spec, "sm_90a", "dq=launch");
+  for (const auto& [plan, last, rows] :
+       {std::tuple(&adds, "flashjit_backward_finish_keys", 32), {&ordered, "flashjit_backward_listed_keys", 16}}) {
+    ASSERT_EQ(plan->launches.size(), 3u);
+    EXPECT_EQ(plan->launches[1].entry, "flashjit_backward_queries");
+    EXPECT_EQ(plan->launches[2].entry, last);
+    EXPECT_EQ(items_of(plan->launches[2].grid, sizes), (100 + rows - 1) / rows * 2);
+    EXPECT_EQ(items_of(plan->launches[1].grid, sizes), 0);
+  }
+  EXPECT_EQ(items_of(adds.launches[0].grid, sizes), 1) << "which makes sums 0 where there is no query";
+  ASSERT_EQ(adds.workspace.size(), 2u);
+  EXPECT_EQ(bytes_of(adds.workspace[1], sizes), 100 * 2 * (80 + 48) * 4);
+  EXPECT_EQ(ordered.workspace.size(), 1u);
+  sizes.batch = 6;  // queries, each with two groups of heads
+  EXPECT_EQ(items_of(adds.launches[1].grid, sizes), 12);
 }
 
 TEST(Values, OfALaunchTakeTime) {
