@@ -18,12 +18,13 @@ constexpr double kLaunchUs = 8;                  // of both launches, and until 
 constexpr double kPartBytesPerUs = 2.5e6;        // parts written and read
 
 // Rows that threads gather come later than those of TMA [M97]: the share of the rate then depends on whether they are widened,
-// and on whether the blocks of a cluster share them.
+// on whether the blocks of a cluster share them, and on whether each row has to be found by itself.
 double matrix_share(const KernelConfig& c) {
   if (multiplies_narrow(c)) return kNarrowShare[c.decode.cluster - 1];
   if (!gathers_keys(c)) return kMatrixShare[c.decode.cluster - 1];
-  constexpr double kCopied = 0.53, kHeld[] = {0.3, 0.37};
-  return copies_rows(c) ? kCopied : kHeld[c.decode.cluster - 1];
+  constexpr double kCopied = 0.53, kHeld[] = {0.3, 0.5}, kHeldOfLists[] = {0.3, 0.44};
+  if (copies_rows(c)) return kCopied;
+  return (c.selected > 0 ? kHeldOfLists : kHeld)[c.decode.cluster - 1];
 }
 
 }  // namespace
