@@ -14,6 +14,7 @@
 #include "compiler/spec/operations/options.h"
 #include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/text_form.h"
+#include "compiler/launches/shown_keys.h"
 #include "compiler/launches/values.h"
 #include "compiler/launches/wide_rows.h"
 #include "templates/dropout.h"
@@ -92,8 +93,8 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
 // The subexpression of mask, score or the limits of tiles that does not fit 32 bits; empty where everything does.
 Expr first_wide_subexpression(const AttentionSpec& spec, const TileAnalysis& tiles) {
   const VariableRanges ranges = variable_ranges(spec);
-  for (const Expr* expr : {&spec.mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin, &tiles.full_end,
-                           &tiles.may_see, &tiles.may_see_in_blocks}) {
+  for (const Expr* expr : {&spec.mask, &spec.list_mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin,
+                           &tiles.full_end, &tiles.may_see, &tiles.may_see_in_blocks}) {
     if (const Expr wide = *expr ? wide_subexpression(*expr, ranges) : Expr()) return wide;
   }
   return Expr();
@@ -210,6 +211,7 @@ void add_launches(Plan& plan) {
   plan.head_groups.row_bytes = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
   plan.schedule.family->finish(plan);
   if (plan.target.gpu) add_block_states(plan);
+  if (plan.spec.list_mask && plan.target.gpu) add_shown_keys(plan);
   if (plan.config.append && plan.target.gpu) add_append(plan);
   if (plan.config.v_transposed && plan.target.gpu && !plan.reads_columns) add_value_rows(plan);
   if (has_latent_rows(plan.config) && plan.target.gpu && !plan.schedule.family->reads_latent_rows) add_wide_rows(plan);

@@ -36,13 +36,14 @@ struct Plan {
   Schedule schedule;                       // complete
   KernelConfig config;                     // GPU families
   std::vector<KernelLaunch> before;        // all others, one after the other: new rows of K and V (launches/append.h),
-                                           // 8 bits as those read them, states of blocks, lists of tiles, or a
-                                           // family's own
+                                           // 8 bits as those read them, states of blocks, lists of tiles, lists of
+                                           // keys that a mask shows, or a family's own
   std::vector<KernelLaunch> launches;      // in this order; none on a host
   std::vector<WorkspaceBuffer> workspace;  // what they pass on
   int rotated_q = -1;                      // of these the one that `launches` find Q in; none: Q is as given
   int value_rows = -1;                     // the one that they find rows of V in; none: V is as given
   int wide_rows = -1;                      // the one that they find rows of K in; none: K is as given
+  int shown_keys = -1;                     // the one that they find lists of keys in; none: these are as given
   int block_states = -1;                   // the one that has the states of blocks, the last parameter of `spec`
   int tile_lists = -1;                     // the one that has lists of tiles; none: tiles are those of ranges
   bool reads_columns = false;              // `launches` read V^T as v_transposed has it, and need no rows

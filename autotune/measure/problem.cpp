@@ -121,6 +121,9 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
   }
   CallSizes sizes = {std::max<std::int64_t>(shape.batch, 1), std::max<std::int64_t>(shape.longest_q(), 1),
                      std::max<std::int64_t>(room, 1)};
+  if (spec.list_mask && spec.layout == Layout::Packed) {  // which takes all tokens for one sequence
+    sizes = {1, std::max<std::int64_t>(shape.q_tokens(), 1), std::max<std::int64_t>(shape.k_tokens(), 1)};
+  }
   const auto total = [&](const char* name, std::int64_t& length) {
     if (scalars.contains(name)) length = std::max<std::int64_t>(static_cast<std::int64_t>(scalars.at(name)), 1);
   };

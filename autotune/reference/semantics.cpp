@@ -200,11 +200,12 @@ Result<void> check_honoured(const AttentionSpec& spec) {
 
 Semantics semantics_of(const AttentionSpec& spec, const Arguments& arguments) {
   Semantics semantics;
-  if (spec.mask) {
-    semantics.visible = [mask = spec.mask, &arguments](const Position& position) {
+  if (written_mask(spec)) {
+    semantics.visible = [mask = written_mask(spec), &arguments](const Position& position) {
       return Evaluator(arguments, position, {})(mask).i != 0;
     };
   }
+  if (spec.list_mask) semantics.unseen_from = 0;  // nothing is read for a key that it hides
   if (spec.score) {
     semantics.score = [score = spec.score, &arguments](const Position& position, Dual s) {
       return Evaluator(arguments, position, s)(score).r;

@@ -92,6 +92,15 @@ std::string split_mask(const Plan& plan, const ReadsAndRange& split, const CudaE
          function("Where the range ends of " + of + ".", "int range_end" + limit, body_of(split.range.end, context));
 }
 
+// The mask that lists are cut by, in positions of the real sequence.
+std::string list_mask_function(const Plan& plan) {
+  const CudaExprContext context{&plan.spec.params, plan.wide_ints};
+  return function("May query q see key k of its list?",
+                  fmt::format("bool list_shows(const KernelParams& params, const Sequence& seq, {0} q, {0} k)",
+                              plan.wide_ints ? "Int64" : "int"),
+                  body_of(plan.spec.list_mask, context));
+}
+
 // Where queries have lists, a number in a list may be that of no row or page. Every key of a list of keys is asked for; tiles of
 // a page that is none are passed over, and the others seen.
 std::string functions_of_lists(const Plan& plan) {
@@ -101,9 +110,9 @@ std::string functions_of_lists(const Plan& plan) {
                fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {}, Key k)", number),
                "return is_chosen(params, seq, static_cast<int>(k));\n");
   if (!plan.config.whole_pages) {
-    return visible + function("Any key may have none.",
-                              fmt::format("int full_end(const KernelParams&, const Sequence&, {0}, {0})", number),
-                              "return 0;\n");
+    return visible + (plan.spec.list_mask ? list_mask_function(plan) : "") +
+           function("Any key may have none.",
+                    fmt::format("int full_end(const KernelParams&, const Sequence&, {0}, {0})", number), "return 0;\n");
   }
   return visible +
          function("Tiles in a page that is there are seen up to the end; in others any key may have none.",

@@ -10,6 +10,7 @@
 
 #include "codegen/host/emit/attention.h"
 #include "codegen/host/before/before.h"
+#include "codegen/host/before/shown_keys.h"
 #include "codegen/host/backward.h"
 #include "codegen/host/cpu.h"
 #include "codegen/host/jit.h"
@@ -55,11 +56,11 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
     if (pairs) emit_tile_map(ir, plan, *pairs);
     emit_tile(ir, plan, pairs.has_value());
   }
+  if (plan.spec.list_mask) emit_shown_keys(ir, plan);
   std::string problem;
   llvm::raw_string_ostream stream(problem);
-  if (llvm::verifyModule(*generated.module, &stream)) {
+  if (llvm::verifyModule(*generated.module, &stream))
     return Error{ErrorKind::Internal, "the generated LLVM IR is malformed", problem};
-  }
   optimise(*generated.module, *generated.machine);
   return generated;
 }
@@ -199,8 +200,7 @@ Result<void> BlockedKernel::run(const KernelParams& params, const ParallelFor& p
   std::int64_t bytes = 0;
   const auto run_those = [&] {
     run_round(problem, params, parallel, pairs.first(count), workspace->data() + scratch + lists, workspace->data());
-    count = 0;
-    bytes = 0;
+    count = 0, bytes = 0;
   };
   for (std::int64_t b = 0; b < params.batch; ++b) {
     if (problem.sequence(b).q_len == 0) continue;
@@ -223,8 +223,7 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
   const std::int64_t group = spec_.heads_q / spec_.heads_kv;
   std::int64_t chunks = 0, tiles = 0;
   for (Pair& pair : pairs) {
-    pair.first_pack = chunks;
-    pair.first_tile = tiles;
+    pair.first_pack = chunks, pair.first_tile = tiles;
     chunks += (pair.seen.end + kPackKeys - 1) / kPackKeys - pair.seen.begin / kPackKeys;
     tiles += (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q * group;
   }
@@ -453,9 +452,8 @@ class NaiveKernel final : public HostKernel {
   mutable WorkspacePool workspaces_;
 };
 
-Result<std::unique_ptr<HostKernel>> link_attention(const Plan& plan, bool naive, std::span<const std::uint8_t> object) {
+Result<std::unique_ptr<HostKernel>> link_attention(const Plan& plan, bool naive, std::unique_ptr<Code> code) {
   const HostConfig config = config_of(plan);
-  FLASHJIT_ASSIGN(code, Code::link(object));
   if (is_backward(plan.spec)) return (naive ? naive_gradients_kernel : gradients_kernel)(plan, config, std::move(code));
   if (naive) {
     FLASHJIT_ASSIGN(scores, code->find<NaiveFunction>(kNaiveScoresName));
@@ -485,8 +483,10 @@ Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, st
   if (merges(plan.spec)) return merge_kernel(plan.spec);
   if (quantizes(plan.spec)) return quantize_kernel(plan.spec);
   if (indexes(plan.spec)) return index_kernel(plan, object);
-  FLASHJIT_ASSIGN(attention, link_attention(plan, naive, object));
-  return prepared_kernel(plan.spec, std::move(attention));
+  FLASHJIT_ASSIGN(code, Code::link(object));
+  const Code& linked = *code;
+  FLASHJIT_ASSIGN(attention, link_attention(plan, naive, std::move(code)));
+  return prepared_kernel(plan.spec, linked, std::move(attention));
 }
 
 Result<std::string> optimised_ir(const Plan& plan) {

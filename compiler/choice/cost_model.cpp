@@ -12,6 +12,7 @@
 #include "compiler/launches/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_common.h"
+#include "compiler/launches/shown_keys.h"
 #include "compiler/launches/values.h"
 #include "compiler/launches/wide_rows.h"
 
@@ -179,6 +180,7 @@ Prediction predict(const Problem& problem, const Schedule& schedule, const Shape
   Prediction p = schedule.family->predict(problem, schedule, shape, work);
   double before = append_us(problem.spec, problem.target, shape);
   if (schedule.transpose != Transpose::launch) before += value_rows_us(problem.spec, problem.target, shape);
+  before += shown_keys_us(problem.spec, problem.target, shape);
   if (!schedule.family->reads_latent_rows) before += wide_rows_us(problem.spec, problem.target, shape);
   p.latency += before;
   p.total += before;

@@ -452,7 +452,7 @@ std::string print(const AttentionSpec& spec) {
 
 std::string meaning(const AttentionSpec& spec) {
   AttentionSpec plain = spec;
-  if (spec.mask) plain.mask_text = print(spec.mask);
+  if (written_mask(spec)) plain.mask_text = print(written_mask(spec));
   if (spec.score) plain.score_text = print(spec.score);
   plain.declared = spec.params;
   plain.dropout = static_cast<double>(dropped_of(spec.dropout)) / kDropoutNumbers;
@@ -473,7 +473,7 @@ Result<void> validate(AttentionSpec& spec) {
   FLASHJIT_TRY(resolve_expressions(spec));
   if (indexes(spec)) return check_index(spec);
   FLASHJIT_TRY(check_gradients(spec));
-  FLASHJIT_TRY(check_expressions_of_selected(spec));
+  FLASHJIT_TRY(resolve_expressions_of_selected(spec));
   FLASHJIT_TRY(check_places(spec));
   FLASHJIT_TRY(check_head_tables(spec));
   return spec.shared_prefix ? check_shared_prefix(spec) : Result<void>();

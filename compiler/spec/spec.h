@@ -61,6 +61,8 @@ struct AttentionSpec {
   BlockSizes blocks;                  // blocks=128 | 64/128 | 64/128/8: lists say which blocks are seen
   Expr mask;                          // mask="..."   empty: everything visible; with blocks: in_blocks() of it
   Expr score;                         // score="..."  empty: s
+  Expr list_mask;                     // mask="..." beside select=: `mask` is then empty, as kernels read lists that
+                                      // have been cut by this one (fields/select.h)
   std::string mask_text, score_text;  // as written by the user: what is printed
   std::vector<Param> declared;        // params="slope: fp32[1], cap: fp32": those the user declared
   std::vector<Param> params;          // declared plus those of named rows, in the order of the parameter block;
@@ -130,6 +132,8 @@ inline bool writes_lists(const AttentionSpec& spec) { return indexes(spec) && sp
 inline bool writes_scores(const AttentionSpec& spec) { return indexes(spec) && spec.selected == 0; }
 inline bool selects_pages(const AttentionSpec& spec) { return selects(spec) && spec.whole_pages; }
 inline bool selects_keys(const AttentionSpec& spec) { return selects(spec) && !spec.whole_pages; }
+// The mask that the user wrote, whoever asks it.
+inline const Expr& written_mask(const AttentionSpec& spec) { return spec.list_mask ? spec.list_mask : spec.mask; }
 // The keys that a list has room for.
 inline int listed_keys(const AttentionSpec& spec) { return spec.selected * (selects_pages(spec) ? spec.page_size : 1); }
 // Does a call go on from O and LSE of other keys, or add to the gradients of others?

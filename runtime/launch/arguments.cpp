@@ -131,6 +131,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(check_sizes(sizes));
   const std::int64_t pages = extents[static_cast<std::size_t>(Dim::Pages)];
   params.pages = static_cast<int>(std::clamp<std::int64_t>(pages, 0, std::numeric_limits<int>::max()));
+  const CallSizes of_sequences = sizes;
   if (selects(spec_)) take_lists_for_sequences(extents, sizes, params);
   FLASHJIT_TRY(check_scales(sizes, params));
   params.first_position = static_cast<int>(call.first_position);
@@ -138,7 +139,7 @@ Result<void> ArgumentChecker::fill(const CallArguments& call, KernelParams& para
   FLASHJIT_TRY(fill_params(given, params, overlaps));
   FLASHJIT_TRY(fill_gradients(given, params, overlaps));
   if (spec_.places) FLASHJIT_TRY(fill_places(given, sizes, params));
-  if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, sizes, params));
+  if (!indices_.nothing()) FLASHJIT_TRY(check_indices(given, of_sequences, params));
   const std::int64_t bytes = workspace_.empty() ? 0 : bytes_of(workspace_, sizes);
   if (has_blocks(spec_)) shape_block_states(sizes, params);
   const TensorView workspace{.data = call.workspace, .dtype = "u8", .rank = 1, .shape = &bytes};

@@ -74,6 +74,7 @@ IntInterval range_of_values(const TensorView& tensor, Dtype dtype, std::span<con
 
 IndexChecker::IndexChecker(const AttentionSpec& spec) : ranges_(spec.params) {
   collect(spec, spec.mask);
+  collect(spec, spec.list_mask);
   collect(spec, spec.score);
   std::ranges::stable_sort(indices_, {}, &Index::look_ups);
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "compiler/launches/shown_keys.h"
 #include "runtime/engine/without_exceptions.h"
 #include "templates/values/layout.h"
 
@@ -179,9 +180,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   if (block_states_ >= 0) params.extra[last_param_].data = buffers[static_cast<std::size_t>(block_states_)];
   if (tile_lists_ >= 0) params.tile_lists = static_cast<int*>(buffers[static_cast<std::size_t>(tile_lists_)]);
   for (const Entry& entry : before_) FLASHJIT_TRY(start(entry));
-  if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffers[static_cast<std::size_t>(rotated_q_)]);
-  if (value_rows_ >= 0) use_value_rows(params, sizes, buffers[static_cast<std::size_t>(value_rows_)]);
-  if (wide_rows_ >= 0) use_wide_rows(params, sizes, buffers[static_cast<std::size_t>(wide_rows_)]);
+  use_buffers(params, sizes, buffers);
   if (!maps_.empty()) {
     FLASHJIT_TRY(encode_operands(*gpu_.driver, maps_, params, sizes, maps));
     FLASHJIT_TRY(encode_inputs(*gpu_.driver, input_maps_, call, params, maps));
@@ -192,6 +191,16 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     FLASHJIT_TRY(start(entry));
   }
   return {};
+}
+
+void GpuKernel::use_buffers(KernelParams& params, const CallSizes& sizes,
+                            const ArgumentChecker::Buffers& buffers) const {
+  const auto buffer = [&](int number) { return buffers[static_cast<std::size_t>(number)]; };
+  if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffer(rotated_q_));
+  if (value_rows_ >= 0) use_value_rows(params, sizes, buffer(value_rows_));
+  if (wide_rows_ >= 0) use_wide_rows(params, sizes, buffer(wide_rows_));
+  if (shown_keys_ < 0) return;
+  read_shown_keys(params, config_.heads_kv, config_.selected, static_cast<const int*>(buffer(shown_keys_)));
 }
 
 void GpuKernel::use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const {

@@ -25,6 +25,7 @@ class RunnableKernel : public Kernel {
         rotated_q_(plan.rotated_q),
         value_rows_(plan.value_rows),
         wide_rows_(plan.wide_rows),
+        shown_keys_(plan.shown_keys),
         block_states_(plan.block_states),
         tile_lists_(plan.tile_lists),
         last_param_(std::max<std::size_t>(plan.spec.params.size(), 1) - 1) {}
@@ -41,8 +42,9 @@ class RunnableKernel : public Kernel {
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
   const Facts facts_;
   const ArgumentChecker checker_;
-  const int rotated_q_, value_rows_, wide_rows_, block_states_, tile_lists_;  // their buffers, as in the plan
-  const std::size_t last_param_;                                              // which `block_states_` is for
+  const int rotated_q_, value_rows_, wide_rows_, shown_keys_, block_states_,
+      tile_lists_;                // their buffers, as in the plan
+  const std::size_t last_param_;  // which `block_states_` is for
 };
 
 class GpuKernel : public RunnableKernel {
@@ -66,7 +68,8 @@ class GpuKernel : public RunnableKernel {
   Result<int> sms_for(std::int64_t limit) const;
   Result<void> launch(const Entry& entry, CuStream stream, int blocks, bool overlaps, KernelParams& params,
                       TensorMaps& maps, ArgumentChecker::Buffers& buffers) const;
-  // These functions put memory of the workspace in place of the call's Q, K or V, for the family's launches.
+  // These functions put memory of the workspace in place of the call's Q, K, V or lists, for the family's launches.
+  void use_buffers(KernelParams& params, const CallSizes& sizes, const ArgumentChecker::Buffers& buffers) const;
   void use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
   void use_wide_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;

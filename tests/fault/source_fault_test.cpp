@@ -55,8 +55,8 @@ class ClosedSource {
           "flashjit_naive_score_gradients", "flashjit_naive_query_gradients", "flashjit_naive_key_gradients",
           "flashjit_append", "flashjit_value_rows", "flashjit_transpose_values", "flashjit_widen_keys",
           "flashjit_combine_parts", "flashjit_tile_bounds", "flashjit_pair_answers", "flashjit_tile_lists",
-          "flashjit_block_states", "flashjit_wide_rows", "tile_bounds", "pair_answers", "Key", "Number", "Visit",
-          "Math",
+          "flashjit_block_states", "flashjit_wide_rows", "flashjit_shown_keys", "tile_bounds", "pair_answers", "Key",
+          "Number", "Visit", "Math",
           // What intermediate results are called.
           "allowed", "condition", "element", "scalar", "squashed", "power", "distance", "x", "offset", "qpos",
           "first_qpos", "last_qpos", "position", "block", "within", "limit", "clamped", "block_begin", "product",

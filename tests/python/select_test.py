@@ -148,7 +148,6 @@ def test_what_is_refused():
     flashjit, numpy = load("numpy")
     q, index = numpy.ones((1, 10, 2, 16), "float32"), numpy.zeros((1, 10, 2, 3), "int32")
     for begin, words, given in (
-            ("mask: with select= each query has a list of its keys", {"mask": "causal"}, {}),
             ("k_lens: with select= each query has a list of its keys", {}, {"k_lens": numpy.ones(1, "int32")}),
             ("key_index.shape[1]: 9, must be 10 (tokens of q)", {}, {"key_index": index[:, :9]}),
             ("key_index.shape[3]: 3, must be 4 (keys of a list in the spec)", {"spec": "select=keys(4)"}, {}),
@@ -157,6 +156,11 @@ def test_what_is_refused():
             ("select: keys(0)", {}, {"key_index": index[..., :0]})):
         refused(flashjit.InvalidError, begin.split("keys(0)")[0], lambda words=words, given=given: flashjit.attention(
             q, q, q, **words, **{"key_index": index, **given}))
+    one = q[:, :, :1]
+    refused(flashjit.InvalidError, "mask: with select= each query has a list of its keys, which 2 query heads share",
+            lambda: flashjit.attention(q, one, one, mask="k < h", key_index=index[:, :, :1]))
+    refused(flashjit.InvalidError, "mask: with select= each query has a list of its keys, and numbers of rows in a pool",
+            lambda: flashjit.attention(q, q, q, mask="causal", layout="paged(10)", key_index=index))
     refused(flashjit.InvalidError, "key_count: given, and the spec does not ask for it; add select=keys(N)",
             lambda: flashjit.attention(q, q, q, key_count=index[..., 0]))
 
@@ -217,6 +221,43 @@ def test_gradients():
             assert tensor.grad[:, :40].abs().sum() > 0
 
 
+def hidden(torch, index, rule):
+    """The lists without keys that `rule`(query, key) does not let be seen."""
+    query = torch.arange(index.shape[1], device=index.device)[None, :, None, None]
+    return torch.where((index >= 0) & rule(query, index), index, -1)
+
+
+def test_masks_of_lists():
+    """A key counts if it is in the list and the mask shows it; the mask reads where query and key are in the sequence."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    given = setting.tensors((2, 30, 4, 32), (2, 50, 2, 32), (2, 50, 2, 32))
+    index = torch.randint(-1, 50, (2, 30, 2, 24), dtype=torch.int32, device=setting.device)
+    starts = torch.randint(0, 40, (30,), dtype=torch.int32, device=setting.device)
+    cases = (({"mask": "causal"}, lambda q, k: k <= q + 20),
+             ({"mask": "causal", "align": "top_left"}, lambda q, k: k <= q),
+             ({"mask": "k >= starts[q]", "starts": starts}, lambda q, k: k >= starts.long()[q]))
+    for words, rule in cases:
+        own = [tensor.detach().clone().requires_grad_() for tensor in given]
+        exact_ones = [tensor.double().requires_grad_() for tensor in given]
+        o = flashjit.attention(*own, key_index=index, **words)
+        wanted, _ = attention_to_lists(torch, *exact_ones, hidden(torch, index, rule))
+        setting.close(o, wanted)
+        factor = torch.randn_like(wanted).to(o.dtype)
+        (o * factor).sum().backward()
+        (wanted * factor.double()).sum().backward()
+        for one, other in zip(own, exact_ones):
+            setting.close(one.grad, other.grad)
+    # Counts end lists as ever, and what the mask hides is not read.
+    count = torch.full((2, 30, 2), 10, dtype=torch.int32, device=setting.device)
+    cut = index.clone()
+    cut[..., 10:] = -1
+    q, k, v = [tensor.detach().clone() for tensor in given]
+    wanted, _ = attention_to_lists(torch, q.double(), k.double(), v.double(), hidden(torch, cut, lambda _, key: key < 45))
+    k[:, 45:], v[:, 45:] = float("nan"), float("inf")
+    setting.close(flashjit.attention(q, k, v, mask="k < 45", key_index=index, key_count=count), wanted)
+
+
 def test_gradients_where_there_is_no_query():
     """Keys have gradients all the same, of 0: nothing is left as it was."""
     flashjit, numpy = load("numpy")
@@ -237,8 +278,9 @@ def test_gradients_of_packed_tokens():
     count = torch.full((9, 1), 5, dtype=torch.int32, device=setting.device)
     own = [tensor[0].detach().clone().requires_grad_() for tensor in (q, k, v)]
     exact_ones = [tensor.double().requires_grad_() for tensor in (q, k, v)]
-    flashjit.attention(*own, key_index=index[0], key_count=count, layout="packed", score="softcap(50)").sum().backward()
-    cut = index.clone()
+    # A mask of all tokens as one sequence hides every third key.
+    flashjit.attention(*own, "k % 3 != 0", key_index=index[0], key_count=count, layout="packed", score="softcap(50)").sum().backward()
+    cut = torch.where(index % 3 == 0, -1, index)
     cut[..., 5:] = -1
     p = torch.einsum("bqhd,bkhd->bqhk", exact_ones[0], exact_ones[1].repeat_interleave(2, 2)) / 8
     times = torch.zeros(1, 9, 1, 34, dtype=torch.float64, device=setting.device)

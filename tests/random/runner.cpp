@@ -108,11 +108,11 @@ std::string check_semantics(const AttentionSpec& spec, const Case& c, const refe
     const reference::Position at{
         row.q, random.integer(0, k_len - 1), row.b, row.h, problem.kv_head(row.h), problem.q_len(row.b), k_len};
     const auto place = [&] { return fmt::format("q={} k={} b={} h={}", at.q, at.k, at.b, at.h); };
-    if (spec.mask) {
+    if (written_mask(spec)) {
       const auto& visible = c.independent ? c.semantics.visible : parsed.visible;
       const bool expected = !visible || visible(at);
       if (parsed.visible(at) != expected) return fmt::format("the mask as parsed is {} at {}", !expected, place());
-      if ((evaluate_at(spec, spec.mask, arguments, at, 0).integer != 0) != expected) {
+      if ((evaluate_at(spec, written_mask(spec), arguments, at, 0).integer != 0) != expected) {
         return fmt::format("evaluate() of the mask gives {} at {}", !expected, place());
       }
     }

@@ -7,8 +7,11 @@
 
 namespace flashjit::host {
 
-// A kernel that writes new rows of K and V, widens rows of latents and looks at lists of blocks, if the spec says so, and then
-// runs `attention`.
-std::unique_ptr<HostKernel> prepared_kernel(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention);
+class Code;
+
+// A kernel that writes new rows of K and V, widens rows of latents, looks at lists of blocks and cuts lists of keys by a mask, if
+// the spec says so, and then runs `attention`, which owns `code`.
+Result<std::unique_ptr<HostKernel>> prepared_kernel(const AttentionSpec& spec, const Code& code,
+                                                    std::unique_ptr<HostKernel> attention);
 
 }  // namespace flashjit::host

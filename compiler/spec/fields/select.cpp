@@ -1,5 +1,7 @@
 #include "compiler/spec/fields/select.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 namespace flashjit {
@@ -21,6 +23,20 @@ Result<void> check_selected_pages(const AttentionSpec& spec) {
       fmt::format("select: pages({}) of {} tokens have more than {} keys; split longer lists over calls with lse=ln, "
                   "and merge",
                   spec.selected, spec.page_size, SizeBound::kLargest));
+}
+
+Result<void> check_mask(const AttentionSpec& spec) {
+  if (is_paged(spec)) {
+    return refused("mask",
+                   fmt::format("and numbers of {} in a pool say of no key where it is in its sequence; write -1 "
+                               "for {} that the query must not see",
+                               selects_pages(spec) ? "pages" : "rows", selects_pages(spec) ? "pages" : "keys"));
+  }
+  const int sharing = spec.heads_q / spec.heads_kv;
+  if (sharing == 1 || !uses(spec.mask, Variable::H)) return {};
+  return refused("mask", fmt::format("which {} query heads share, so that `h` has no place in it; use hk, or give each "
+                                     "query head a KV head",
+                                     sharing));
 }
 
 }  // namespace
@@ -63,11 +79,11 @@ Result<void> check_selected(const AttentionSpec& spec) {
   return {};
 }
 
-Result<void> check_expressions_of_selected(const AttentionSpec& spec) {
+Result<void> resolve_expressions_of_selected(AttentionSpec& spec) {
+  spec.list_mask = Expr();
   if (!selects(spec)) return {};
-  if (spec.mask)
-    return refused("mask", fmt::format("and a mask is not asked besides; write -1 for {} that the query must not see",
-                                       selects_pages(spec) ? "pages" : "keys"));
+  if (spec.mask) FLASHJIT_TRY(check_mask(spec));
+  std::swap(spec.mask, spec.list_mask);
   if (!spec.score) return {};
   for (const Variable variable : {Variable::K, Variable::Q, Variable::KLen, Variable::QLen, Variable::B}) {
     if (!uses(spec.score, variable)) continue;

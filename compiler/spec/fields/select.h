@@ -1,7 +1,9 @@
 // select= in a spec: a call says by lists which rows of K each query sees, and in which order they come does not matter. An
 // entry of keys(N) is the number of a row as K lies: in pages page * tokens of a page + token, packed the token among all,
 // else the key of the sequence. An entry of pages(N) is the number of a page, whose rows follow each other in the list. For
-// kernels each query is a sequence of its own, whose keys are the indices into its list. An index writes such lists.
+// kernels each query is a sequence of its own, whose keys are the indices into its list. An index writes such lists. A mask, which
+// asks where query and key are in the real sequence, is not theirs: it is moved to `list_mask`, by which the lists are cut first
+// (launches/shown_keys.h).
 #pragma once
 
 #include "compiler/spec/spec.h"
@@ -10,8 +12,9 @@ namespace flashjit {
 
 inline constexpr int kMostSelected = 65536;
 
-// The parts of validate() that are about it: what a spec with lists may have besides, and what its expressions may read.
+// The parts of validate() that are about it: what a spec with lists may have besides, and what its expressions may read. The
+// second one moves the mask.
 Result<void> check_selected(const AttentionSpec& spec);
-Result<void> check_expressions_of_selected(const AttentionSpec& spec);
+Result<void> resolve_expressions_of_selected(AttentionSpec& spec);
 
 }  // namespace flashjit

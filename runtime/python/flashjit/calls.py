@@ -311,7 +311,7 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
     their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. With `blocks`, a number of tokens or
     two, those of queries and of keys, lists (`block_count`, `block_index`, `full_count`, `full_index`) say which blocks are
     seen. With `key_index` or `page_index`, [batch, tokens, KV heads, N], and `key_count` each query sees the keys or pages of
-    its list alone, as `select` of the spec says. A `block_table` of [batch, KV heads, pages] has pages for each KV head. Where V
+    its list alone, as `select` of the spec says, and of keys those that `mask` shows. A `block_table` of [batch, KV heads, pages] has pages for each KV head. Where V
     is the first columns of K, as of latents, `v` is these, k[..., :512], and spec="v_in_k" has K read once. With `lse` (True,
     "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a CUDA stream as a number, for
     others than PyTorch and CuPy.

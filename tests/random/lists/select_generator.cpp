@@ -5,6 +5,7 @@
 
 #include "fmt/format.h"
 #include "tests/random/lists/ints.h"
+#include "tests/random/lists/list_masks.h"
 #include "tests/random/lists/page_lists.h"
 #include "tests/random/operations/backward_generator.h"
 #include "tests/random/random.h"
@@ -119,7 +120,17 @@ void share_scales(Case& c, const AttentionSpec& spec) {
   }
 }
 
-Case with_lists(Case c, const AttentionSpec& before, const AttentionSpec& spec, Random& random) {
+// Packed tokens are one sequence beside lists, so that the documents of a mask go on to the last of them.
+void lengthen_documents(Case& c, const AttentionSpec& spec) {
+  constexpr std::int64_t kOfDocument = 50;
+  for (const Param& param : params_of(spec.list_mask)) {
+    if (param.rank != 2) continue;
+    plain(c.params.at(param.name), param.dtype, {1, c.q.shape[0] + c.k.shape[0]},
+          [](std::int64_t i) { return static_cast<double>(i / kOfDocument); });
+  }
+}
+
+Case with_lists(Case c, const AttentionSpec& before, const AttentionSpec& spec, const ListMask& mask, Random& random) {
   const KeyRows rows = rows_of(c, before);
   for (const Param& param : before.params) {
     if (std::ranges::find(spec.params, param) != spec.params.end()) continue;
@@ -131,8 +142,14 @@ Case with_lists(Case c, const AttentionSpec& before, const AttentionSpec& spec, 
   c.offsets_q = c.offsets_k = {};
   c.max_q_len = c.max_k_len = 0;
   c.semantics.visible = {};
-  c.semantics.unseen_from = reference::Semantics().unseen_from;
+  c.semantics.unseen_from = spec.list_mask ? 0 : reference::Semantics().unseen_from;  // what a mask hides is not read
   if (!spec.score) c.semantics.score = {};
+  if (mask.visible) {
+    c.semantics.visible = mask.visible;
+    c.params.insert(mask.tensors.begin(), mask.tensors.end());
+  } else if (spec.list_mask) {
+    c.independent = false;
+  }
   share_scales(c, spec);
   add_lists(c, spec, rows, random);
   c.spec = print(spec);
@@ -171,15 +188,18 @@ Case draw_selected(Case c) {
   }
   const std::vector<Param> read = spec.score ? params_of(spec.score) : std::vector<Param>();
   std::erase_if(spec.declared, [&](const Param& param) { return std::ranges::count(read, param) == 0; });
+  const ListMask mask = draw_list_mask(c, spec);
+  spec.mask_text = mask.text;
   auto valid = parse_spec(print(spec));
   if (!valid || !check_supported(*valid)) return c;
-  return with_lists(std::move(c), *before, *valid, random);
+  return with_lists(std::move(c), *before, *valid, mask, random);
 }
 
 Case take_selected(Case c, const AttentionSpec& spec) {
   Random random(c.seed ^ kStream);
   const AttentionSpec before = *parse_spec(c.spec);
-  return with_lists(std::move(c), before, spec, random);
+  if (spec.list_mask && spec.layout == Layout::Packed) lengthen_documents(c, spec);
+  return with_lists(std::move(c), before, spec, {}, random);
 }
 
 }  // namespace flashjit::testing_random

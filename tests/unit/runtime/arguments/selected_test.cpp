@@ -111,6 +111,21 @@ TEST(Selected, ListsOfPagesHaveTheKeysOfThese) {
   expect_refused(spec, arguments, "page_index: missing");
 }
 
+// A mask beside lists reads its tensors where query and key are in the sequence, not at indices into a list.
+TEST(Selected, TensorsOfAMaskAreAsLargeAsTheSequence) {
+  const std::string spec = kSelecting + " mask=\"x[b, q] <= y[k]\" params=\"x: i32[2], y: i32[1]\"";
+  Arguments arguments = call({3, 7}, {3, 100});
+  arguments.params["x"] = tensor("i32", {3, 7});
+  arguments.params["y"] = tensor("i32", {100});
+  const auto enough = fill(spec, arguments);
+  ASSERT_TRUE(enough) << enough.error().message;
+  Arguments short_x = arguments, short_y = arguments;
+  short_x.params["x"].shape = {3, 6};
+  expect_refused(spec, short_x, "params.x: index 1 (`q`) runs from 0 to 6 at these sizes (b=3, q_len=7, k_len=100)");
+  short_y.params["y"].shape = {99};
+  expect_refused(spec, short_y, "params.y: index 0 (`k`) runs from 0 to 99 at these sizes (b=3, q_len=7, k_len=100)");
+}
+
 // Loops that gather rows know where they lie in 32 bits, in pieces of 16 bytes.
 TEST(Selected, RowsLieWithinReach) {
   const auto plan =

@@ -1,0 +1,26 @@
+// The launch that a mask beside lists of keys (`select=`) adds to a plan: it copies the lists, with -1 in place of keys that the
+// mask hides, so that no loop asks the mask.
+#pragma once
+
+#include <string>
+
+#include "compiler/plan.h"
+#include "templates/kernel_params.h"
+
+namespace flashjit {
+
+struct Shape;
+
+// The launch, and memory for the lists of all queries, which the launches of the family then read in place of the call's.
+void add_shown_keys(Plan& plan);
+
+// Has a call read the copy, [query, KV head, entry], on whichever device.
+void read_shown_keys(KernelParams& params, int heads_kv, int selected, const int* keys);
+
+// For `explain`; nothing where there is none.
+std::string describe_shown_keys(const Plan& plan);
+
+// About how long the others wait for it.
+double shown_keys_us(const AttentionSpec& spec, const Target& target, const Shape& shape);
+
+}  // namespace flashjit
