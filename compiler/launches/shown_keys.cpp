@@ -20,7 +20,7 @@ void add_shown_keys(Plan& plan) {
   plan.workspace.push_back({"shown_keys", "int", std::int64_t{4} * c.heads_kv * c.selected, {{&CallSizes::q_tokens}}});
 }
 
-void read_shown_keys(KernelParams& params, int heads_kv, int selected, const int* keys) {
+void read_shown_keys(KernelParams& params, int heads_kv, int selected, int* keys) {
   const Int64 head = selected, token = head * heads_kv;
   params.key_index = keys;
   params.key_index_stride = {.batch = params.queries_of_sequence * token, .head = head, .token = token};

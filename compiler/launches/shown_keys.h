@@ -15,7 +15,7 @@ struct Shape;
 void add_shown_keys(Plan& plan);
 
 // Has a call read the copy, [query, KV head, entry], on whichever device.
-void read_shown_keys(KernelParams& params, int heads_kv, int selected, const int* keys);
+void read_shown_keys(KernelParams& params, int heads_kv, int selected, int* keys);
 
 // For `explain`; nothing where there is none.
 std::string describe_shown_keys(const Plan& plan);

@@ -200,7 +200,7 @@ void GpuKernel::use_buffers(KernelParams& params, const CallSizes& sizes,
   if (value_rows_ >= 0) use_value_rows(params, sizes, buffer(value_rows_));
   if (wide_rows_ >= 0) use_wide_rows(params, sizes, buffer(wide_rows_));
   if (shown_keys_ < 0) return;
-  read_shown_keys(params, config_.heads_kv, config_.selected, static_cast<const int*>(buffer(shown_keys_)));
+  read_shown_keys(params, config_.heads_kv, config_.selected, static_cast<int*>(buffer(shown_keys_)));
 }
 
 void GpuKernel::use_value_rows(KernelParams& params, const CallSizes& sizes, void* rows) const {

@@ -184,7 +184,7 @@ constexpr DecodeLayout decode_layout(const KernelConfig& c) {
 
 // So small that it waits in SMs beside the first launch, which leaves little of anything.
 constexpr int kColumnLanes = 4, kCombineThreads = 128;
-// What the first launch of mla tells of a tile.
+// The first launch of mla tells the second one about a tile in so many bytes.
 constexpr int kSplitTileBytes = 80;
 // Blocks of it for each SM: so many are there before the first launch ends, and there are enough of them to read the parts
 // of a short call in one pass.

@@ -131,7 +131,7 @@ std::string footprint_text(const Footprint& all) {
 // The two of the first line are the whole; what they consist of runs side by side, and adds up to no time.
 std::string predicted_text(const Plan& plan, const Roofline& r) {
   const Prediction& p = r.predicted;
-  const double busy = std::max(p.compute, p.memory), rest = p.total - busy;
+  const double rest = p.total - std::max(p.compute, p.memory);
   const double tenths = std::round(p.total * 10) - std::round(rest * 10);  // so that what is shown adds up, too
   std::string text = fmt::format("  predicted          {:.1f} us = {:.1f} us of {} + {:.1f} us to begin and to end\n",
                                  p.total, tenths / 10, p.compute > p.memory ? "arithmetic" : "memory traffic", rest);

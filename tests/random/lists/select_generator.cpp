@@ -168,11 +168,13 @@ AttentionSpec base_of_selected(const AttentionSpec& spec) {
   return *parse_spec(print(base));
 }
 
-Case draw_selected(Case c) {
+Case draw_selected(Case c, Device device) {
   Random random(c.seed ^ kStream);
   if (random.chance(c.spec.starts_with("bwd ") ? 0.75 : 0.88)) return c;
   const auto before = parse_spec(c.spec);
   if (!before || (is_packed(*before) && has_strays(c))) return c;
+  // Beside lists, kernels of GPUs have no gradients of parameters.
+  if (device == Device::Gpu && !params_with_gradients(*before).empty()) return c;
   AttentionSpec spec = *before;
   spec.selected = random.pick({1, 7, 16, 33, 64, 100, 130, 257});
   spec.whole_pages = is_paged(spec) && random.chance(0.5);

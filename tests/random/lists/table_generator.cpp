@@ -48,8 +48,8 @@ Case take_head_tables(Case c) {
   return c;
 }
 
-Case draw_lists(Case drawn) {
-  Case c = draw_selected(std::move(drawn));
+Case draw_lists(Case drawn, Device device) {
+  Case c = draw_selected(std::move(drawn), device);
   Random random(c.seed ^ kTableStream);
   if (!random.chance(0.3) || !c.params.contains("block_table")) return c;
   const auto valid = parse_spec(c.spec + " head_tables");

@@ -2,12 +2,13 @@
 #pragma once
 
 #include "compiler/spec/spec.h"
+#include "flashjit/flashjit.hpp"
 #include "tests/random/case.h"
 
 namespace flashjit::testing_random {
 
 // Now and then the case as that of a spec with `select=` (select_generator.h), or with `head_tables` where it has a block table.
-Case draw_lists(Case c);
+Case draw_lists(Case c, Device device);
 // For a row of a table, whose spec has `head_tables`: the case of that spec without them becomes one with.
 Case take_head_tables(Case c);
 
