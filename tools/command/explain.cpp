@@ -402,9 +402,8 @@ Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, 
 }
 
 // A spec is explained as one kernel, or as each of those that compute it together, at the sizes that the cost model
-// takes for their own. This function returns the sizes of one of several kernels, in the order of kernels_of. The sizes
-// follow from the pieces for shared prefixes, and from all sequences together for packed tokens that share a scale:
-// such kernels are shown at the default.
+// takes for their own. This function returns the sizes of one of several kernels, in the order of kernels_of. Kernels
+// whose sizes follow from others, those of shared prefixes and of packed tokens with one scale, are shown at the default.
 Result<std::string> shape_of_component(const ExplainArgs& args, const Request& request, std::size_t component) {
   constexpr std::size_t kQueries = 0, kAttention = 3;
   if (args.shape.empty() || !narrows(request.spec)) return std::string();
