@@ -13,7 +13,8 @@ namespace {
 constexpr std::pair<Operation, std::string_view> kOperations[] = {{Operation::Forward, "fwd"},
                                                                   {Operation::Backward, "bwd"},
                                                                   {Operation::Merge, "merge"},
-                                                                  {Operation::Quantize, "quantize"}};
+                                                                  {Operation::Quantize, "quantize"},
+                                                                  {Operation::Index, "index"}};
 
 std::string_view word_of(Operation operation) {
   return std::ranges::find(kOperations, operation, &std::pair<Operation, std::string_view>::first)->second;
@@ -28,13 +29,13 @@ bool computes(const FamilyRow& family, Operation operation) {
 // clang-format off
 // Layouts and bounds of the queries stand in one factor: which sequence a row belongs to, and how many rows a tile has, is
 // decided by both together, and each pair of them is to meet every other choice.
-std::vector<std::string> sequences(bool attends) {
+std::vector<std::string> sequences(bool reads_keys) {
   const std::vector<std::string_view> layouts =
-      attends ? std::vector<std::string_view>{"", "layout=bhsd", "layout=packed", "layout=paged(64)", "layout=paged(24)",
+      reads_keys ? std::vector<std::string_view>{"", "layout=bhsd", "layout=packed", "layout=paged(64)", "layout=paged(24)",
                                               "layout=packed/paged(64)", "layout=packed/paged(16)"}
               : std::vector<std::string_view>{"", "layout=bhsd", "layout=packed"};
   const std::vector<std::string_view> bounds =
-      attends ? std::vector<std::string_view>{"", "q_len=1", "q_len<=1", "q_len<=4"} : std::vector<std::string_view>{""};
+      reads_keys ? std::vector<std::string_view>{"", "q_len=1", "q_len<=1", "q_len<=4"} : std::vector<std::string_view>{""};
   std::vector<std::string> values;
   for (const std::string_view bound : bounds) {
     for (const std::string_view layout : layouts)
@@ -59,6 +60,12 @@ const std::vector<Factor> kOfAttention = {
     {"k_len", {"", "k_len<=700"}},
     {"numerics", {"", "numerics=deterministic", "numerics=batch_invariant"}},
 };
+const std::vector<Factor> kOfIndex = {
+    {"select", {"", "select=keys(70)", "select=keys(16)"}},
+    {"mask", {"", "mask=\"causal\"", "mask=\"window(40, 0)\"", "mask=\"k % 3 != 1\""}},
+    {"align", {"", "align=top_left"}},
+    {"k_len", {"", "k_len<=700"}},
+};
 // clang-format on
 
 const std::vector<std::string> kDimsOfAttention = {"d=128",   "d=64",      "d=256", "d=72",     "d=192/128",
@@ -69,6 +76,7 @@ std::vector<std::string> heads_of(Operation operation) {
     case Operation::Forward: return {"heads=8/2", "heads=4", "heads=6/1", "heads=16/1", "heads=64/1", "heads=128/1"};
     // The reference takes its time for the gradients of many heads.
     case Operation::Backward: return {"heads=8/2", "heads=4", "heads=6/1", "heads=16/1"};
+    case Operation::Index: return {"heads=8/2", "heads=4", "heads=64/1", "heads=20/1"};
     default: return {"heads=8", "heads=3", "heads=40"};
   }
 }
@@ -93,13 +101,14 @@ std::vector<Factor> factors_of(Operation operation) {
       {"dtype", {"bf16", "fp16", "fp32", "e4m3", "e5m2"}},
       {"d", attends ? kDimsOfAttention : std::vector<std::string>{"d=128", "d=64", "d=256", "d=72"}},
       {"heads", heads_of(operation)},
-      {"sequences", sequences(attends)},
+      {"sequences", sequences(attends || operation == Operation::Index)},
       {"lse", {"", "lse=ln", "lse=log2"}},
       {"bytes", {"", "bytes=4"}},
       {"scales", {"", "scales=block(64)"}},
       {"rope", {"", "rope=half(32)", "rope=interleaved(16) rope_base=10000"}},
   };
   if (attends) factors.insert(factors.end(), kOfAttention.begin(), kOfAttention.end());
+  if (operation == Operation::Index) factors.insert(factors.end(), kOfIndex.begin(), kOfIndex.end());
   if (operation == Operation::Backward)
     factors.push_back({"grads", {"", "grads=\"sink\"", "grads=\"extra\"", "grads=\"slope, c\""}});
   if (operation == Operation::Merge) factors.push_back({"out", {"", "out=fp32", "out=fp16"}});
