@@ -30,7 +30,7 @@ __device__ inline void tell_no_tiles(const KernelParams& params, int range, floa
   if (threadIdx.x < kPartsPerBlock) told_tile(params, parts, range, threadIdx.x).ranges = 0;
 }
 
-// As many blocks for each range as there are share what the range has parts of.
+// Each range has equally many blocks, which share the tiles that it has parts of.
 __device__ inline void mla_combine(const KernelParams& params, float* parts) {
   if (!kSameSteps || tiles_of(params, 0).count == 0) store_all_empty(params);
   wait_for_launch_before();

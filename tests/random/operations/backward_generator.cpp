@@ -113,7 +113,7 @@ Case with_gradients(Case c, const AttentionSpec& spec) {
   return c;
 }
 
-// Of what only forward has.
+// The text of a spec without a word that only forward has.
 std::string without(std::string text, std::string_view word) {
   const std::size_t at = text.find(word);
   return at == std::string::npos ? text : text.erase(at, word.size());

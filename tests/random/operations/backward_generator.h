@@ -7,7 +7,8 @@
 
 namespace flashjit::testing_random {
 
-// What the call reads of a case that has all tensors: O and LSE by the reference, and drawn gradients of them.
+// Gives a case that has all tensors what a backward call reads besides: O and LSE by the reference, and drawn gradients of
+// these.
 void set_results_of_forward(Case& c, const AttentionSpec& spec, Random& random);
 
 // Now and then, where the drawn spec can be a bwd.
