@@ -1,7 +1,7 @@
 """Lists of keys (`select=`), against attention that reads the rows of each list, one query after the other; and the lists and
 scores of `index`, against sums in float64."""
 
-from support import harness, load, refused
+from support import Skip, harness, load, refused
 from torch_support import Setting
 
 
@@ -256,6 +256,54 @@ def test_masks_of_lists():
     wanted, _ = attention_to_lists(torch, q.double(), k.double(), v.double(), hidden(torch, cut, lambda _, key: key < 45))
     k[:, 45:], v[:, 45:] = float("nan"), float("inf")
     setting.close(flashjit.attention(q, k, v, mask="k < 45", key_index=index, key_count=count), wanted)
+
+
+def test_a_graph_takes_other_lists():
+    """A replay reads the lists that are there then, and so does what a mask hides of them."""
+    setting = Setting()
+    torch, flashjit = setting.torch, setting.flashjit
+    if not setting.gpu:
+        raise Skip("no GPU that PyTorch can use")
+    draw = lambda rows, *shape: torch.randint(-1, rows, shape, dtype=torch.int32, device=setting.device)
+    q, k, v = setting.tensors((2, 300, 4, 64), (2, 500, 2, 64), (2, 500, 2, 64), grad=True)
+    given, = setting.tensors((2, 300, 4, 64))
+    of_latents, latents = setting.tensors((3, 2, 128, 576), (20, 64, 1, 576))
+    of_pages, pool_k, pool_v = setting.tensors((3, 1, 8, 64), (20, 16, 2, 64), (20, 16, 2, 64))
+    shapes = {"keys": (500, 2, 300, 2, 40), "rows": (1300, 3, 2, 1, 200), "pages": (20, 3, 1, 2, 5)}
+    lists = {name: draw(*shape) for name, shape in shapes.items()}
+    count = torch.tensor([[[70, 41]]] * 3, dtype=torch.int32, device=setting.device)
+
+    def step():
+        o = flashjit.attention(q, k, v, mask="causal", key_index=lists["keys"])
+        return (o, *torch.autograd.grad(o, (q, k, v), given),
+                flashjit.attention(of_latents, latents, latents[..., :512], layout="paged(64)", spec="v_in_k", key_index=lists["rows"]),
+                flashjit.attention(of_pages, pool_k, pool_v, layout="paged(16)", page_index=lists["pages"], key_count=count))
+
+    def exact():
+        own = [tensor.detach().double().requires_grad_() for tensor in (q, k, v)]
+        o, _ = attention_to_lists(torch, *own, hidden(torch, lists["keys"], lambda query, key: key <= query + 200))
+        yield from (o, *torch.autograd.grad(o, own, given.double()))
+        rows = latents.double().view(1, 1280, 1, 576).expand(3, -1, -1, -1)
+        yield attention_to_lists(torch, of_latents.double(), rows, rows[..., :512], torch.where(lists["rows"] < 1280, lists["rows"], -1))[0]
+        # A list of pages is that of their rows up to the count.
+        of_rows = torch.where(lists["pages"][..., None] < 0, -1, lists["pages"][..., None] * 16 + torch.arange(16, device=setting.device)).flatten(3)
+        of_rows = torch.where(torch.arange(80, device=setting.device) < count[..., None], of_rows, -1)
+        wide = [pool.double().view(1, 320, 2, 64).expand(3, -1, -1, -1) for pool in (pool_k, pool_v)]
+        yield attention_to_lists(torch, of_pages.double(), *wide, of_rows)[0]
+
+    step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    for seed in range(3):
+        for name, shape in shapes.items():
+            lists[name].copy_(draw(*shape))
+        count.copy_(torch.randint(0, 81, count.shape, device=setting.device))
+        for tensor in results:
+            tensor.fill_(float("nan"))
+        graph.replay()
+        for got, want, what in zip(results, exact(), ("o", "dq", "dk", "dv", "of latents", "of pages")):
+            assert not got.isnan().any() and (got - want).abs().max() < 0.02 * max(1, want.abs().max().item()), (seed, what)
 
 
 def test_gradients_where_there_is_no_query():
