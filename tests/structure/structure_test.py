@@ -221,17 +221,26 @@ def test_readmes_are_short():
             assert len(file.readlines()) <= 100, f"{folder}/README.md is longer than 100 lines; move something to a page of its own"
 
 
-WIDTH = 110
-ANY_WIDTH = {"tests/device/RESULTS.md"}  # measured figures
+WIDTH, WIDTH_OF_ROWS = 110, 120
+# Rows of these have what was measured.
+ANY_WIDTH, ANY_WIDTH_OF_ROWS = {"tests/device/RESULTS.md"}, {"tests/device/FINDINGS.md", "tests/device/MEASURED.md"}
 
 
 def test_pages_are_narrow():
     with open(source("README.md"), encoding="utf-8") as file:
         pages = [("README.md", "", file.read()), *files(".md")]
+    for name in ("CONTRIBUTING.md", "SECURITY.md"):
+        with open(source(".github", name), encoding="utf-8") as file:
+            pages.append((f".github/{name}", "", file.read()))
     assert len(pages) > 10, pages
-    wide = lambda line: len(line) > WIDTH and not line.startswith("|") and "://" not in line
-    report([f"{path}:{number}: {len(line)} columns, {WIDTH} are the limit" for path, _, text in pages if path not in ANY_WIDTH
-            for number, line in enumerate(text.splitlines(), 1) if wide(line)])
+
+    def most(path, line):
+        if line.startswith("|"):
+            return 10**6 if path in ANY_WIDTH_OF_ROWS else WIDTH_OF_ROWS
+        return 10**6 if "://" in line else WIDTH
+
+    report([f"{path}:{number}: {len(line)} columns, {most(path, line)} are the limit" for path, _, text in pages if path not in ANY_WIDTH
+            for number, line in enumerate(text.splitlines(), 1) if len(line) > most(path, line)])
 
 
 # Sentences of comments that begin with a word which leaves them without a subject: at most so many a folder. The numbers only fall.
