@@ -13,6 +13,10 @@ namespace {
 
 constexpr int kLeastMakers = 4;  // one that hangs must not keep others from their time
 
+constexpr char kHintIsUnheeded[] =
+    "shape: this engine chooses no schedule by sizes (bundles, override_dir, FLASHJIT_JIT=off or tuned=false); pin the "
+    "one that flashjit explain --shape names, here and in the manifest";
+
 bool is_plain(const PrepareOptions& options) { return options.shape.empty() && !options.verify && !options.workspace; }
 
 std::string words_of(const PrepareOptions& options) {
@@ -144,7 +148,11 @@ Result<Wanted> EngineBase::decide(std::string_view spec, const PrepareOptions& o
     };
     FLASHJIT_TRY(measuring_.get(fmt::format("{}\n{}", wanted.request.text, sizes), measure, bounds).value);
   }
-  if (!options.schedule.empty() || !tuned_) return wanted;
+  if (!options.schedule.empty()) return wanted;
+  if (!tuned_) {
+    if (hint) wanted.note = kHintIsUnheeded;
+    return wanted;
+  }
   TunedChoice choice = tuned_->choose(wanted.request, hint, options.workspace);
   if (choice.schedule) wanted.request.pins = *choice.schedule;
   wanted.note = std::move(choice.note);

@@ -203,6 +203,28 @@ TEST_F(BoundsTest, AnEngineKeepsTheEnvironmentItWasCreatedWith) {
   EXPECT_EQ(next.error().kind, ErrorKind::NotFound);
 }
 
+bool says_unheeded(const Kernel& kernel) {
+  for (const std::string& note : kernel.facts().notes) {
+    if (note.find("shape: this engine chooses no schedule by sizes") != std::string::npos) return true;
+  }
+  return false;
+}
+
+// The schedule of a bundle was chosen when it was built. A caller who names sizes learns it.
+TEST_F(BoundsTest, ABundleHeedsNoSizesAndSaysSo) {
+  const TemporaryFolder temporary;
+  const std::string bundle = temporary.path() + "/x.fjb";
+  ASSERT_TRUE(build_bundle(bundle));
+  const auto made = Engine::create({.disk_cache = false, .bundles = {bundle}, .jit = false});
+  ASSERT_TRUE(made) << made.error().message;
+  PrepareOptions sizes;
+  sizes.shape = "b=64,q=1,k=8192";
+  const auto kernel = (*made)->prepare(kSpec, sizes);
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  EXPECT_EQ((*kernel)->facts().source, "bundle");
+  EXPECT_TRUE(says_unheeded(**kernel));
+}
+
 // An option says of one engine what the environment says of all.
 TEST_F(BoundsTest, AnEngineWithoutJitTakesBundlesAlone) {
   const TemporaryFolder temporary;
@@ -218,6 +240,7 @@ TEST_F(BoundsTest, AnEngineWithoutJitTakesBundlesAlone) {
     const auto bundled = (*made)->prepare(kSpec), absent = (*made)->prepare(other);
     ASSERT_TRUE(bundled) << bundled.error().message;
     EXPECT_EQ((*bundled)->facts().source, "bundle");
+    EXPECT_FALSE(says_unheeded(**bundled));
     EXPECT_EQ(bool(absent), jit);
     if (!absent) {
       EXPECT_EQ(absent.error().kind, ErrorKind::NotFound);

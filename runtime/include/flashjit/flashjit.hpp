@@ -187,7 +187,8 @@ struct PrepareOptions {
   std::string shape;  // a hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, where
                       // nothing is pinned. Chosen by the sizes rounded up to powers of two, and taken where it is
                       // predicted to be faster than the schedule without a hint by more than predictions are wrong.
-                      // Others are computed as well, perhaps slower
+                      // Others are computed as well, perhaps slower. Not heeded beside bundles, override_dir and
+                      // tuned=false, which a note says: pin the schedule that `flashjit explain --shape` names
   std::chrono::milliseconds tune{
       0};  // where no record is there of this device and `shape` (empty: the one that the cost model ranks by):
            // schedules are measured for about this long, and the result is kept as a record. The device
