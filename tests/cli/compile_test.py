@@ -397,10 +397,11 @@ def test_explain_says_how_it_counts_lengths_that_differ():
 
 
 def test_explain_names_what_it_counts_as_zero():
-    for params, mask in [("left: i32", "k >= qpos - left"), ("doc: i32[1]", "k >= doc[b]")]:
-        name = params.split(":")[0]
+    for params, mask, names in [("left: i32", "k >= qpos - left", "`left`"), ("doc: i32[1]", "k >= doc[b]", "`doc`"),
+                                ("end: i32[2]", "document(doc) & (causal | k < end[b, q])", "`doc` and `end`")]:
         text = flashjit("explain", f'fwd bf16 d=64 params="{params}" mask="{mask}"', "--arch", "sm_80", "--shape", "q=64", "--all").out
-        assert f"(counted as if `{name}`, which the mask reads, were 0)" in text, text
+        assert f"(counted as if {names}, which the mask reads, were 0)" in text, text
+        assert f"the mask depends on {names}, whose".replace("`", "") in text, text
     assert "counted as if" not in flashjit("explain", SPEC, "--arch", "sm_80", "--shape", "q=64", "--all").out
 
 

@@ -155,7 +155,7 @@ std::string guess_text(const AttentionSpec& spec, bool exact) {
   if (selects(spec)) return " (counted with full lists, whose rows are read for each query)";
   if (exact) return {};
   if (has_blocks(spec)) return " (counted as if the lists of the call had all blocks)";
-  return fmt::format(" (counted as if `{}`, which the mask reads, were 0)", params_of(spec.mask)[0].name);
+  return fmt::format(" (counted as if {}, which the mask reads, were 0)", names_read(spec.mask, "`"));
 }
 
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all) {

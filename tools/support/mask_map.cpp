@@ -39,13 +39,13 @@ bool is_too_much(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
 }
 
 // The text that stands in place of a map where the mask reads what a call brings.
-std::string without_values(const Plan& plan, const Param& first, std::int64_t q_len, std::int64_t k_len) {
+std::string without_values(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
   const bool finds =
       plan.target.gpu ? plan.tile_lists >= 0
                       : analyse_pairs(plan.spec.mask, queries_per_tile(plan.config), plan.config.tile_kv).has_value();
   std::string text = has_blocks(plan.spec)
                          ? "blocks are in lists, which are only known when it runs"
-                         : fmt::format("the mask depends on {}, whose values are only known when it runs", first.name);
+                         : fmt::format("the mask depends on {}, whose values are only known when it runs", names_read(plan.spec.mask));
   if (finds) text += ": each call finds what it hides first, a tile at a time";
   else if (plan.tiles.may_see_in_blocks) text += ": the loop looks at each block that a tile has";
   const TileAnalysis& t = plan.tiles;
@@ -59,6 +59,14 @@ std::string without_values(const Plan& plan, const Param& first, std::int64_t q_
 
 }  // namespace
 
+std::string names_read(const Expr& mask, std::string_view quote) {
+  const std::vector<Param> params = params_of(mask);
+  std::string names;
+  for (std::size_t i = 0; i < params.size(); ++i)
+    names += fmt::format("{}{}{}{}", i == 0 ? "" : i + 1 < params.size() ? ", " : " and ", quote, params[i].name, quote);
+  return names;
+}
+
 Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, const MapSize& most) {
   // A tile is what all queries of a block visit together.
   const KernelConfig& sizes = plan.config;
@@ -69,9 +77,7 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
             ? "pages are in lists, which are only known when it runs: each query visits the keys of its own"
             : "keys are in lists, which are only known when it runs: each query visits its own, all with mask code");
   }
-  if (const auto params = plan.spec.mask ? params_of(plan.spec.mask) : std::vector<Param>(); !params.empty()) {
-    return unsupported(without_values(plan, params[0], q_len, k_len));
-  }
+  if (plan.spec.mask && !params_of(plan.spec.mask).empty()) return unsupported(without_values(plan, q_len, k_len));
   Environment environment;
   environment.variables[static_cast<int>(Variable::QLen)] = q_len;
   environment.variables[static_cast<int>(Variable::KLen)] = k_len;

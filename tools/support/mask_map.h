@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/plan.h"
@@ -24,6 +25,9 @@ constexpr MapSize kTextMap = {16, 64}, kPageMap = {64, 64};
 
 // For head 0 of sequence 0. Error Unsupported when the mask reads tensors or scalars, whose values are not known here.
 Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, const MapSize& most = kTextMap);
+
+// Lists what a mask reads of a call, each name between two of `quote`: "`doc` and `end`".
+std::string names_read(const Expr& mask, std::string_view quote = "");
 
 // Draws the map in half blocks, two rows a line, for terminals that show colours; the legend stands below.
 std::string painted_map(const MaskMap& map);
