@@ -105,11 +105,13 @@ constexpr int bit_length(int n) {
 }
 
 // With fixed parts: the keys of a part, as a power of two, where so many keys are seen. It is the largest of what the warps
-// of a block read at once; an eighth, so that each block of a team has one, while that is no more than 1024; and about four
-// times the square root: long sequences are cut into more parts than short ones, and into longer ones.
-constexpr int kLeastPart = 128, kFewPartsShift = 3, kLongPartShift = 10;
+// of a block read at once, or of what takes longer than to store a part of many rows; an eighth, so that each block of a team
+// has one, while that is no more than 1024; and about four times the square root: long sequences are cut into more parts than
+// short ones, and into longer ones.
+constexpr int kLeastPart = 128, kLeastLargePart = 512, kFewPartsShift = 3, kLongPartShift = 10;
 constexpr int least_part_shift(const KernelConfig& c) {
-  return bit_length(larger(kLeastPart, c.decode.warps * c.tile_kv) - 1);
+  const int least = c.tile_q >= kRowsOfLargePart ? kLeastLargePart : kLeastPart;
+  return bit_length(larger(least, c.decode.warps * c.tile_kv) - 1);
 }
 constexpr int part_shift_of_log(const KernelConfig& c, int log) {
   const int few = log - kFewPartsShift;

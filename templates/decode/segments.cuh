@@ -96,9 +96,7 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
     store_quad(params, s.seq, s.row_lo + row, column, whole);
     return;
   }
-  const Int64 number =
-      kFixedParts ? first_part_of(params, sequence_number(params, s.seq), s.row_lo / kTileRows, s.seq.hk) : s.part;
-  float* first = parts + number * kPartFloats;
+  float* first = parts + first_part_of(params, s) * kPartFloats;
   if (folds_parts(params)) {
     // In turns in two buffers: threads have a row's state in common, and one writes it while others may still read.
     const int turn = s.part_number % 2;

@@ -50,7 +50,7 @@ struct Tiles {
 // KV tiles of a part, as a power of two. Nobody has looked whether packed sequences are as short as the call promised: there
 // is room for no more parts.
 __device__ inline int shift_of_part(const KernelParams& p, int count) {
-  constexpr int kTileShift = kTileKv == 16 ? 4 : 5;
+  constexpr int kTileShift = bit_length(kTileKv) - 1;
   // All blocks ask before they ask for keys: bit_length, which the host takes, would be twenty instructions.
   int shift = part_shift_of_log(config, 32 - __clz(max(count * kTileKv, 1) - 1)) - kTileShift;
   if constexpr (kKeyRows == Rows::packed) {
@@ -165,7 +165,7 @@ struct Ranges {
 __device__ inline Ranges ranges_of(const KernelParams& p, const Steps& all) {
   const int most = p.blocks / (kSides * config.decode.cluster);
   RangeCut cut = {max(1, min(most, kFixedParts ? all.keys : all.keys / max(config.decode.warps, 1))), 0};
-  if constexpr (kPartsAreLarge) cut = cut_of_large_parts(tiles_of(p, 0).count, all.keys, most);
+  if constexpr (kPartsAreLarge && !kFixedParts) cut = cut_of_large_parts(tiles_of(p, 0).count, all.keys, most);
   const int steps = all.keys + cut.lead * all.row_tiles;
   return {cut.count, steps / cut.count, steps % cut.count, cut.lead};
 }
@@ -206,6 +206,11 @@ struct Segment {
   __device__ int q_lo() const { return row_lo / kGroup; }
   __device__ int q_hi() const { return min(row_lo + kTileRows - 1, seq.q_len * kGroup - 1) / kGroup; }
 };
+
+// The number of a segment's first part.
+__device__ inline Int64 first_part_of(const KernelParams& p, const Segment& s) {
+  return kFixedParts ? first_part_of(p, sequence_number(p, s.seq), s.row_lo / kTileRows, s.seq.hk) : s.part;
+}
 
 __device__ inline int rows_of(const Segment& s) { return min(kTileRows, s.seq.q_len * kGroup - s.row_lo); }
 
@@ -253,7 +258,8 @@ __device__ inline Segment segment_at(const KernelParams& p, Cursor at, int left,
                                      bool begins_range) {
   const Tiles tiles = tiles_of(p, at.b);
   const RowTile tile = row_tile_at(p, tiles, at, side, lead);
-  Segment s = segment_of(p, tiles, tile, min(tiles.row_steps() + lead - tile.passed, left), lead);
+  const int most = kPartsAreLarge && kFixedParts ? 1 : left;  // O of many rows leaves no registers for a part before
+  Segment s = segment_of(p, tiles, tile, min(tiles.row_steps() + lead - tile.passed, most), lead);
   const bool whole = kPartsAreLarge ? s.last_tile - s.first_tile + 1 == tiles.count : s.steps == tiles.row_steps();
   if (!kFixedParts && !whole) s.part = part_of(range, side, begins_range);
   return s;

@@ -203,7 +203,8 @@ struct ConsumerState {
           store_row(static_cast<u16*>(params.o) + first, h, inside,
                     [&](float a, float b) { return pack<config.output>(a * factor, b * factor); });
       } else {
-        float* part = parts + static_cast<Int64>(segment.part) * kPartFloats;
+        const Int64 number = first_part_of(params, segment) + (kFixedParts ? segment.part_number : 0);
+        float* part = parts + number * kPartFloats;
         const int of_tile = row - segment.row_lo;
         store_row(part + of_tile * kPartRow + column, h, inside,
                   [](float a, float b) { return make_float2(a * kLowered, b * kLowered); });

@@ -7,6 +7,7 @@
 namespace flashjit {
 
 constexpr int kQueryRows = queries_of_box(config), kQueryBoxes = kMlaRows / kQueryRows;
+constexpr int kNoQuery = kSequenceEnd;  // where zeros lie: no tensor has so many
 
 struct QueriesProducerState {
   const KernelParams& params;
@@ -23,8 +24,10 @@ struct QueriesProducerState {
     for (int i = static_cast<int>(lane_id()); i < kPlaces.q.panels() * kQueryBoxes; i += 32) {
       const int panel = i / kQueryBoxes, row = i % kQueryBoxes * kQueryRows;
       const int of_group = first_row(segment) + row;
+      // Rows behind a query's last are those of its neighbour, by which results with fixed parts must not change.
+      const int first = kFixedParts && kChosen && of_group >= kGroup ? kNoQuery : query;
       copy_queries(shared.q() + panel * kPlaces.q.panel_bytes() + row * kPanelWidth, maps.q, maps.q_steps,
-                   shared.queries_full(), segment.seq, panel * kPlaces.q.panel_columns(), query + of_group / kGroup,
+                   shared.queries_full(), segment.seq, panel * kPlaces.q.panel_columns(), first + of_group / kGroup,
                    kEvictNormal, of_group % kGroup);
     }
   }

@@ -32,6 +32,10 @@ __device__ inline void tell_no_tiles(const KernelParams& params, int range, floa
 
 // Each range has equally many blocks, which share the tiles that it has parts of.
 __device__ inline void mla_combine(const KernelParams& params, float* parts) {
+  if constexpr (kFixedParts) {
+    wait_for_launch_before();
+    return combine_fixed_parts(params, parts);
+  }
   if (!kSameSteps || tiles_of(params, 0).count == 0) store_all_empty(params);
   wait_for_launch_before();
   const int blocks = max(1, static_cast<int>(gridDim.x) / most_ranges(params)), all = most_ranges(params) * blocks;

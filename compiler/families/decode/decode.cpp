@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/families/choices.h"
+#include "compiler/families/parts.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -54,29 +55,6 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
-// The results that blocks leave of row tiles which are not theirs alone; with fixed parts, every part.
-WorkspaceBuffer parts_buffer(const Plan& plan) {
-  const KernelConfig c = plan.config;
-  const std::int64_t bytes = std::int64_t{4} * part_floats(c);
-  if (!c.decode.fixed_parts)
-    return {"parts", "float", bytes * plan.target.sm_count * c.decode.blocks_per_sm * kPartsPerBlock, {}};
-  const auto row_tiles = [c](std::int64_t queries) { return (queries * group_size(c) + c.tile_q - 1) / c.tile_q; };
-  const auto parts = [c](std::int64_t keys) { return std::int64_t{most_parts(c, static_cast<int>(keys))}; };
-  return {"parts",
-          "float",
-          bytes * c.heads_kv,
-          {{&CallSizes::batch}, {&CallSizes::q_len, 1, false, row_tiles}, {&CallSizes::k_len, 1, false, parts}}};
-}
-
-// The grid of the second launch: its threads have columns of rows, four at a time; with fixed parts each has one such group.
-GridRule combine_grid(const KernelConfig& c) {
-  constexpr int kBlocksPerSm = 8;
-  const int quads = c.heads_q * (c.head_dim_v / 4);
-  if (!c.decode.fixed_parts)
-    return {.queries = 1, .heads = quads, .blocks_per_sm = std::max(c.decode.blocks_per_sm, kCombineBlocks)};
-  return {.queries = 1, .heads = (quads + kCombineThreads - 1) / kCombineThreads, .blocks_per_sm = kBlocksPerSm};
-}
-
 // Teams do without the second launch. The limits of keys, up to which that pays, come from whole kernels [M20]; with
 // many keys ranges on all SMs are faster than teams on some [M21].
 constexpr int kManyKeys = 16384;
@@ -109,7 +87,7 @@ void finish(Plan& plan) {
                    {.entry = "flashjit_combine",
                     .threads = kCombineThreads,
                     .smem_bytes = kCombineBytes,
-                    .grid = combine_grid(c),
+                    .grid = combine_grid(c, c.decode.fixed_parts ? 8 : std::max(c.decode.blocks_per_sm, kCombineBlocks)),
                     .adds_up = true,
                     .overlaps = plan.target.can.overlapping_launches,
                     .buffers = {0},
@@ -126,7 +104,7 @@ void finish(Plan& plan) {
     plan.maps = {operand_map(plan.spec, operand("k"), &TensorMaps::k, form, rows_in_a_page(c.tile_kv, c.page_size)),
                  operand_map(plan.spec, operand("v"), &TensorMaps::v, form, rows_in_a_page(c.tile_kv, c.page_size))};
   }
-  plan.workspace = {parts_buffer(plan)};
+  plan.workspace = {parts_buffer(c, plan.target.sm_count * c.decode.blocks_per_sm)};
 }
 
 std::string why_rejected(const CompilerFindings& findings) {
@@ -138,10 +116,7 @@ std::string describe(const KernelConfig& c) {
   std::string text =
       fmt::format("  tiles of {} rows: the {} query heads of a KV head, and their queries\n", c.tile_q, group_size(c));
   if (c.decode.fixed_parts) {
-    text += fmt::format(
-        "  the keys of a sequence are cut into {} parts of {} to {} keys, those of longer ones into more and longer parts; "
-        "{} warps share one\n",
-        1 << kFewPartsShift, 1 << part_shift(c, 1), 1 << kLongPartShift, c.decode.warps);
+    text += fmt::format("{}; {} warps share one\n", describe_fixed_parts(c), c.decode.warps);
   } else {
     text += fmt::format("  the keys of all sequences are cut into {} equal ranges for each SM; {} warps share one\n",
                         c.decode.blocks_per_sm, c.decode.warps);

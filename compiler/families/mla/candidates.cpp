@@ -63,12 +63,6 @@ std::string why_not_mla(const AttentionSpec& spec, const Target& target) {
     return fmt::format("family: mla copies {} rows of a page at a time, and pages have {}; use family={}", kPageStep,
                        spec.page_size, other);
   }
-  if (spec.numerics == Numerics::BatchInvariant) {
-    return fmt::format(
-        "family: mla cuts the keys of all sequences of a call together, so results depend on the others, which "
-        "numerics=batch_invariant excludes; use family={}",
-        other);
-  }
   return {};
 }
 

@@ -161,17 +161,20 @@ struct CopyRoles : Maker {
       append(copying, {when("warp_0", {call("produce_keys")}),
                        otherwise({when("warp_1", {call("produce_queries")}), otherwise(call_or_transpose())})});
     }
-    copying.push_back(when("is_warp_2", {call("tell_split_tiles")}));
+    const bool tells = !c.decode.fixed_parts;  // the second launch knows where fixed parts are
+    if (tells) copying.push_back(when("is_warp_2", {call("tell_split_tiles")}));
     Body computing = {call("grow_registers"), when("first_half", {call("consume_first")}),
                       otherwise({call("consume_second")})};
+    Body idle = {make(Kind::Return)};
+    if (tells) idle.insert(idle.begin(), call("tell_no_tiles"));
     Body all = {let("memory"),
                 let("scratch"),
                 let("shared_memory"),
                 call("ask_ahead"),
                 let("range"),
-                when("no_range", {call("tell_no_tiles"), make(Kind::Return)}),
+                when("no_range", idle),
                 let("steps"),
-                when("no_steps", {call("tell_no_tiles"), make(Kind::Return)}),
+                when("no_steps", std::move(idle)),
                 let("segments"),
                 let("progress"),
                 when("first_thread", {mark(gathers_keys(c)        ? "first_item_of_gatherers"

@@ -27,6 +27,25 @@ double matrix_share(const KernelConfig& c) {
   return (c.selected > 0 ? kHeldOfLists : kHeld)[c.decode.cluster - 1];
 }
 
+// How the steps of a call are dealt out: so many ranges, the steps of the longest, and how many parts are written and read.
+struct Deal {
+  double ranges, of_range, parts;
+};
+Deal deal_of(const KernelConfig& c, double row_tiles, double tiles, double clusters) {
+  const double steps = row_tiles * tiles;
+  if (c.decode.fixed_parts) {
+    // Each part is stored, or handed on, as a row tile of its own is.
+    const double part = static_cast<double>((1 << part_shift(c, static_cast<int>(tiles) * kMlaKeys)) / kMlaKeys);
+    const double of_tile = std::ceil(tiles / part), ranges = std::max(1.0, std::min(clusters, of_tile * row_tiles));
+    const double most = std::ceil(of_tile * row_tiles / ranges);
+    return {ranges, most * std::min(part, tiles) + (most - 1) * kMostLead, of_tile > 1 ? of_tile * row_tiles : 0};
+  }
+  const RangeCut cut =
+      cut_of_large_parts(static_cast<int>(tiles), static_cast<int>(std::min(steps, 1e9)), static_cast<int>(clusters));
+  const double ranges = cut.count;
+  return {ranges, std::ceil((steps + cut.lead * row_tiles) / ranges), ranges > row_tiles || cut.lead > 0 ? ranges : 0};
+}
+
 }  // namespace
 
 Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
@@ -34,11 +53,9 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
   const double rows = static_cast<double>(shape.q_len) * group_size(c), tiles = std::ceil(work.kv_tiles);
-  const double row_tiles = std::ceil(rows / *s.tile_q), steps = static_cast<double>(shape.b) * row_tiles * tiles;
+  const double row_tiles = static_cast<double>(shape.b) * std::ceil(rows / *s.tile_q);
   const double clusters = std::floor(target.sm_count / static_cast<double>(c.decode.cluster));
-  const RangeCut cut =
-      cut_of_large_parts(static_cast<int>(tiles), static_cast<int>(std::min(steps, 1e9)), static_cast<int>(clusters));
-  const double ranges = cut.count, of_range = std::ceil((steps + cut.lead * shape.b * row_tiles) / ranges);
+  const auto [ranges, of_range, parts] = deal_of(c, row_tiles, tiles, clusters);
   const double clocks_per_us = target.clock_ghz * 1e3;
   const double products = 2.0 * kMlaRows * kMlaKeys * (spec.d_qk + spec.d_v) / target.wgmma_flops_per_clock;
   const double tile_bytes = static_cast<double>(kMlaKeys) * static_cast<double>(cached_bytes(spec));
@@ -50,7 +67,6 @@ Prediction predict_mla(const Problem& problem, const Schedule& s, const Shape& s
   p.l2 = of_range * tile_bytes / c.decode.cluster / kL2BytesPerClock / clocks_per_us;
   p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6 * kReadRate);
   p.compute = std::max({p.mma / matrix_share(c), p.l2, p.mma + p.issue});
-  const double parts = ranges > shape.b * row_tiles || cut.lead > 0 ? ranges : 0;
   p.latency = kLaunchUs + 2 * parts * part_floats(c) * 4 / kPartBytesPerUs;
   p.waves = ranges / clusters;
   p.total = std::max(p.compute, p.memory) + p.latency;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "compiler/families/choices.h"
+#include "compiler/families/parts.h"
 #include "compiler/plan.h"
 
 namespace flashjit {
@@ -17,6 +18,7 @@ void configure(const Problem& problem, const Schedule&, KernelConfig& c) {
   c.tile_kv = kMlaKeys;
   c.stages = kMlaStages;
   c.decode.cluster = c.tile_q / kMlaRows;
+  c.decode.fixed_parts = problem.spec.numerics == Numerics::BatchInvariant;
   if (has_scaled_queries(problem.spec)) c.element = Element::f8;
   c.widened_rows = is_scaled(c) && !multiplies_narrow(c);
   c.ranges_differ = c.has_mask && ranges_differ(problem.tiles);
@@ -27,7 +29,7 @@ double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; 
 
 void finish(Plan& plan) {
   const KernelConfig& c = plan.config;
-  const int ranges = plan.target.sm_count / c.decode.cluster, group = group_size(c);
+  const int group = group_size(c);
   plan.launches = {{.entry = "flashjit_mla",
                     .threads = kMlaThreads,
                     .smem_bytes = mla_layout(c).bytes,
@@ -44,8 +46,7 @@ void finish(Plan& plan) {
                    {.entry = "flashjit_combine",
                     .threads = kCombineThreads,
                     .smem_bytes = kCombineBytes,
-                    // Columns of rows, four at a time.
-                    .grid = {.queries = 1, .heads = c.heads_q * (c.head_dim_v / 4), .blocks_per_sm = kCombineBlocks},
+                    .grid = combine_grid(c, kCombineBlocks),
                     .adds_up = true,
                     .overlaps = true,
                     .buffers = {0},
@@ -56,15 +57,18 @@ void finish(Plan& plan) {
   if (!gathers_keys(c))
     plan.maps.push_back(operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_box(c)));
   if (gathers_keys(c)) plan.key_reach = kGatherReach;
-  const int part_bytes = 4 * part_floats(c) + kSplitTileBytes;
-  plan.workspace = {{"parts", "float", std::int64_t{ranges} * kPartsPerBlock * part_bytes, {}}};
+  const int ranges = plan.target.sm_count / c.decode.cluster, of_range = kPartsPerBlock * kSplitTileBytes;
+  plan.workspace = {parts_buffer(c, ranges)};
+  if (!c.decode.fixed_parts) plan.workspace.front().bytes += std::int64_t{ranges} * of_range;
 }
 
 std::string describe(const KernelConfig& c) {
   std::string text =
       fmt::format("  tiles of {} rows: the {} query heads, and their queries\n", c.tile_q, group_size(c));
-  text += fmt::format("  the keys of all sequences are cut into as many equal ranges as there are {}\n",
-                      c.decode.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs");
+  const std::string_view workers =
+      c.decode.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs";
+  if (c.decode.fixed_parts) text += fmt::format("{}, which are dealt out to {}\n", describe_fixed_parts(c), workers);
+  else text += fmt::format("  the keys of all sequences are cut into as many equal ranges as there are {}\n", workers);
   text += fmt::format("  two warpgroups share O, {} columns each, and compute the scores of {} keys in turn\n",
                       half_columns(c), kMlaKeys);
   if (multiplies_narrow(c)) text += "  two of its warps transpose V, which products of 8 bits read along its keys\n";

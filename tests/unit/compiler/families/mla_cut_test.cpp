@@ -1,9 +1,12 @@
-// How the keys of a call are cut into ranges where parts have many rows (templates/decode/layout.h).
+// How the keys of a call are cut where parts have many rows: into ranges, or into fixed parts (templates/decode/layout.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
-#include "templates/decode/layout.h"
+#include "compiler/plan.h"
+#include "compiler/spec/target.h"
+#include "templates/mla/layout.h"
 
 namespace flashjit {
 namespace {
@@ -60,6 +63,56 @@ TEST(MlaCut, RangesOfShortCallsHaveTwoTilesAndOthersFour) {
   EXPECT_EQ(cut_of_large_parts(32, 32, 66).count, 16);
   EXPECT_EQ(cut_of_large_parts(128, 128, 66).count, 32);
   EXPECT_EQ(cut_of_large_parts(0, 0, 66).count, 1);
+}
+
+// ---- numerics=batch_invariant: parts of a row tile, which its own keys say ----
+
+KernelConfig fixed_config(int rows) {
+  KernelConfig c = {};
+  c.tile_q = rows;
+  c.tile_kv = kMlaKeys;
+  c.decode.fixed_parts = true;
+  return c;
+}
+
+TEST(MlaFixedParts, AreWholeTilesAndTakeLongerThanToStoreThem) {
+  for (const int rows : {64, 128}) {
+    const KernelConfig c = fixed_config(rows);
+    for (int tiles = 1; tiles <= 4096; ++tiles) {
+      const int keys = 1 << part_shift(c, tiles * kMlaKeys);
+      ASSERT_EQ(keys % kMlaKeys, 0);
+      ASSERT_GE(keys / kMlaKeys, 2 * kMostLead) << tiles;
+    }
+    EXPECT_EQ(part_shift(c, 4096), 9);
+    EXPECT_EQ(part_shift(c, 8192), kLongPartShift);
+    EXPECT_EQ(part_shift(c, 131072), kLongPartShift + 1);
+  }
+}
+
+TEST(MlaFixedParts, HaveRoomWhateverTheirSequencesHave) {
+  const KernelConfig c = fixed_config(64);
+  int most = 0;
+  for (int tiles = 1; tiles <= 4096; ++tiles) {
+    const int keys = tiles * kMlaKeys, shift = part_shift(c, keys);
+    most = std::max(most, (keys + (1 << shift) - 1) >> shift);
+    ASSERT_GE(most_parts(c, keys), most) << keys;
+  }
+}
+
+std::int64_t workspace_of(std::string_view text, std::int64_t batch) {
+  const auto spec = parse_spec(text);
+  EXPECT_TRUE(spec);
+  const auto plan = make_plan(*spec, **find_target("sm_90a"), *parse_schedule("family=mla,tile_q=64"));
+  EXPECT_TRUE(plan) << plan.error().message;
+  return bytes_of(plan->workspace, {.batch = batch, .q_len = 1, .k_len = 8192, .q_tokens = batch});
+}
+
+TEST(MlaFixedParts, HaveAPlaceEach) {
+  const std::string spec = "fwd bf16 d=576/512 heads=64/1 layout=paged(64) q_len=1 v_in_k";
+  EXPECT_EQ(workspace_of(spec, 3), workspace_of(spec, 60)) << "ranges have places, whatever the call has";
+  const std::int64_t part = 4 * 64 * (512 + kRowState);
+  EXPECT_EQ(workspace_of(spec + " numerics=batch_invariant", 3), 3 * 8 * part);
+  EXPECT_EQ(workspace_of(spec + " numerics=batch_invariant", 60), 60 * 8 * part);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ std::vector<Case> cases() {
     for (const std::string rows : {"64", "128"})
       all.push_back({"fwd bf16 d=576/512 heads=128/1 v_in_k" + rest, "family=mla,tile_q=" + rows});
   all.push_back({"fwd bf16 d=576/512 heads=128/1 v_in_k select=keys(2048)", "family=mla,tile_q=64"});
+  all.push_back({"fwd bf16 d=576/512 heads=128/1 v_in_k numerics=batch_invariant", "family=mla,tile_q=128"});
   // V is all of K, so that P has room of its own; and halves of V are narrower.
   for (const std::string rest : {"d=512 heads=64/1 v_in_k", "d=512 heads=64/1 v_in_k kv=latent584 layout=paged(64)",
                                  "d=320/256 heads=32/1 v_in_k"})
