@@ -1,14 +1,15 @@
-// Ring attention over the processes of MPI, forward and backward, on processors: `mpirun -n 4 ring`. Each rank has a
-// share of a causal sequence. Its queries stay, while keys and values travel from rank to rank, and in each step the
-// rank computes with those that it has, adding to what earlier steps gave (`accumulate`). The next ones arrive
-// meanwhile. At the end rank 0 compares all with attention by its definition: plain loops in double over the whole
-// sequence.
+// Ring attention over the processes of MPI, forward and backward: `mpirun -n 4 ring`. Each rank has a share of a
+// causal sequence. Its queries stay, while keys and values travel from rank to rank, and in each step the rank computes
+// with those that it has, adding to what earlier steps gave (`accumulate`). The next ones arrive meanwhile. At the end
+// rank 0 compares all with attention by its definition: plain loops in double over the whole sequence.
 //
-// On GPUs the steps are the same, on a stream. Q, K and V are then fp16 or bf16, and so is the O that the backward
-// reads: the forward's, which is fp32, rounded after the last step. The messages are those of an MPI that takes GPU memory,
-// which wants the stream to be done before it reads, or ncclSend and ncclRecv on a second stream, with events in place
-// of waits and some SMs left to them (`sms` of Arguments).
-#include <mpi.h>
+// `ring` computes on processors in fp32, and MPI sends what travels. `ring_nccl` is the same program for GPUs, with a
+// GPU for each rank, bf16, and NCCL: what differs is in exchange_mpi.h and exchange_nccl.h.
+#ifdef WITH_NCCL
+#include "exchange_nccl.h"
+#else
+#include "exchange_mpi.h"
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -27,8 +28,8 @@ using flashjit::Arguments;
 using flashjit::Tensor;
 
 constexpr int kChunk = 64, kRows = 2 * kChunk;  // tokens of a chunk, and of a share, which is two chunks
-constexpr int kHeads = 4, kKvHeads = 2, kDim = 32;
-const std::string kLayer = " fp32 d=32 heads=4/2 accumulate";
+constexpr int kHeads = 4, kKvHeads = 2, kDim = 64;
+const std::string kLayer = " " + dtype_of<Element>() + " d=64 heads=4/2 accumulate";
 
 int rank = 0, ranks = 1;
 
@@ -56,23 +57,36 @@ T value_of(flashjit::Result<T> result) {
 
 using Rows = std::vector<float>;  // [tokens, heads, kDim]
 
+Buffer<Element> elements_of(const Rows& rows) {
+  std::vector<Element> elements;
+  for (const float x : rows) elements.push_back(element_of(x));
+  return Buffer<Element>(std::move(elements));
+}
+
 // K and behind it V of a share, or their gradients: one message.
-using Pair = std::vector<float>;
+using Pair = Buffer<Element>;
+using Gradients = Buffer<float>;
 constexpr int kPart = kRows * kKvHeads * kDim, kPair = 2 * kPart;
 
 // The part of a rank's tokens that stays with it.
 struct Queries {
-  Rows q, o, go, dq;       // `go` is the gradient of O, which comes from the layers above
-  std::vector<float> lse;  // [kHeads, kRows]
+  Buffer<Element> q, go, final_o;  // `go` is the gradient of O, which comes from the layers above
+  Buffer<float> o, dq, lse;        // LSE: [kHeads, kRows]
+};
+
+// A kernel, and how many SMs its launches may take beside an exchange. 0: all, which those take that cannot be limited.
+struct Step {
+  std::shared_ptr<flashjit::Kernel> kernel;
+  int sms;
 };
 
 // A kernel for the step in which a rank has its own keys, and one for all others, whose mask hides nothing.
 struct Kernels {
-  std::shared_ptr<flashjit::Kernel> causal, full;
+  Step causal, full;
 
-  Kernels(flashjit::Engine& engine, const std::string& operation)
-      : causal(value_of(engine.prepare(operation + kLayer + " mask=\"causal\""))),
-        full(value_of(engine.prepare(operation + kLayer))) {}
+  Kernels(flashjit::Engine& engine, const std::string& operation, int sms)
+      : causal{value_of(engine.prepare(operation + kLayer + " mask=\"causal\"")), sms},
+        full{value_of(engine.prepare(operation + kLayer)), sms} {}
 };
 
 struct Span {
@@ -88,8 +102,9 @@ std::pair<Span, Span> seen(int owner) {
   return owner < rank ? std::pair{all, first} : std::pair{second, all};
 }
 
-Tensor rows_of(float* data, int heads, Span rows) {
-  return {data + rows.begin * heads * kDim, "fp32", {1, rows.count, heads, kDim}, {}};
+template <class T>
+Tensor rows_of(T* data, int heads, Span rows) {
+  return {data + rows.begin * heads * kDim, dtype_of<T>(), {1, rows.count, heads, kDim}, {}};
 }
 
 // The operands of a step that forward and backward share.
@@ -99,38 +114,32 @@ Arguments step_of(Queries& mine, Pair& theirs, int owner) {
   a.q = rows_of(mine.q.data(), kHeads, queries);
   a.k = rows_of(theirs.data(), kKvHeads, keys);
   a.v = rows_of(theirs.data() + kPart, kKvHeads, keys);
-  a.o = rows_of(mine.o.data(), kHeads, queries);
   a.lse = {mine.lse.data() + queries.begin, "fp32", {1, kHeads, queries.count}, {kHeads * kRows, kRows, 1}};
   return a;
 }
 
-void run(const Kernels& kernels, const Arguments& a, int owner) {
-  flashjit::Kernel& kernel = owner == rank ? *kernels.causal : *kernels.full;
-  if (auto done = kernel.run(a); !done) fail(done.error());
-}
+// Launches keep something in it between their steps. All are on one stream, so that they can share it.
+Buffer<char> workspace;
 
-// Two messages on their way: one leaves this rank, one arrives.
-class Exchange {
- public:
-  explicit Exchange(int tag) : tag_(tag) {}
-  // Until end() nobody may change `leaving`, or read `arriving`.
-  void begin(const Pair& leaving, int to, Pair& arriving, int from) {
-    MPI_Irecv(arriving.data(), kPair, MPI_FLOAT, from, tag_, MPI_COMM_WORLD, &requests_[0]);
-    MPI_Isend(leaving.data(), kPair, MPI_FLOAT, to, tag_, MPI_COMM_WORLD, &requests_[1]);
+void run(const Network& network, Kernels& kernels, Arguments& a, int owner) {
+  Step& step = owner == rank ? kernels.causal : kernels.full;
+  const int bytes = static_cast<int>(value_of(step.kernel->workspace_bytes(a)));
+  if (workspace.size() < bytes) workspace = Buffer<char>(std::vector<char>(bytes));
+  a.workspace = workspace.data(), a.workspace_bytes = workspace.size();
+  a.sms = step.sms;
+  auto done = step.kernel->run(a, network.stream());
+  if (!done && a.sms > 0 && done.error().message.rfind("sms:", 0) == 0) {
+    step.sms = 0, a.sms = 0;
+    done = step.kernel->run(a, network.stream());
   }
-  // It returns at once where nothing is on its way.
-  void end() { MPI_Waitall(2, requests_, MPI_STATUSES_IGNORE); }
-
- private:
-  int tag_;
-  MPI_Request requests_[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-};
+  if (!done) fail(done.error());
+}
 
 // It calls compute(step, owner, K and V of the owner) for all owners, beginning with this rank.
 template <class Compute>
-void go_around(Pair present, Compute compute) {
-  Pair next(kPair);
-  Exchange exchange(1);
+void go_around(const Network& network, Pair present, Compute compute) {
+  Pair next = elements_of(Rows(kPair));
+  Exchange exchange(network, 1);
   for (int step = 0; step < ranks; ++step) {
     if (step + 1 < ranks) exchange.begin(present, neighbour(1), next, neighbour(-1));
     compute(step, neighbour(-step), present);
@@ -139,9 +148,13 @@ void go_around(Pair present, Compute compute) {
   }
 }
 
-void forward(const Kernels& kernels, Queries& mine, const Pair& own) {
-  std::fill(mine.lse.begin(), mine.lse.end(), -INFINITY);  // Nothing has been seen yet, so O may be anything.
-  go_around(own, [&](int, int owner, Pair& theirs) { run(kernels, step_of(mine, theirs, owner), owner); });
+// The first step finds an LSE of -infinity: nothing has been seen yet, so O may be anything.
+void forward(const Network& network, Kernels& kernels, Queries& mine, Pair own) {
+  go_around(network, std::move(own), [&](int, int owner, Pair& theirs) {
+    Arguments a = step_of(mine, theirs, owner);
+    a.o = rows_of(mine.o.data(), kHeads, seen(owner).first);
+    run(network, kernels, a, owner);
+  });
 }
 
 // It adds to dq, which stays, and gives the gradients of this rank's own keys and values. These are sums over all
@@ -149,17 +162,19 @@ void forward(const Kernels& kernels, Queries& mine, const Pair& own) {
 // would wait for it. So it goes to the rank after the next, and is on its way while a step is computed: the keys of
 // an owner have two sums, one of even steps and one of odd steps. The last two steps send them home, where they are
 // added.
-Pair backward(const Kernels& kernels, Queries& mine, const Pair& own) {
-  Pair sum(kPair), leaving(kPair), arriving(kPair);
-  Exchange exchange(2);
-  go_around(own, [&](int step, int owner, Pair& theirs) {
+Rows backward(const Network& network, Kernels& kernels, Queries& mine, Pair own) {
+  const Rows zeros(kPair);
+  Gradients sum(zeros), leaving(zeros), arriving(zeros);
+  Exchange exchange(network, 2);
+  go_around(network, std::move(own), [&](int step, int owner, Pair& theirs) {
     const auto [queries, keys] = seen(owner);
     Arguments a = step_of(mine, theirs, owner);
+    a.o = rows_of(mine.final_o.data(), kHeads, queries);
     a.params["do"] = rows_of(mine.go.data(), kHeads, queries);
     a.params["dq"] = rows_of(mine.dq.data(), kHeads, queries);
     a.params["dk"] = rows_of(sum.data(), kKvHeads, keys);
     a.params["dv"] = rows_of(sum.data() + kPart, kKvHeads, keys);
-    run(kernels, a, owner);
+    run(network, kernels, a, owner);
     exchange.end();
     // This step's sum leaves, the next step adds to the one that has arrived, and the third has room for another.
     std::swap(sum, leaving);
@@ -168,19 +183,22 @@ Pair backward(const Kernels& kernels, Queries& mine, const Pair& own) {
     exchange.begin(leaving, neighbour(hops), arriving, neighbour(-hops));
   });
   exchange.end();
-  for (int i = 0; i < kPair; ++i) sum[i] += arriving[i];
-  return sum;
+  Rows total = sum.read();
+  const Rows last = arriving.read();
+  for (int i = 0; i < kPair; ++i) total[i] += last[i];
+  return total;
 }
 
 enum Drawn { kQ, kK, kV, kGo };
 
-// Random rows at these tokens. Each rank can draw all of them, so that inputs need not be sent to rank 0.
+// Random rows at these tokens, which are numbers of an element. Each rank can draw all of them, so that inputs need not
+// be sent to rank 0.
 Rows draw(Drawn which, int heads, const std::vector<int>& tokens) {
   Rows rows;
   for (const int token : tokens) {
     std::mt19937 random(4 * token + which);
     std::normal_distribution<float> normal;
-    for (int i = 0; i < heads * kDim; ++i) rows.push_back(normal(random));
+    for (int i = 0; i < heads * kDim; ++i) rows.push_back(float_of(element_of(normal(random))));
   }
   return rows;
 }
@@ -245,16 +263,45 @@ double error_of(const float* share, int heads, const std::vector<double>& wanted
 }
 
 // Whether the results are right, which rank 0 alone can say.
-bool compare(const Queries& mine, const Pair& gradients) {
+bool compare(const Queries& mine, const Rows& gradients) {
   const Whole whole = rank == 0 ? by_definition() : Whole{};
-  const double errors[] = {error_of(mine.o.data(), kHeads, whole.o), error_of(mine.dq.data(), kHeads, whole.dq),
+  const Rows o = mine.o.read(), dq = mine.dq.read();
+  const double errors[] = {error_of(o.data(), kHeads, whole.o), error_of(dq.data(), kHeads, whole.dq),
                            error_of(gradients.data(), kKvHeads, whole.dk),
                            error_of(gradients.data() + kPart, kKvHeads, whole.dv)};
   if (rank != 0) return true;
-  const bool right = std::all_of(std::begin(errors), std::end(errors), [](double error) { return error < 1e-5; });
+  const bool right =
+      std::all_of(std::begin(errors), std::end(errors), [](double error) { return error < kLargestError; });
   std::printf("%d tokens on %d ranks: %s, relative errors: o %.1e, dq %.1e, dk %.1e, dv %.1e\n", ranks * kRows, ranks,
               right ? "right" : "wrong", errors[0], errors[1], errors[2], errors[3]);
   return right;
+}
+
+bool compute() {
+  const Network network;
+  // Once, when the program starts: this may compile. Each spec is compiled by one rank, for which the others wait.
+  const auto engine = value_of(flashjit::Engine::create(network.engine()));
+  const int sms = ranks > 1 ? network.sms_beside_exchanges() : 0;
+  Kernels forwards(*engine, "fwd", sms), backwards(*engine, "bwd", sms);
+
+  std::vector<int> tokens;
+  for (int row = 0; row < kRows; ++row) tokens.push_back(token_of(rank, row));
+  const Rows zeros(kRows * kHeads * kDim);
+  Queries mine = {.q = elements_of(draw(kQ, kHeads, tokens)),
+                  .go = elements_of(draw(kGo, kHeads, tokens)),
+                  .final_o = {},
+                  .o = Buffer<float>(zeros),
+                  .dq = Buffer<float>(zeros),
+                  .lse = Buffer<float>(Rows(kHeads * kRows, -INFINITY))};
+  Rows keys = draw(kK, kKvHeads, tokens);
+  const Rows values = draw(kV, kKvHeads, tokens);
+  keys.insert(keys.end(), values.begin(), values.end());
+
+  forward(network, forwards, mine, elements_of(keys));
+  mine.final_o = elements_of(mine.o.read());
+  const Rows gradients = backward(network, backwards, mine, elements_of(keys));
+  workspace = {};
+  return compare(mine, gradients);
 }
 
 int main(int argc, char** argv) {
@@ -264,25 +311,7 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (provided < MPI_THREAD_FUNNELED) fail(flashjit::unsupported("this MPI takes no process that has several threads"));
 
-  // Once, when the program starts: this may compile. Each spec is compiled by one rank, for which the others wait.
-  const auto engine = value_of(flashjit::Engine::create({.device = flashjit::Device::Host}));
-  const Kernels forwards(*engine, "fwd"), backwards(*engine, "bwd");
-
-  std::vector<int> tokens;
-  for (int row = 0; row < kRows; ++row) tokens.push_back(token_of(rank, row));
-  constexpr int kSize = kRows * kHeads * kDim;
-  Queries mine = {.q = draw(kQ, kHeads, tokens),
-                  .o = Rows(kSize),
-                  .go = draw(kGo, kHeads, tokens),
-                  .dq = Rows(kSize),
-                  .lse = std::vector<float>(kHeads * kRows)};
-  Pair own = draw(kK, kKvHeads, tokens);
-  const Rows v = draw(kV, kKvHeads, tokens);
-  own.insert(own.end(), v.begin(), v.end());
-
-  forward(forwards, mine, own);
-  const Pair gradients = backward(backwards, mine, own);
-  const bool right = compare(mine, gradients);
+  const bool right = compute();
   MPI_Finalize();
   return right ? 0 : 1;
 }

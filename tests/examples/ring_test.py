@@ -1,4 +1,4 @@
-"""runtime/examples/ring.cpp beside an installed copy: MPI's processes, one that fails, and a machine without MPI."""
+"""runtime/examples/ring.cpp beside an installed copy: MPI's processes, one that fails, GPUs with NCCL, and a machine without MPI."""
 
 import os
 import shutil
@@ -23,9 +23,36 @@ def built():
     for program in ("mpicxx", "mpirun"):
         if not shutil.which(program):
             raise Skip(f"no {program} on this machine (Debian: libopenmpi-dev openmpi-bin)")
-    assert "left out" not in configure()
+    assert "`ring` is left out" not in configure()
     run("cmake", "--build", scratch("project"), "--target", "ring")
     return scratch("project/ring")
+
+
+def built_for_gpus():
+    """NCCL is where NCCL_ROOT of the environment says, or a package."""
+    for program in ("mpicxx", "mpirun"):
+        if not shutil.which(program):
+            raise Skip(f"no {program} on this machine (Debian: libopenmpi-dev openmpi-bin)")
+    if "`ring_nccl` is left out" in configure():
+        raise Skip("no NCCL, or no CUDA toolkit, that CMake finds")
+    run("cmake", "--build", scratch("project"), "--target", "ring_nccl")
+    return scratch("project/ring_nccl")
+
+
+def test_rings_of_gpus():
+    """As many as there are, and one that sends to itself."""
+    ring = built_for_gpus()
+    need("gpu")
+    count = len(run("nvidia-smi", "-L").strip().splitlines())
+    for ranks in sorted({1, min(2, count), min(4, count)}):
+        out = run("mpirun", "-n", str(ranks), ring, env=ANYWHERE)
+        assert f"{128 * ranks} tokens on {ranks} ranks: right" in out, out
+
+
+def test_a_ring_without_gpus():
+    ring = built_for_gpus()
+    out = run("mpirun", "-n", "1", ring, env={**ANYWHERE, "CUDA_VISIBLE_DEVICES": ""}, expect=1)
+    assert "cudaGetDeviceCount: " in out, out
 
 
 def test_rings_of_2_and_4():
@@ -44,7 +71,7 @@ def test_a_rank_that_fails_ends_all():
 
 def test_the_project_without_mpi():
     out = configure("-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON")
-    assert "`ring` is left out" in out and "libopenmpi-dev openmpi-bin" in out, out
+    assert "`ring_nccl` is left out" in out and "`ring` is left out" in out and "libopenmpi-dev openmpi-bin" in out, out
 
 
 if __name__ == "__main__":
