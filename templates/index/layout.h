@@ -20,6 +20,9 @@ constexpr int kIndexConsumers = kHopperIndexKeys / kKeysOfConsumer;
 constexpr int kHopperIndexThreads = threads_of_warpgroups(kIndexConsumers);
 constexpr int kMostIndexColumns = 256, kMostIndexQueries = 8;  // of a tile: more queries would take too many registers
 
+// TMA copies a tile in boxes of so many keys, which lie in one page.
+constexpr int keys_of_index_box(const KernelConfig& c) { return rows_in_a_page(kHopperIndexKeys, c.page_size); }
+
 // The columns of a query: a thread has two of every eight, which must be those of one query.
 constexpr int columns_of_query(const KernelConfig& c) { return round_up(group_size(c), 8); }
 constexpr int index_columns(const KernelConfig& c) { return c.tile_q * columns_of_query(c); }

@@ -1,10 +1,11 @@
-// The scores of an index by products of warpgroups (sm_90a, elements of 8 bits). A warpgroup copies tiles of 128 keys into the slots of a ring, and two
-// others multiply 64 of them each with the heads of a few queries: keys are rows of the product, and the heads of all
-// queries its columns, so that what is summed up for a score lies in the four threads that have a row.
+// The scores of an index by products of warpgroups (sm_90a, elements of 8 bits). A warpgroup has tiles of 128 keys copied
+// into the slots of a ring, and two others multiply 64 of them each with the heads of a few queries: keys are rows of the
+// product, and the heads of all queries its columns, so that what is summed up for a score lies in the four threads that
+// have a row.
 #pragma once
 
 #include "matrix.gen.cuh"
-#include "templates/hopper/device.cuh"
+#include "templates/hopper/rows.cuh"
 #include "templates/index/work.cuh"
 #include "templates/tile_copy.cuh"
 
@@ -13,6 +14,9 @@ namespace flashjit {
 constexpr HopperIndexLayout kIndexPlaces = hopper_index_layout(config);
 constexpr int kColumns = index_columns(config), kQueryColumns = columns_of_query(config), kQueries = config.tile_q;
 constexpr int kIndexWarps = kIndexConsumers * kThreadsPerWarpgroup / 32;  // that compute
+constexpr int kBoxKeys = keys_of_index_box(config), kBoxBytes = kBoxKeys * kHopperIndexDim;
+constexpr int kQueriesBarrier = 1;  // all warps that compute have copied their share of Q; 0 is __syncthreads
+constexpr u32 kKeysOfPage = config.page_size > 0 ? config.page_size : 1;
 
 // Slots of a ring, taken in turn.
 struct IndexRing {
@@ -31,17 +35,17 @@ struct IndexRing {
 
 __device__ inline void init_ring(IndexRing ring) {
   for (; ring.parity == 0; ring.advance()) {
-    init_barrier(ring.full(), kThreadsPerWarpgroup);
+    init_barrier(ring.full(), kHopperIndexKeys / kBoxKeys + (has_key_scales(config) ? kThreadsPerWarpgroup : 0));
     init_barrier(ring.empty(), kIndexWarps);
   }
   publish_barriers();
 }
 
-// Copies the heads of each query to rows of a panel. Rows behind the last head, or query, are zeros.
+// The threads that compute copy the heads of each query to rows of a panel. Rows behind the last head, or query, are zeros.
 __device__ inline void copy_query_heads(const KernelParams& params, const IndexWork& w, u32 to) {
-  constexpr int kChunks = kHopperIndexDim / kChunkBytes;
+  constexpr int kChunks = kHopperIndexDim / kChunkBytes, kThreads = kIndexConsumers * kThreadsPerWarpgroup;
   const auto* q = static_cast<const unsigned char*>(params.q);
-  for (int i = threadIdx.x; i < kColumns * kChunks; i += kHopperIndexThreads) {
+  for (int i = threadIdx.x % kThreads; i < kColumns * kChunks; i += kThreads) {
     const int row = i / kChunks, chunk = i % kChunks, head = row % kQueryColumns, query = w.q_lo + row / kQueryColumns;
     const bool there = head < group_size(config) && query < w.seq.q_len;
     const Int64 from = query_row(params.q_stride, w.seq, w.seq.h + (there ? head : 0), there ? query : w.q_lo);
@@ -49,26 +53,46 @@ __device__ inline void copy_query_heads(const KernelParams& params, const IndexW
                             there);
   }
   commit_copies();
-  wait_copies<0>();
-  fence_async_proxy();
 }
 
 // ---- the warpgroup that copies ----
 
-__device__ inline void copy_tiles(const KernelParams& params, const IndexWork& w, IndexRing ring) {
-  const auto* k = static_cast<const unsigned char*>(params.k) + key_begin(params.k_stride, w.seq);
-  const auto rows = key_rows(params, params.k_stride, k, w.seq);
+static_assert(kThreadsPerWarpgroup == kHopperIndexKeys);
+
+// A box of keys from this one on, whose page has this number.
+__device__ inline void copy_key_box(const KernelParams& params, const TensorMaps& maps, const IndexWork& w, u32 to,
+                                    u32 barrier, int key, u32 number) {
+  arrive_expecting(barrier, kBoxBytes);
+  if constexpr (kKeyRows == Rows::paged) {
+    const u32 page = min(number, static_cast<u32>(params.pages) - 1), row = static_cast<u32>(key) % kKeysOfPage;
+    copy_box(to, maps.k, barrier, kEvictLast, 0, static_cast<int>(row), w.seq.hk, static_cast<int>(page));
+  } else {
+    copy_keys(to, maps.k, barrier, w.seq, 0, key);
+  }
+}
+
+// A thread has a key of each tile. It copies the key's scale, and the first one of a box has TMA copy the keys of this. The
+// number of its page is read a tile before. Behind the last key the last page will do: what is there is hidden.
+__device__ inline void copy_tiles(const KernelParams& params, const TensorMaps& maps, const IndexWork& w,
+                                  IndexRing ring) {
   const auto scales =
       key_rows(params, params.scale_k_stride, params.scale_k + key_begin(params.scale_k_stride, w.seq), w.seq);
+  const int thread = static_cast<int>(threadIdx.x), last = w.seq.k_len - 1;
+  const auto number_in = [&](int tile) { return scales.number_of(min(tile * kHopperIndexKeys + thread, last)); };
+  u32 number = number_in(w.first);
   for (int tile = w.first; tile < w.end; ++tile) {
-    const int k_lo = tile * kHopperIndexKeys, key = k_lo + static_cast<int>(threadIdx.x);
+    const int key = tile * kHopperIndexKeys + thread;
+    const u32 next = number_in(tile + 1);
     wait_barrier(ring.empty(), ring.parity ^ 1);
-    copy_tile<kThreadsPerWarpgroup, kHopperIndexKeys, kHopperIndexDim, kChunkBytes>(ring.keys(), rows, k_lo,
-                                                                                    w.seq.k_len);
-    if (has_key_scales(config) && params.scale_k)
-      copy_async<4>(ring.scales() + threadIdx.x * 4, scales.row(min(key, w.seq.k_len - 1)), key < w.seq.k_len);
-    arrive_when_copied(ring.full());
+    if (thread % kBoxKeys == 0)
+      copy_key_box(params, maps, w, ring.keys() + thread * kPanelWidth, ring.full(), key, number);
+    if constexpr (has_key_scales(config)) {
+      if (params.scale_k)
+        copy_async<4>(ring.scales() + thread * 4, scales.numbered_row(number, min(key, last)), key <= last);
+      arrive_when_copied(ring.full());
+    }
     ring.advance();
+    number = next;
   }
 }
 
@@ -165,10 +189,13 @@ struct IndexConsumer {
     const u32 lane = threadIdx.x % 32, row = own_keys + threadIdx.x % kThreadsPerWarpgroup / 32 * 16 + lane / 4;
     const u32 queries = uniform(descriptor(ring.memory));
     float weights[kColumns / 4];
+    copy_query_heads(params, w, ring.memory);
     load_weights(params, w, weights);
+    wait_copies<0>();
+    fence_async_proxy();
+    sync_named(kQueriesBarrier, kIndexConsumers * kThreadsPerWarpgroup);
     for (int tile = w.first; tile < w.end; ++tile) {
       wait_barrier(ring.full(), ring.parity);
-      fence_async_proxy();
       float s[kColumns / 2];
       begin_products();
       multiply_scores(s, uniform(descriptor(ring.keys() + own_keys * kPanelWidth)), queries);
@@ -194,22 +221,25 @@ struct IndexConsumer {
   }
 };
 
-__device__ inline void index_tiles_by_warpgroups(const KernelParams& params, float* scores) {
+// Scores of keys that no query sees, by so many threads.
+__device__ inline void write_unseen(const KernelParams& params, float* scores, const IndexWork& w, int threads) {
+  visit_unseen(params, scores, w, [&](float* of_query, int first, int end) {
+    for (int key = first + static_cast<int>(threadIdx.x); key < end; key += threads) of_query[key] = -kInfinity;
+  });
+}
+
+__device__ inline void index_tiles_by_warpgroups(const KernelParams& params, const TensorMaps& maps, float* scores) {
   extern __shared__ __align__(1024) unsigned char shared[];
   const IndexWork w = index_work(params);
   const IndexRing ring{shared_address(shared)};
-  visit_unseen(params, scores, w, [](float* of_query, int first, int end) {
-    for (int key = first + static_cast<int>(threadIdx.x); key < end; key += kHopperIndexThreads)
-      of_query[key] = -kInfinity;
-  });
-  if (w.first >= w.end) return;
-  if (threadIdx.x == 0) init_ring(ring);
-  copy_query_heads(params, w, ring.memory);
+  if (w.first >= w.end) return write_unseen(params, scores, w, kHopperIndexThreads);
+  if (threadIdx.x == 0) prefetch_map(maps.k), init_ring(ring);
   __syncthreads();
   const int warpgroup = uniform(static_cast<int>(threadIdx.x / kThreadsPerWarpgroup));
   if (warpgroup == 0) {
     if constexpr (moves_registers(config)) shrink_registers<kIndexProducerRegisters>();
-    copy_tiles(params, w, ring);
+    copy_tiles(params, maps, w, ring);
+    write_unseen(params, scores, w, kThreadsPerWarpgroup);
   } else {
     if constexpr (moves_registers(config)) grow_registers<kIndexConsumerRegisters>();
     IndexConsumer(params, w, scores).multiply(ring, (warpgroup - 1) * kKeysOfConsumer);

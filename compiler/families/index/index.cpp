@@ -130,6 +130,8 @@ std::string describe(const KernelConfig& c) {
 
 // ---- sm_90a ----
 
+constexpr int kPageStep = 8;  // rows after which the swizzle of shared memory repeats
+
 std::string why_not_hopper(const AttentionSpec& spec, const Target& target) {
   const int group = spec.heads_q / spec.heads_kv;
   const auto refused = [](std::string_view field, std::string_view why) {
@@ -145,6 +147,9 @@ std::string why_not_hopper(const AttentionSpec& spec, const Target& target) {
   if (round_up(group, 8) > kMostIndexColumns)
     return refused("heads", fmt::format("hopper_index has room for {} heads of a KV head, and the spec has {}",
                                         kMostIndexColumns, group));
+  if (spec.page_size % kPageStep != 0)
+    return refused("layout", fmt::format("hopper_index copies {} rows of a page at a time, and pages have {}", kPageStep,
+                                         spec.page_size));
   if (spec.align_bytes < kChunkBytes)
     return refused("bytes", fmt::format("hopper_index copies {} bytes at a time, and the spec has bytes={}",
                                         kChunkBytes, spec.align_bytes));
@@ -207,8 +212,11 @@ void finish_hopper(Plan& plan) {
                     .threads = kHopperIndexThreads,
                     .smem_bytes = hopper_index_layout(c).bytes,
                     .grid = grid_of(c, index_blocks_per_sm(c)),
+                    .tensor_maps = true,
                     .bounds = "flashjit::kHopperIndexThreads, flashjit::index_blocks_per_sm(flashjit::config)",
-                    .call = fmt::format("index_tiles_by_warpgroups(params, {})", scores_of(c))}};
+                    .call = fmt::format("index_tiles_by_warpgroups(params, maps, {})", scores_of(c))}};
+  plan.maps = {
+      operand_map(plan.spec, operand("k"), &TensorMaps::k, form_of_keys(plan.spec), keys_of_index_box(plan.config))};
   add_lists(plan);
 }
 
