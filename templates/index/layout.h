@@ -27,6 +27,9 @@ constexpr int keys_of_index_box(const KernelConfig& c) { return rows_in_a_page(k
 constexpr int columns_of_query(const KernelConfig& c) { return round_up(group_size(c), 8); }
 constexpr int index_columns(const KernelConfig& c) { return c.tile_q * columns_of_query(c); }
 
+// Where columns are many they are two products: a warpgroup adds up one while the other one is made.
+constexpr int index_halves(const KernelConfig& c) { return c.tile_q % 2 == 0 && index_columns(c) >= 128 ? 2 : 1; }
+
 // Where columns are few, threads need few registers, and two blocks read ahead of each other.
 constexpr int index_blocks_per_sm(const KernelConfig& c) { return index_columns(c) <= 64 ? 2 : 1; }
 // Otherwise warps that compute take registers from those that copy.

@@ -14,6 +14,7 @@ namespace flashjit {
 constexpr HopperIndexLayout kIndexPlaces = hopper_index_layout(config);
 constexpr int kColumns = index_columns(config), kQueryColumns = columns_of_query(config), kQueries = config.tile_q;
 constexpr int kIndexWarps = kIndexConsumers * kThreadsPerWarpgroup / 32;  // that compute
+constexpr int kHalves = index_halves(config), kHalfColumns = kColumns / kHalves, kHalfQueries = kQueries / kHalves;
 constexpr int kBoxKeys = keys_of_index_box(config), kBoxBytes = kBoxKeys * kHopperIndexDim;
 constexpr int kQueriesBarrier = 1;  // all warps that compute have copied their share of Q; 0 is __syncthreads
 constexpr u32 kKeysOfPage = config.page_size > 0 ? config.page_size : 1;
@@ -111,7 +112,7 @@ __device__ inline void load_weights(const KernelParams& params, const IndexWork&
 
 // The sums that the four threads of a row have for each query are added up for the thread that stores the result: each gets
 // one of four queries, or each pair one of two, or all get the only one.
-constexpr int kSummed = kQueries <= 2 ? kQueries : round_up(kQueries, 4), kStored = (kSummed + 3) / 4;
+constexpr int kSummed = kHalfQueries <= 2 ? kHalfQueries : round_up(kHalfQueries, 4), kStored = (kSummed + 3) / 4;
 __device__ inline float of_pair(float even, float odd, u32 lane, int step) {
   const bool is_odd = lane & step;
   return (is_odd ? odd : even) + __shfl_xor_sync(0xffffffff, is_odd ? even : odd, step);
@@ -142,18 +143,20 @@ __device__ inline bool stores_key(int which, u32 lane) {
                         : true;
 }
 
-// Adds up positive products times weights over the heads of each query, for the thread's first key or its second one.
-__device__ inline void add_up_heads(const float (&s)[kColumns / 2], const float (&weights)[kColumns / 4], int which,
-                                    float (&sums)[kSummed]) {
-  constexpr int kGroups = kQueryColumns / 8;
+// Adds up positive products times weights over the heads of each query of a half, for the thread's first key or its second
+// one.
+__device__ inline void add_up_heads(const float (&s)[kHalfColumns / 2], const float (&weights)[kColumns / 4], int half,
+                                    int which, float (&sums)[kSummed]) {
+  constexpr int kOfQuery = kQueryColumns / 4;
 #pragma unroll
   for (int query = 0; query < kSummed; ++query) {
     sums[query] = 0;
-    if (query >= kQueries) continue;
+    if (query >= kHalfQueries) continue;
 #pragma unroll
-    for (int i = 0; i < kGroups * 2; ++i) {
-      const int column = query * kGroups * 2 + i;
-      sums[query] += fmaxf(s[column / 2 * 4 + which * 2 + column % 2], 0.0f) * weights[column];
+    for (int i = 0; i < kOfQuery; ++i) {
+      const int column = query * kOfQuery + i;
+      sums[query] +=
+          fmaxf(s[column / 2 * 4 + which * 2 + column % 2], 0.0f) * weights[half * kHalfColumns / 4 + column];
     }
   }
 }
@@ -161,63 +164,87 @@ __device__ inline void add_up_heads(const float (&s)[kColumns / 2], const float 
 struct IndexConsumer {
   const KernelParams& params;
   const IndexWork& w;
-  float* rows[kStored];  // of scores, of the queries that this thread stores; null: there is none
-  float scale;           // of all keys, where they have no scales of their own
+  u32 own_keys;                   // the first of this warpgroup's in a tile
+  float scale;                    // of all keys, where they have no scales of their own
+  float* rows[kHalves][kStored];  // of scores, of the queries that this thread stores; null: there is none
+  float weights[kColumns / 4];
+  float s[kHalves][kHalfColumns / 2];
 
-  __device__ IndexConsumer(const KernelParams& params, const IndexWork& w, float* scores) : params(params), w(w) {
+  __device__ IndexConsumer(const KernelParams& params, const IndexWork& w, float* scores, u32 own_keys)
+      : params(params), w(w), own_keys(own_keys) {
     const u32 lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < kStored; ++i) {
-      const int query = stored_query(i, lane), q = w.q_lo + query;
-      rows[i] = query < kQueries && q < w.seq.q_len ? scores_of(params, scores, w.seq, q) : nullptr;
-    }
+    for (int half = 0; half < kHalves; ++half)
+#pragma unroll
+      for (int i = 0; i < kStored; ++i) {
+        const int query = stored_query(i, lane), q = query_of(half, query);
+        rows[half][i] = query < kHalfQueries && q < w.seq.q_len ? scores_of(params, scores, w.seq, q) : nullptr;
+      }
     scale = has_key_scales(config) ? 1.0f : scale_of(params.scale_k, params.scale_k_stride, w.seq.b, w.seq.hk, 0);
   }
+  __device__ int query_of(int half, int query) const { return w.q_lo + half * kHalfQueries + query; }
 
-  __device__ void store(const float (&stored)[kStored], float scale, int which, int key) const {
+  __device__ void store(const float (&stored)[kStored], float scale, int half, int which, int key) const {
     const u32 lane = threadIdx.x % 32;
     if (!stores_key(which, lane) || key >= params.k_len) return;
 #pragma unroll
     for (int i = 0; i < kStored; ++i) {
-      if (!rows[i]) continue;
-      const bool hidden = is_hidden(params, w.seq, w.q_lo + stored_query(i, lane), key);
-      rows[i][key] = hidden ? -kInfinity : stored[i] * scale;
+      if (!rows[half][i]) continue;
+      const bool hidden = is_hidden(params, w.seq, query_of(half, stored_query(i, lane)), key);
+      rows[half][i][key] = hidden ? -kInfinity : stored[i] * scale;
     }
   }
 
-  __device__ void multiply(IndexRing ring, u32 own_keys) const {
+  // The products of a half with the keys of a slot begin.
+  __device__ void begin_half(const IndexRing& ring, int half) {
+    const u32 queries = ring.memory + half * kHalfColumns * kPanelWidth, keys = ring.keys() + own_keys * kPanelWidth;
+    begin_products();
+    multiply_scores(s[half], uniform(descriptor(keys)), uniform(descriptor(queries)));
+    commit_products();
+  }
+  __device__ void add_up_half(const float (&scales)[2], int half, int first_key) const {
+#pragma unroll
+    for (int which = 0; which < 2; ++which) {
+      float sums[kSummed], stored[kStored];
+      add_up_heads(s[half], weights, half, which, sums);
+      add_up_threads(sums, stored, threadIdx.x % 32);
+      store(stored, scales[which], half, which, first_key + which * 8);
+    }
+  }
+
+  // While a half is added up, products of the other one are under way: both begin together, and end one after the other.
+  __device__ void multiply(IndexRing ring) {
     const u32 lane = threadIdx.x % 32, row = own_keys + threadIdx.x % kThreadsPerWarpgroup / 32 * 16 + lane / 4;
-    const u32 queries = uniform(descriptor(ring.memory));
-    float weights[kColumns / 4];
-    copy_query_heads(params, w, ring.memory);
-    load_weights(params, w, weights);
-    wait_copies<0>();
-    fence_async_proxy();
-    sync_named(kQueriesBarrier, kIndexConsumers * kThreadsPerWarpgroup);
-    for (int tile = w.first; tile < w.end; ++tile) {
+    for (int tile = w.first; tile < w.end; ++tile, ring.advance()) {
       wait_barrier(ring.full(), ring.parity);
-      float s[kColumns / 2];
-      begin_products();
-      multiply_scores(s, uniform(descriptor(ring.keys() + own_keys * kPanelWidth)), queries);
-      commit_products();
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) begin_half(ring, half);
       float scales[2] = {scale, scale};
       if (has_key_scales(config) && params.scale_k) {
         scales[0] = __uint_as_float(load_shared_word(ring.scales() + row * 4));
         scales[1] = __uint_as_float(load_shared_word(ring.scales() + (row + 8) * 4));
       }
+      const int key = tile * kHopperIndexKeys + static_cast<int>(row);
+      if constexpr (kHalves > 1) {
+        wait_products<1>();
+        pin_registers(s[0]);
+        add_up_half(scales, 0, key);
+      }
       wait_products<0>();
-      pin_registers(s);
+      pin_registers(s[kHalves - 1]);
       __syncwarp();
       if (lane == 0) arrive(ring.empty());
-      ring.advance();
-#pragma unroll
-      for (int which = 0; which < 2; ++which) {
-        float sums[kSummed], stored[kStored];
-        add_up_heads(s, weights, which, sums);
-        add_up_threads(sums, stored, lane);
-        store(stored, scales[which], which, tile * kHopperIndexKeys + static_cast<int>(row) + which * 8);
-      }
+      add_up_half(scales, kHalves - 1, key);
     }
+  }
+
+  __device__ void run(const IndexRing& ring) {
+    copy_query_heads(params, w, ring.memory);
+    load_weights(params, w, weights);
+    wait_copies<0>();
+    fence_async_proxy();
+    sync_named(kQueriesBarrier, kIndexConsumers * kThreadsPerWarpgroup);
+    multiply(ring);
   }
 };
 
@@ -242,7 +269,7 @@ __device__ inline void index_tiles_by_warpgroups(const KernelParams& params, con
     write_unseen(params, scores, w, kThreadsPerWarpgroup);
   } else {
     if constexpr (moves_registers(config)) grow_registers<kIndexConsumerRegisters>();
-    IndexConsumer(params, w, scores).multiply(ring, (warpgroup - 1) * kKeysOfConsumer);
+    IndexConsumer(params, w, scores, (warpgroup - 1) * kKeysOfConsumer).run(ring);
   }
 }
 

@@ -13,12 +13,14 @@ namespace flashjit {
 
 namespace {
 
-constexpr double kLaunchMicroseconds = 2.8;
+constexpr double kLaunchMicroseconds = 5;  // and to have the first operands from memory
+constexpr double kReadRate = 0.72;         // of memory's, by blocks that begin and end together
 
 // ---- what both have ----
 
-// Blocks are those of tiles of queries, which share the keys where there are fewer than SMs.
-GridRule grid_of(const KernelConfig& c, int blocks_per_sm) {
+// Blocks are those of tiles of queries, which share the keys where that is faster: `beside`, in tiles of keys, is what a block
+// takes beside its keys.
+GridRule grid_of(const KernelConfig& c, int blocks_per_sm, int beside) {
   return {.queries = c.tile_q,
           .heads = c.heads_kv,
           .numbered = c.sequences == Sequences::packed,
@@ -26,7 +28,7 @@ GridRule grid_of(const KernelConfig& c, int blocks_per_sm) {
                    .most_items = 1 << 30,
                    .uneven = c.has_mask || c.k_lens,
                    .blocks_per_sm = blocks_per_sm,
-                   .beside = 3,
+                   .beside = beside,
                    .sums = 0}};
 }
 
@@ -64,7 +66,7 @@ Prediction predict_index(const Problem& problem, const Schedule& s, const Shape&
   Prediction p;
   p.mma = clocks / target.sm_count / (target.clock_ghz * 1e3);
   p.compute = p.mma;
-  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6);
+  p.memory = unique_bytes(spec, shape) / (target.memory_tbs * 1e6 * kReadRate);
   p.latency = kLaunchMicroseconds * (writes_lists(spec) ? 2 : 1);
   p.total = std::max(p.compute, p.memory) + p.latency;
   return p;
@@ -117,7 +119,7 @@ void finish(Plan& plan) {
   plan.launches = {{.entry = "flashjit_index",
                     .threads = kIndexThreads,
                     .smem_bytes = index_smem(c),
-                    .grid = grid_of(c, 2),
+                    .grid = grid_of(c, 2, 3),
                     .bounds = "flashjit::kIndexThreads",
                     .call = fmt::format("index_tiles(params, {})", scores_of(c))}};
   add_lists(plan);
@@ -148,8 +150,8 @@ std::string why_not_hopper(const AttentionSpec& spec, const Target& target) {
     return refused("heads", fmt::format("hopper_index has room for {} heads of a KV head, and the spec has {}",
                                         kMostIndexColumns, group));
   if (spec.page_size % kPageStep != 0)
-    return refused("layout", fmt::format("hopper_index copies {} rows of a page at a time, and pages have {}", kPageStep,
-                                         spec.page_size));
+    return refused("layout", fmt::format("hopper_index copies {} rows of a page at a time, and pages have {}",
+                                         kPageStep, spec.page_size));
   if (spec.align_bytes < kChunkBytes)
     return refused("bytes", fmt::format("hopper_index copies {} bytes at a time, and the spec has bytes={}",
                                         kChunkBytes, spec.align_bytes));
@@ -157,6 +159,7 @@ std::string why_not_hopper(const AttentionSpec& spec, const Target& target) {
 }
 
 constexpr int kStages = 5;
+constexpr int kBeside = 6;  // Q, weights and the first keys come from memory while nothing is computed
 
 // A tile has as many queries as fit the columns of a product, and no more than a sequence has.
 int most_queries(const Problem& problem) {
@@ -200,8 +203,8 @@ void configure_hopper(const Problem&, const Schedule&, KernelConfig& c) { c.elem
 double matrix_rate_hopper(const Target& target) { return 2 * target.wgmma_flops_per_clock; }
 
 Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
-  constexpr double kShareOfRate = 0.8;
-  constexpr int kKeyColumns = 32;  // keys are copied, and read, for each tile of queries: as if for more columns
+  constexpr double kShareOfRate = 0.56;  // scores are added up beside products, and hold these up
+  constexpr int kKeyColumns = 32;        // keys are copied, and read, for each tile of queries: as if for more columns
   const int columns = *s.tile_q * columns_of_query(problem.config) + kKeyColumns;
   return predict_index(problem, s, shape, work, matrix_rate_hopper(problem.target) * kShareOfRate, columns);
 }
@@ -211,7 +214,7 @@ void finish_hopper(Plan& plan) {
   plan.launches = {{.entry = "flashjit_index",
                     .threads = kHopperIndexThreads,
                     .smem_bytes = hopper_index_layout(c).bytes,
-                    .grid = grid_of(c, index_blocks_per_sm(c)),
+                    .grid = grid_of(c, index_blocks_per_sm(c), kBeside),
                     .tensor_maps = true,
                     .bounds = "flashjit::kHopperIndexThreads, flashjit::index_blocks_per_sm(flashjit::config)",
                     .call = fmt::format("index_tiles_by_warpgroups(params, maps, {})", scores_of(c))}};
@@ -245,10 +248,10 @@ Result<Program> place_operands(Program p, const PassContext& context) {
                                        .b = "Qs",
                                        .issuer = Issuer::Warpgroup,
                                        .rows = kKeysOfConsumer,
-                                       .columns = index_columns(c),
+                                       .columns = index_columns(c) / index_halves(c),
                                        .depth = kHopperIndexDim,
                                        .m = kKeysOfConsumer,
-                                       .n = index_columns(c),
+                                       .n = index_columns(c) / index_halves(c),
                                        .k = kStepBytes}};
   FLASHJIT_TRY(assign_products(p, products));
   return p;
