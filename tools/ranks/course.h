@@ -29,13 +29,13 @@ struct Exchange {
   double us = 0, bytes = 0;
 };
 
-// In a ring, while step t computes, the keys of step t + 1 come, and in the backward pass gradients of the keys of step t - 1
+// In a ring, while step t computes, the keys of step t + 1 come, and in the backward direction gradients of the keys of step t - 1
 // go home, but for those of step 0, which are there. `keys` and `gradients` are by step, that of step 0 is nothing; `gradients`
-// is empty in the forward pass.
+// is empty in the forward direction.
 Course ring_course(const std::vector<double>& compute_us, const std::vector<Exchange>& keys,
                    const std::vector<Exchange>& gradients);
-// An all-gather goes in pieces: the first one comes with nothing beside it, and in the backward pass the sums of the last one go with
-// nothing beside them. `gradients` is empty in the forward pass.
+// An all-gather goes in pieces: the first one comes with nothing beside it, and in the backward direction the sums of the last one go with
+// nothing beside them. `gradients` is empty in the forward direction.
 Course gather_course(const std::vector<double>& compute_us, const std::vector<Exchange>& keys,
                      const std::vector<Exchange>& gradients);
 

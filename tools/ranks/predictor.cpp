@@ -22,7 +22,7 @@ void remove_mask(AttentionSpec& spec) {
 // beyond these. Sizes are those of shares.
 AttentionSpec spec_of(const AttentionSpec& given, const StepQuestion& question) {
   AttentionSpec spec = given;
-  spec.operation = question.pass == Pass::Forward ? Operation::Forward : Operation::Backward;
+  spec.operation = question.direction == Direction::Forward ? Operation::Forward : Operation::Backward;
   spec.heads_q = std::max(1, given.heads_q / question.head_shares);
   spec.heads_kv = std::max(1, given.heads_kv / question.head_shares);
   spec.lse = Lse::ln;
@@ -76,7 +76,7 @@ Result<Plan> Predictor::plan_for(const StepQuestion& question) const {
 }
 
 Result<StepTime> Predictor::operator()(const StepQuestion& question) {
-  const Key key{question.pass, question.head_shares, question.masked, question.beside, print(question.shape)};
+  const Key key{question.direction, question.head_shares, question.masked, question.beside, print(question.shape)};
   auto known = plans_.find(key);
   if (known == plans_.end()) {
     FLASHJIT_ASSIGN(plan, plan_for(question));

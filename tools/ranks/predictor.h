@@ -21,7 +21,7 @@ class Predictor {
   Result<StepTime> operator()(const StepQuestion& question);
 
  private:
-  using Key = std::tuple<Pass, int, bool, bool, std::string>;
+  using Key = std::tuple<Direction, int, bool, bool, std::string>;
   // With the schedule of who tells prepare the sizes, unless the request pins one.
   Result<Plan> plan_for(const StepQuestion& question) const;
 

@@ -75,8 +75,8 @@ Result<Counted> counted(const std::string& ranks, const Request& request, const 
               .assumptions = {}};
   Predictor predictor(request, device);
   const StepTimes times = [&](const StepQuestion& question) { return predictor(question); };
-  FLASHJIT_ASSIGN(forward, times({Pass::Forward, 1, shape, true, false}));
-  const auto backward = times({Pass::Backward, 1, shape, true, false});
+  FLASHJIT_ASSIGN(forward, times({Direction::Forward, 1, shape, true, false}));
+  const auto backward = times({Direction::Backward, 1, shape, true, false});
   all.one_forward_us = forward.fixed_us + forward.work_us;
   if (backward) all.one_backward_us = backward->fixed_us + backward->work_us;
   else all.why_no_gradients = backward.error().message;
@@ -166,8 +166,8 @@ std::string row_of(const Way& way, const Course& course, double one_us, int rank
                      course.hidden() * 100, bytes_text(course.bytes()), one_us / ranks / course.total_us() * 100);
 }
 
-std::string table_of(const Counted& all, Pass pass) {
-  const bool forward = pass == Pass::Forward;
+std::string table_of(const Counted& all, Direction direction) {
+  const bool forward = direction == Direction::Forward;
   const int ranks = all.problem.network.ranks();
   const double one = forward ? all.one_forward_us : all.one_backward_us;
   std::string text = fmt::format(
@@ -182,8 +182,8 @@ std::string table_of(const Counted& all, Pass pass) {
   return text;
 }
 
-std::string steps_text(const Way& way, const Course& course, const char* pass) {
-  std::string text = fmt::format("steps of {}, {}\n", words_of(way), pass);
+std::string steps_text(const Way& way, const Course& course, const char* direction) {
+  std::string text = fmt::format("steps of {}, {}\n", words_of(way), direction);
   const auto alone = [&](double us, double bytes, const char* what) {
     if (us > 0)
       text += fmt::format("  {:16} {:.3f} ms for {}, with nothing beside it\n", what, us / 1e3, bytes_text(bytes));
@@ -208,8 +208,8 @@ std::string steps_text(const Way& way, const Course& course, const char* pass) {
 std::string text_of(const Counted& all, const Request& request, const DeviceFigures& device) {
   std::string text = fmt::format("{}\nfor {}\nat {} over {}\n\n", request.text, device_text(device, request.target.gpu),
                                  print(all.problem.whole), print(all.problem.network));
-  text += table_of(all, Pass::Forward) + "\n";
-  if (all.why_no_gradients.empty()) text += table_of(all, Pass::Backward) + "\n";
+  text += table_of(all, Direction::Forward) + "\n";
+  if (all.why_no_gradients.empty()) text += table_of(all, Direction::Backward) + "\n";
   else text += fmt::format("backward: not counted: {}\n\n", all.why_no_gradients);
   if (const Way* best = fastest(all.ways)) {
     text += fmt::format("fastest: {}; a rank holds {} of K and V at a time\n\n", words_of(*best),

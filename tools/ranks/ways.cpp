@@ -59,11 +59,11 @@ class CourseCounter {
  public:
   CourseCounter(const RankProblem& problem, const StepTimes& times) : p_(problem), times_(times) {}
 
-  Result<Course> ring(Pass pass, const Group& group, const Sights& sights) const {
+  Result<Course> ring(Direction direction, const Group& group, const Sights& sights) const {
     const Shape own{p_.whole.b, p_.whole.q_len / group.ring_of, p_.whole.k_len / group.ring_of};
     const bool alone = group.ring_of == 1;  // then the kernel has the mask, and the whole
-    FLASHJIT_ASSIGN(time, times_({pass, group.heads_over, own, alone, !alone && is_beside()}));
-    FLASHJIT_ASSIGN(edges, cost_of_edges(pass, group.heads_over, sights));
+    FLASHJIT_ASSIGN(time, times_({direction, group.heads_over, own, alone, !alone && is_beside()}));
+    FLASHJIT_ASSIGN(edges, cost_of_edges(direction, group.heads_over, sights));
     const TokenBytes bytes(p_.spec, group.heads_over);
     const double own_keys = tokens(own.b, own.k_len);
     std::vector<double> compute;
@@ -75,22 +75,22 @@ class CourseCounter {
         slowest = std::max(slowest, alone ? time.fixed_us + time.work_us : time.at(sights.seen(rank, owner) * edges));
         needed = std::max(needed, sights.needed(rank, owner));
       }
-      compute.push_back(slowest + (alone || slowest == 0 ? 0 : sums_us(pass, group, t)));
+      compute.push_back(slowest + (alone || slowest == 0 ? 0 : sums_us(direction, group, t)));
       const bool sends = t > 0 && needed > 0;
       keys.push_back(sends ? along_ring(p_.network, bytes.kv * own_keys * needed) : Exchange());
-      if (pass == Pass::Backward)
+      if (direction == Direction::Backward)
         gradients.push_back(sends ? along_ring(p_.network, bytes.dkv * own_keys * needed) : Exchange());
     }
     Course course = ring_course(compute, keys, gradients);
-    add_heads(pass, group, course);
+    add_heads(direction, group, course);
     return course;
   }
 
-  Result<Course> gather(Pass pass, const Sights& sights) const {
+  Result<Course> gather(Direction direction, const Sights& sights) const {
     const int ranks = p_.network.ranks(), heads = p_.spec.heads_kv;
     const Shape own{p_.whole.b, p_.whole.q_len / ranks, p_.whole.k_len};
-    FLASHJIT_ASSIGN(time, times_({pass, 1, own, false, is_beside()}));
-    FLASHJIT_ASSIGN(edges, cost_of_edges(pass, 1, sights));
+    FLASHJIT_ASSIGN(time, times_({direction, 1, own, false, is_beside()}));
+    FLASHJIT_ASSIGN(edges, cost_of_edges(direction, 1, sights));
     const TokenBytes bytes(p_.spec);
     const double own_keys = tokens(p_.whole.b, p_.whole.k_len / ranks);
     std::vector<double> compute;
@@ -99,7 +99,7 @@ class CourseCounter {
       const double fraction = static_cast<double>(piece) / heads;
       compute.push_back(time.fixed_us + sights.most_seen() * edges * time.work_us * fraction);
       keys.push_back(of_gather(p_.network, bytes.kv * own_keys * fraction));
-      if (pass == Pass::Backward) sums.push_back(of_gather(p_.network, bytes.dkv * own_keys * fraction));
+      if (direction == Direction::Backward) sums.push_back(of_gather(p_.network, bytes.dkv * own_keys * fraction));
     }
     return gather_course(compute, keys, sums);
   }
@@ -112,9 +112,9 @@ class CourseCounter {
 
   // A step of a ring reads and writes more than its share of one kernel's work: O, and dQ, are sums in fp32, which are rounded behind
   // the last step.
-  double sums_us(Pass pass, const Group& group, int step) const {
+  double sums_us(Direction direction, const Group& group, int step) const {
     const AttentionSpec& spec = p_.spec;
-    const bool is_forward = pass == Pass::Forward;
+    const bool is_forward = direction == Direction::Forward;
     const double rows = tokens(p_.whole.b, p_.whole.q_len) / group.ring_of * spec.heads_q / group.heads_over;
     const double elements = rows * (is_forward ? spec.d_v : spec.d_qk);
     const double wide = size_of(Dtype::F32), last = size_of(is_forward ? spec.out_dtype : spec.dtype);
@@ -126,15 +126,15 @@ class CourseCounter {
 
   // A kernel with a mask does more than what is seen: tiles that an edge cuts are whole, and evaluate it. Returns how many
   // times as much; all steps together have the edges of the whole.
-  Result<double> cost_of_edges(Pass pass, int heads_over, const Sights& sights) const {
-    FLASHJIT_ASSIGN(masked, times_({pass, heads_over, p_.whole, true, false}));
-    FLASHJIT_ASSIGN(plain, times_({pass, heads_over, p_.whole, false, false}));
+  Result<double> cost_of_edges(Direction direction, int heads_over, const Sights& sights) const {
+    FLASHJIT_ASSIGN(masked, times_({direction, heads_over, p_.whole, true, false}));
+    FLASHJIT_ASSIGN(plain, times_({direction, heads_over, p_.whole, false, false}));
     const double seen = sights.mean_seen() * plain.work_us;
     return seen > 0 ? masked.work_us / seen : 1.0;
   }
 
   // Heads go for tokens before anything is computed, and come back behind it.
-  void add_heads(Pass pass, const Group& group, Course& course) const {
+  void add_heads(Direction direction, const Group& group, Course& course) const {
     if (group.heads_over == 1) return;
     const TokenBytes bytes(p_.spec, group.heads_over);
     const double q_tokens = tokens(p_.whole.b, p_.whole.q_len) / p_.network.ranks();
@@ -144,12 +144,13 @@ class CourseCounter {
     };
     const double all_kv = bytes.kv * group.heads_over * k_tokens;
     const Exchange given = turned(bytes.q * q_tokens + all_kv), made = turned(bytes.o * q_tokens);
-    const Exchange& before = pass == Pass::Forward ? given : made;  // Q, K and V were kept; dO comes
-    const Exchange& behind = pass == Pass::Forward ? made : given;  // dQ, dK and dV go back as Q, K and V came
+    const Exchange& before = direction == Direction::Forward ? given : made;  // Q, K and V were kept; dO comes
+    const Exchange& behind =
+        direction == Direction::Forward ? made : given;  // dQ, dK and dV go back as Q, K and V came
     // Rows that are sent are put in order by receiver before, and in order of tokens behind: they are read and written twice.
     const double passes = memory_us(4 * (bytes.q * q_tokens + all_kv)), passes_of_o = memory_us(4 * bytes.o * q_tokens);
-    course.before_us += pass == Pass::Forward ? passes : passes_of_o;
-    course.behind_us += pass == Pass::Forward ? passes_of_o : passes;
+    course.before_us += direction == Direction::Forward ? passes : passes_of_o;
+    course.behind_us += direction == Direction::Forward ? passes_of_o : passes;
     course.before_us += before.us;
     course.before_bytes += before.bytes;
     course.behind_us += behind.us;
@@ -176,7 +177,7 @@ std::string why_not_lengths(const Shape& whole, int ranks) {
   return {};
 }
 
-using CountWay = std::function<Result<Course>(Pass pass, const Sights& sights)>;
+using CountWay = std::function<Result<Course>(Direction direction, const Sights& sights)>;
 
 // The way with the order of tokens that is faster.
 Result<Way> in_faster_order(const RankProblem& problem, const Way& plain, const CountWay& count, bool gradients) {
@@ -186,10 +187,10 @@ Result<Way> in_faster_order(const RankProblem& problem, const Way& plain, const 
     const Sights sights(problem.spec, problem.whole, shares, order);
     Way way = plain;
     if (shares > 1) way.order = order;
-    FLASHJIT_ASSIGN(forward, count(Pass::Forward, sights));
+    FLASHJIT_ASSIGN(forward, count(Direction::Forward, sights));
     way.forward = std::move(forward);
     if (gradients) {
-      FLASHJIT_ASSIGN(backward, count(Pass::Backward, sights));
+      FLASHJIT_ASSIGN(backward, count(Direction::Backward, sights));
       way.backward = std::move(backward);
     }
     if (!best || time_of(way) < time_of(*best)) best = std::move(way);
@@ -232,8 +233,9 @@ Result<std::vector<Way>> ways_of(const RankProblem& problem, const StepTimes& ti
                    .backward = {},
                    .most_kv_bytes = kv_bytes};
   FLASHJIT_ASSIGN(
-      gathered,
-      in_faster_order(problem, gather, [&](Pass pass, const Sights& s) { return counter.gather(pass, s); }, gradients));
+      gathered, in_faster_order(
+                    problem, gather, [&](Direction direction, const Sights& s) { return counter.gather(direction, s); },
+                    gradients));
   ways.push_back(std::move(gathered));
   for (int heads_over = 1; heads_over <= ranks; ++heads_over) {
     if (ranks % heads_over != 0) continue;
@@ -252,7 +254,9 @@ Result<std::vector<Way>> ways_of(const RankProblem& problem, const StepTimes& ti
     way.most_kv_bytes = (group.ring_of > 1 ? 2 : 1) * kv_bytes / ranks *
                         (TokenBytes(problem.spec, heads_over).kv * heads_over / TokenBytes(problem.spec).kv);
     if (way.why_not.empty()) {
-      const auto count = [&](Pass pass, const Sights& sights) { return counter.ring(pass, group, sights); };
+      const auto count = [&](Direction direction, const Sights& sights) {
+        return counter.ring(direction, group, sights);
+      };
       FLASHJIT_ASSIGN(made, in_faster_order(problem, way, count, gradients));
       way = std::move(made);
     }

@@ -21,12 +21,12 @@ struct StepTime {
   double at(double seen) const { return seen > 0 ? fixed_us + seen * work_us : 0; }
 };
 
-enum class Pass { Forward, Backward };
+enum class Direction { Forward, Backward };
 
 // Asks for the time of a kernel that has one of `head_shares` of the heads. Masked: with the mask of the spec, else every
 // score is seen. Beside an exchange it has fewer SMs.
 struct StepQuestion {
-  Pass pass = Pass::Forward;
+  Direction direction = Direction::Forward;
   int head_shares = 1;
   Shape shape;
   bool masked = false, beside = false;

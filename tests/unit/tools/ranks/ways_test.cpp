@@ -21,8 +21,8 @@ RankProblem problem_of(const char* spec, const Network& network, std::int64_t le
 // A kernel that takes 1 us for a million scores that are seen, of 16 heads; of a masked one half are seen.
 Result<StepTime> step_time(const StepQuestion& question) {
   const double scores = static_cast<double>(question.shape.q_len) * static_cast<double>(question.shape.k_len) * 1e-6;
-  return StepTime{
-      0, scores / question.head_shares * (question.masked ? 0.5 : 1) * (question.pass == Pass::Forward ? 1 : 2.5)};
+  return StepTime{0, scores / question.head_shares * (question.masked ? 0.5 : 1) *
+                         (question.direction == Direction::Forward ? 1 : 2.5)};
 }
 
 std::vector<Way> ways(const RankProblem& problem, bool gradients = true) {
