@@ -396,6 +396,30 @@ def test_explain_says_how_it_counts_lengths_that_differ():
     assert "as the longest" not in flashjit(*args, "b=4,q=512,k=9000").out
 
 
+def test_explain_draws_masks_that_read_tensors():
+    numpy = harness.find("numpy")
+    spec = 'fwd bf16 d=64 params="end: i32[2]" mask="document(doc) & (causal | k < end[b, q])"'
+    doc, end = numpy.zeros((1, 600), "i4"), numpy.zeros((1, 600), "i4")
+    doc[:, 200:], end[:, 200:] = 1, 250
+    for name, values in (("doc", doc), ("end", end), ("short", doc[:, :599])):
+        numpy.save(scratch(f"{name}.npy"), values)
+    args = ("explain", spec, "--arch", "sm_80", "--shape", "q=600", "--schedule", "family=sync,tile_q=64,tile_kv=64,warps=4",
+            "--param", f"doc={scratch('doc.npy')}")
+    both = (*args, "--param", f"end={scratch('end.npy')}")
+    tiles = flashjit(*both, "--json").line()["tiles"]
+    at = numpy.arange(600)
+    seen = (doc[0][:, None] == doc[0]) & ((at <= at[:, None]) | (at < end[0][:, None]))
+    cells = [[seen[q:q + 64, k:k + 64] for k in range(0, 600, 64)] for q in range(0, 600, 64)]
+    assert tiles["map"] == ["".join("#" if c.all() else "+" if c.any() else "." for c in row) for row in cells], tiles
+    drawn = "".join(tiles["map"])
+    assert [tiles["empty"], tiles["mixed"], tiles["full"]] == [drawn.count(kind) for kind in ".+#"], tiles
+    assert "tiles in which nothing is seen" in flashjit(*both, "--all").out
+    refused(*both, "--param", "doc=1", says="doc is given twice")
+    refused(*both, "--param", "left=3", says=["left", "nothing that mask or score"])
+    refused(*args, says="end is not given; write end=FILE.npy")
+    refused(*args, "--param", f"end={scratch('short.npy')}", says=["end", "has 599 there"])
+
+
 def test_explain_names_what_it_counts_as_zero():
     for params, mask, names in [("left: i32", "k >= qpos - left", "`left`"), ("doc: i32[1]", "k >= doc[b]", "`doc`"),
                                 ("end: i32[2]", "document(doc) & (causal | k < end[b, q])", "`doc` and `end`")]:

@@ -22,11 +22,13 @@
 #include "compiler/launches/values.h"
 #include "compiler/launches/wide_rows.h"
 #include "tools/command/commands.h"
+#include "tools/command/explain_costs.h"
 #include "tools/page/candidates.h"
 #include "tools/page/explain_page.h"
 #include "tools/ranks/report.h"
 #include "tools/support/device.h"
 #include "tools/support/files.h"
+#include "tools/support/inputs.h"
 #include "tools/support/mask_map.h"
 #include "tools/support/measured.h"
 #include "tools/support/narrow_errors.h"
@@ -41,6 +43,7 @@ struct ExplainArgs {
   std::string spec, shape, schedule, html, command;
   std::optional<std::string> ranks;
   std::vector<std::string> specs, archs;
+  InputArgs inputs;  // of which the mask's are read, for its map
   bool all = false, json = false;
 };
 
@@ -94,107 +97,6 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
   return notes.size() > shown ? text + fmt::format("  and {} more notes\n", notes.size() - shown) : text;
 }
 
-// Launches of a call, and the memory that they pass on.
-struct Footprint {
-  std::vector<std::string> launches;
-  std::int64_t bytes = 0;
-  std::vector<std::pair<std::string, std::int64_t>> buffers;
-};
-CallSizes sizes_of(const Shape& shape) {
-  return {.batch = shape.b,
-          .q_len = shape.q_len,
-          .k_len = shape.k_len,
-          .q_tokens = shape.b * shape.q_len,
-          .k_tokens = shape.b * shape.k_len,
-          .k_rows = shape.b * shape.k_len};
-}
-Footprint footprint(const Plan& plan, const Shape& shape) {
-  const CallSizes sizes = sizes_of(shape);
-  Footprint all;
-  for (const KernelLaunch& launch : plan.before) all.launches.emplace_back(launch.entry);
-  for (const KernelLaunch& launch : plan.launches) all.launches.emplace_back(launch.entry);
-  all.bytes = bytes_of(plan.workspace, sizes);
-  for (const WorkspaceBuffer& buffer : plan.workspace) all.buffers.emplace_back(buffer.name, bytes_of(buffer, sizes));
-  return all;
-}
-
-std::string footprint_text(const Footprint& all) {
-  std::string text, buffers;
-  if (all.launches.size() > 1) text += fmt::format("  launches           {}\n", fmt::join(all.launches, ", "));
-  for (const auto& [name, bytes] : all.buffers)
-    buffers += fmt::format("{}{} {}", buffers.empty() ? "" : ", ", name, bytes_text(static_cast<double>(bytes)));
-  if (!buffers.empty())
-    text += fmt::format("  workspace          {}: {}\n", bytes_text(static_cast<double>(all.bytes)), buffers);
-  return text;
-}
-
-// The two of the first line are the whole; what they consist of runs side by side, and adds up to no time.
-std::string predicted_text(const Plan& plan, const Roofline& r) {
-  const Prediction& p = r.predicted;
-  const double rest = p.total - std::max(p.compute, p.memory);
-  const double tenths = std::round(p.total * 10) - std::round(rest * 10);  // so that what is shown adds up, too
-  std::string text = fmt::format("  predicted          {:.1f} us = {:.1f} us of {} + {:.1f} us to begin and to end\n",
-                                 p.total, tenths / 10, p.compute > p.memory ? "arithmetic" : "memory traffic", rest);
-  text += fmt::format("                     the limit is: {}; {:.2f} of {:.2f} TB/s\n", r.limit, r.predicted_tbs,
-                      plan.target.memory_tbs);
-  return text;
-}
-
-// Explains a kernel that reads no keys: memory is all that it takes.
-std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r) {
-  const bool merge = merges(plan.spec);
-  return fmt::format("what it costs at b={},q={}{}\n", shape.b, shape.q_len,
-                     merge ? fmt::format(",parts={}", shape.k_len) : "") +
-         fmt::format("  memory traffic     {}: {} once\n", bytes_text(r.fused_bytes),
-                     merge ? "the parts read and O written" : "x read and y written") +
-         footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
-}
-
-// Says how tensors that say what is seen were counted: their contents are not known.
-std::string guess_text(const AttentionSpec& spec, bool exact) {
-  if (selects(spec)) return " (counted with full lists, whose rows are read for each query)";
-  if (exact) return {};
-  if (has_blocks(spec)) return " (counted as if the lists of the call had all blocks)";
-  return fmt::format(" (counted as if {}, which the mask reads, were 0)", names_read(spec.mask, "`"));
-}
-
-std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all) {
-  const Prediction& p = r.predicted;
-  std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
-                                 guess_text(plan.spec, r.exact));
-  text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
-                      r.visible * 100);
-  text += fmt::format("  memory traffic     {} fused: {}\n", bytes_text(r.fused_bytes),
-                      is_backward(plan.spec) ? "Q, K, V, O, dO read and dQ, dK, dV written once"
-                      : indexes(plan.spec)   ? "Q and K read and scores written once"
-                                             : "Q, K, V read and O written once");
-  if (r.append_bytes > 0)
-    text += fmt::format("                     {} of these to append: new rows, and Q rotated\n",
-                        bytes_text(r.append_bytes));
-  if (!all || indexes(plan.spec)) return text + footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
-  text += fmt::format(
-      "                     {} in three textbook steps, {:.1f} times as much: scores and probabilities go through memory\n",
-      bytes_text(r.textbook_bytes), r.fused_bytes > 0 ? r.textbook_bytes / r.fused_bytes : 0);
-  text += fmt::format("  never written      {} of S and P\n", bytes_text(r.score_bytes_never_written));
-  const std::string_view instruction = plan.schedule.family->instruction;
-  text += fmt::format(
-      "  intensity          {:.1f} FLOP per byte fused, {:.1f} in three steps; {}{} is balanced at {:.1f}\n",
-      r.intensity, r.textbook_intensity, plan.target.name,
-      instruction.empty() ? "" : fmt::format(" at the rate of {}", instruction), r.balance_point);
-  text += fmt::format("                     {} the balance point: {} is what there is too little of\n",
-                      r.intensity >= r.balance_point ? "above" : "below",
-                      r.intensity >= r.balance_point ? "arithmetic" : "memory bandwidth");
-  if (!is_backward(plan.spec))
-    text += fmt::format("  KV cache           {} per token, {} per sequence\n", bytes_text(r.kv_cache_bytes_per_token),
-                        bytes_text(r.kv_cache_bytes_per_sequence));
-  text += footprint_text(footprint(plan, shape));
-  text += predicted_text(plan, r);
-  text += fmt::format(
-      "                     each by itself, side by side: matrix units {:.1f}, exponentials {:.1f}, issue {:.1f}, shared memory {:.1f}, L2 {:.1f}, memory {:.1f} us; {:.2f} waves\n",
-      p.mma, p.exp, p.issue, p.smem, p.l2, p.memory, p.waves);
-  return text;
-}
-
 // A picture that only terminals show may stand in the midst of a text.
 struct ExplainedText {
   std::string before, picture, behind;
@@ -219,34 +121,8 @@ void add_map(const Result<MaskMap>& map, bool all, bool colours, ExplainedText& 
     if (all && !painted) text.before += fmt::format("  {}\n", row);
   }
   if (map->empty >= 0)
-    text.behind +=
-        fmt::format("  {} tiles skipped, {} with mask code, {} without\n", map->empty, map->mixed, map->full);
-}
-
-Json roofline_json(const Roofline& r) {
-  const Prediction& p = r.predicted;
-  return {{"flops", r.flops},
-          {"fused_bytes", r.fused_bytes},
-          {"append_bytes", r.append_bytes},
-          {"textbook_bytes", r.textbook_bytes},
-          {"score_bytes_never_written", r.score_bytes_never_written},
-          {"intensity", r.intensity},
-          {"textbook_intensity", r.textbook_intensity},
-          {"balance_point", r.balance_point},
-          {"limit", r.limit},
-          {"kv_cache_bytes_per_token", r.kv_cache_bytes_per_token},
-          {"kv_cache_bytes_per_sequence", r.kv_cache_bytes_per_sequence},
-          {"visible", r.visible},
-          {"exact", r.exact},
-          {"predicted_us", p.total},
-          {"predicted_tbs", r.predicted_tbs},
-          {"mma_us", p.mma},
-          {"exp_us", p.exp},
-          {"issue_us", p.issue},
-          {"smem_us", p.smem},
-          {"l2_us", p.l2},
-          {"memory_us", p.memory},
-          {"waves", p.waves}};
+    text.behind += fmt::format("  {} tiles {}, {} with mask code, {} without\n", map->empty,
+                               map->of_values ? "in which nothing is seen" : "skipped", map->mixed, map->full);
 }
 
 // This is all that is known of a kernel, before it is told in one form or another.
@@ -259,6 +135,7 @@ struct Explained {
   std::optional<Schedule> hinted;
   std::optional<Roofline> roofline;  // none: there is nothing to do
   std::vector<Measured> tuned;
+  MaskValues values;
 
   std::string device_words() const { return device_text(device, plan.target.gpu); }
   bool has_map() const { return roofline && reads_keys(plan.spec); }
@@ -271,7 +148,13 @@ Result<Explained> explained(const ExplainArgs& args, const DeviceFigures& device
   plan.target.memory_tbs = device.memory_tbs;  // for the figures; the plan is that of the target
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
-  Explained kernel{.plan = std::move(plan), .device = device, .shape = shape, .hinted = std::move(hinted)};
+  FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
+  FLASHJIT_ASSIGN(values, MaskValues::read(plan.spec, inputs, sizes_of(shape)));
+  Explained kernel{.plan = std::move(plan),
+                   .device = device,
+                   .shape = shape,
+                   .hinted = std::move(hinted),
+                   .values = std::move(values)};
   if (!args.shape.empty()) kernel.asked = *parse_shape(args.shape, kernel.plan.spec);  // which shape_of() has parsed
   kernel.candidates = candidates_at(kernel.plan, request.pins, shape);
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) kernel.roofline = roofline(kernel.plan, shape);
@@ -302,7 +185,8 @@ Json json_of(const Explained& kernel) {
     line["launches"] = calls.launches;
     line["workspace_bytes"] = calls.bytes;
   }
-  const auto map = kernel.has_map() ? mask_map(plan, shape.q_len, shape.k_len) : Result<MaskMap>(unsupported(""));
+  const auto map =
+      kernel.has_map() ? mask_map(plan, kernel.values, shape.q_len, shape.k_len) : Result<MaskMap>(unsupported(""));
   if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
   narrow_errors(plan, line);
   line["measured"] = measured_json(kernel.tuned);
@@ -330,7 +214,7 @@ ExplainedText text_of(const Explained& kernel, bool all, bool colours) {
                    (reads_keys(plan.spec) ? roofline_text(plan, shape, r, all) : traffic_text(plan, shape, r)) + gap;
   }
   if (kernel.has_map()) {
-    add_map(mask_map(plan, shape.q_len, shape.k_len), all, colours, text);
+    add_map(mask_map(plan, kernel.values, shape.q_len, shape.k_len), all, colours, text);
     text.behind += gap;
   }
   const std::vector<Measured>& tuned = kernel.tuned;
@@ -357,7 +241,7 @@ struct Readers {
 void add_to_page(const Explained& kernel, ExplainPage& page) {
   const ExplainedText text = text_of(kernel, true, false);
   std::optional<Result<MaskMap>> map;
-  if (kernel.has_map()) map = mask_map(kernel.plan, kernel.shape.q_len, kernel.shape.k_len, kPageMap);
+  if (kernel.has_map()) map = mask_map(kernel.plan, kernel.values, kernel.shape.q_len, kernel.shape.k_len, kPageMap);
   page.add({.plan = kernel.plan,
             .device = kernel.device_words(),
             .shape = kernel.shape,
@@ -474,6 +358,10 @@ void add_explain(CLI::App& app, const std::string& command, int& exit_code) {
       "--shape", args->shape,
       "Sizes that all figures are for: b=2,q=4096,k=4096; each sequence counts as the longest (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
+  CLI::Option* param =
+      sub->add_option("--param", args->inputs.params,
+                      "What the mask reads, for its map: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar")
+          ->type_name("NAME=VALUE");
   CLI::Option* all = sub->add_flag("--all", args->all, "Everything, and not the 25 lines that say most");
   sub->add_flag("--json", args->json, "One JSON object per target");
   CLI::Option* html = sub->add_option("--html", args->html,
@@ -486,6 +374,7 @@ void add_explain(CLI::App& app, const std::string& command, int& exit_code) {
       ->type_name("NETWORK")
       ->needs(shape)
       ->excludes(html)
+      ->excludes(param)
       ->excludes(all);
   sub->footer(
       "\nExamples:\n"
@@ -493,7 +382,8 @@ void add_explain(CLI::App& app, const std::string& command, int& exit_code) {
       "  flashjit explain 'fwd bf16 d=128 heads=32/8 q_len=1' --arch sm_80,sm_90a --shape b=16,q=1,k=8192 --json\n"
       "  flashjit explain 'fwd bf16 d=128 heads=64/8 mask=\"causal\"' --arch h200 --shape q=1048576 --ranks "
       "8x450GB/s,16x50GB/s\n"
-      "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch h100 --html explained.html");
+      "  flashjit explain 'fwd bf16 d=128 heads=32/8 mask=\"causal\"' --arch h100 --html explained.html\n"
+      "  flashjit explain 'fwd bf16 d=64 mask=\"document(doc)\"' --arch h100 --shape q=1024 --param doc=doc.npy --all");
   sub->callback([args, &exit_code] { exit_code = explain(*args); });
 }
 

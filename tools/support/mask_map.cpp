@@ -12,6 +12,7 @@ namespace flashjit {
 namespace {
 
 constexpr std::int64_t kMaxCounted = 1 << 20;
+constexpr std::int64_t kMaxPairs = 1 << 24;  // that are looked at one by one, which takes some seconds
 
 // Returns one of the usual 256 colours; these can be told apart on dark and on light terminals.
 int colour_of(char cell) {
@@ -43,9 +44,10 @@ std::string without_values(const Plan& plan, std::int64_t q_len, std::int64_t k_
   const bool finds =
       plan.target.gpu ? plan.tile_lists >= 0
                       : analyse_pairs(plan.spec.mask, queries_per_tile(plan.config), plan.config.tile_kv).has_value();
-  std::string text = has_blocks(plan.spec)
-                         ? "blocks are in lists, which are only known when it runs"
-                         : fmt::format("the mask depends on {}, whose values are only known when it runs", names_read(plan.spec.mask));
+  std::string text =
+      has_blocks(plan.spec)
+          ? "blocks are in lists, which are only known when it runs"
+          : fmt::format("the mask depends on {}, whose values are only known when it runs", names_read(plan.spec.mask));
   if (finds) text += ": each call finds what it hides first, a tile at a time";
   else if (plan.tiles.may_see_in_blocks) text += ": the loop looks at each block that a tile has";
   const TileAnalysis& t = plan.tiles;
@@ -57,26 +59,85 @@ std::string without_values(const Plan& plan, std::int64_t q_len, std::int64_t k_
   return text;
 }
 
+char cell_of(TileClass what) { return what == TileClass::Empty ? '.' : what == TileClass::Full ? '#' : '+'; }
+std::int64_t& count_of(MaskMap& map, TileClass what) {
+  return what == TileClass::Empty ? map.empty : what == TileClass::Full ? map.full : map.mixed;
+}
+
+// A tile is what all queries of a block visit together.
+MaskMap empty_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, const MapSize& most) {
+  const int tile_q = queries_per_tile(plan.config), tile_kv = plan.config.tile_kv;
+  MaskMap map;
+  map.rows_per_cell = tile_q * std::max<std::int64_t>(1, ceil_div(ceil_div(q_len, tile_q), most.rows));
+  map.keys_per_cell = tile_kv * std::max<std::int64_t>(1, ceil_div(ceil_div(k_len, tile_kv), most.columns));
+  return map;
+}
+
+// Looks at each pair of a tile, until it is known that some are seen and some are not.
+TileClass look_at(const Expr& mask, Environment& environment, std::int64_t q, std::int64_t q_end, std::int64_t k,
+                  std::int64_t k_end) {
+  bool seen = false, hidden = false;
+  std::int64_t& query = environment.variables[static_cast<int>(Variable::Q)];
+  std::int64_t& key = environment.variables[static_cast<int>(Variable::K)];
+  for (query = q; query < q_end; ++query) {
+    for (key = k; key < k_end; ++key) {
+      (evaluate(mask, environment).integer ? seen : hidden) = true;
+      if (seen && hidden) return TileClass::Mixed;
+    }
+  }
+  return seen ? TileClass::Full : TileClass::Empty;
+}
+
+// A cell is empty or full where all of its tiles are.
+Result<MaskMap> map_of_values(const Plan& plan, const MaskValues& values, std::int64_t q_len, std::int64_t k_len,
+                              const MapSize& most) {
+  if (k_len > 0 && q_len > kMaxPairs / k_len) {
+    return unsupported(fmt::format(
+        "the mask reads {}, and a map of {} x {} pairs would take long; give a --shape of at most {} of them",
+        names_read(plan.spec.mask), q_len, k_len, kMaxPairs));
+  }
+  const int tile_q = queries_per_tile(plan.config), tile_kv = plan.config.tile_kv;
+  MaskMap map = empty_map(plan, q_len, k_len, most);
+  map.of_values = true;
+  map.rows.assign(static_cast<std::size_t>(ceil_div(q_len, map.rows_per_cell)),
+                  std::string(static_cast<std::size_t>(ceil_div(k_len, map.keys_per_cell)), ' '));
+  Environment environment = values.environment(q_len, k_len);
+  for (std::int64_t q = 0; q < q_len; q += tile_q) {
+    for (std::int64_t k = 0; k < k_len; k += tile_kv) {
+      const TileClass what =
+          look_at(plan.spec.mask, environment, q, std::min(q + tile_q, q_len), k, std::min(k + tile_kv, k_len));
+      ++count_of(map, what);
+      char& cell =
+          map.rows[static_cast<std::size_t>(q / map.rows_per_cell)][static_cast<std::size_t>(k / map.keys_per_cell)];
+      cell = cell == ' ' || cell == cell_of(what) ? cell_of(what) : '+';
+    }
+  }
+  return map;
+}
+
 }  // namespace
 
 std::string names_read(const Expr& mask, std::string_view quote) {
   const std::vector<Param> params = params_of(mask);
   std::string names;
   for (std::size_t i = 0; i < params.size(); ++i)
-    names += fmt::format("{}{}{}{}", i == 0 ? "" : i + 1 < params.size() ? ", " : " and ", quote, params[i].name, quote);
+    names += fmt::format("{}{}{}{}",
+                         i == 0                  ? ""
+                         : i + 1 < params.size() ? ", "
+                                                 : " and ",
+                         quote, params[i].name, quote);
   return names;
 }
 
-Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, const MapSize& most) {
-  // A tile is what all queries of a block visit together.
-  const KernelConfig& sizes = plan.config;
-  const int tile_q = queries_per_tile(sizes), tile_kv = sizes.tile_kv;
+Result<MaskMap> mask_map(const Plan& plan, const MaskValues& given, std::int64_t q_len, std::int64_t k_len,
+                         const MapSize& most) {
   if (selects(plan.spec)) {
     return unsupported(
         selects_pages(plan.spec)
             ? "pages are in lists, which are only known when it runs: each query visits the keys of its own"
             : "keys are in lists, which are only known when it runs: each query visits its own, all with mask code");
   }
+  if (given.given()) return map_of_values(plan, given, q_len, k_len, most);
   if (plan.spec.mask && !params_of(plan.spec.mask).empty()) return unsupported(without_values(plan, q_len, k_len));
   Environment environment;
   environment.variables[static_cast<int>(Variable::QLen)] = q_len;
@@ -85,24 +146,19 @@ Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_le
     return classify(plan.tiles, environment, q, std::min(q + rows, q_len) - 1, k, std::min(k + keys, k_len) - 1);
   };
 
-  MaskMap map;
-  const std::int64_t tiles_q = ceil_div(q_len, tile_q), tiles_k = ceil_div(k_len, tile_kv);
-  map.rows_per_cell = tile_q * std::max<std::int64_t>(1, ceil_div(tiles_q, most.rows));
-  map.keys_per_cell = tile_kv * std::max<std::int64_t>(1, ceil_div(tiles_k, most.columns));
+  MaskMap map = empty_map(plan, q_len, k_len, most);
   for (std::int64_t q = 0; q < q_len; q += map.rows_per_cell) {
     std::string& row = map.rows.emplace_back();
     for (std::int64_t k = 0; k < k_len; k += map.keys_per_cell) {
       const TileClass what = classify_area(q, map.rows_per_cell, k, map.keys_per_cell);
-      row += what == TileClass::Empty ? '.' : what == TileClass::Full ? '#' : '+';
+      row += cell_of(what);
     }
   }
   if (is_too_much(plan, q_len, k_len)) {
     map.empty = map.mixed = map.full = -1;
     return map;
   }
-  count_tiles(plan, q_len, k_len, [&](TileClass what) {
-    ++(what == TileClass::Empty ? map.empty : what == TileClass::Full ? map.full : map.mixed);
-  });
+  count_tiles(plan, q_len, k_len, [&](TileClass what) { ++count_of(map, what); });
   return map;
 }
 

@@ -8,6 +8,7 @@
 
 #include "compiler/plan.h"
 #include "compiler/result.h"
+#include "tools/support/mask_values.h"
 
 namespace flashjit {
 
@@ -15,6 +16,7 @@ struct MaskMap {
   std::vector<std::string> rows;  // '.' skipped, '+' mask code runs, '#' everything visible
   std::int64_t rows_per_cell = 0, keys_per_cell = 0;
   std::int64_t empty = 0, mixed = 0, full = 0;  // tiles of the plan; -1: too many to count
+  bool of_values = false;                       // each pair was looked at, with values that somebody gave
 };
 
 // A map has so many cells at most. A page has room for more than a line of text.
@@ -23,8 +25,9 @@ struct MapSize {
 };
 constexpr MapSize kTextMap = {16, 64}, kPageMap = {64, 64};
 
-// For head 0 of sequence 0. Error Unsupported when the mask reads tensors or scalars, whose values are not known here.
-Result<MaskMap> mask_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, const MapSize& most = kTextMap);
+// For head 0 of sequence 0. Error Unsupported when the mask reads tensors or scalars, and `values` does not have them.
+Result<MaskMap> mask_map(const Plan& plan, const MaskValues& values, std::int64_t q_len, std::int64_t k_len,
+                         const MapSize& most = kTextMap);
 
 // Lists what a mask reads of a call, each name between two of `quote`: "`doc` and `end`".
 std::string names_read(const Expr& mask, std::string_view quote = "");

@@ -1,0 +1,30 @@
+// What a call brings for a mask to read, as --param names it. With it a map can show what is hidden.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "autotune/measure/problem.h"
+#include "compiler/language/expr.h"
+#include "compiler/launch.h"
+#include "compiler/result.h"
+#include "compiler/spec/spec.h"
+
+namespace flashjit {
+
+class MaskValues {
+ public:
+  // Reads all that the mask of `spec` reads; nothing where `inputs` name nothing. Error Invalid for a name that the spec
+  // does not have, for one that is missing, and for a tensor that does not have what the mask reads at these sizes.
+  static Result<MaskValues> read(const AttentionSpec& spec, const InputFiles& inputs, const CallSizes& sizes);
+  bool given() const { return !params_.empty(); }
+  // For evaluate(): the values of the parameters, and lengths. It is valid as long as this object.
+  Environment environment(std::int64_t q_len, std::int64_t k_len) const;
+
+ private:
+  std::vector<Param> params_;                     // that the mask reads
+  std::vector<std::vector<std::uint8_t>> bytes_;  // of each
+  std::vector<ParamValue> values_;                // of each
+};
+
+}  // namespace flashjit
