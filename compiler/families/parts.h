@@ -1,4 +1,4 @@
-// What loops that split keys among blocks leave of row tiles in the workspace, and the launch that adds it up (decode, mla).
+// Loops that split keys among blocks (decode, mla) leave parts of row tiles in the workspace, which a launch adds up.
 #pragma once
 
 #include <string>

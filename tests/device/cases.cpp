@@ -4,7 +4,6 @@ namespace flashjit::testing_random {
 namespace {
 
 using Lens = std::vector<std::int64_t>;
-
 // About the numbers that a softmax over tiles can get wrong.
 FixedCase softmax(std::string_view name, std::string_view spec, Lens q_lens, Lens k_lens, Data data, double jump = 0) {
   return {name, spec, std::move(q_lens), std::move(k_lens), data, false, false, jump, true};

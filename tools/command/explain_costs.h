@@ -1,4 +1,4 @@
-// What `flashjit explain` says of the time and the memory that a call takes.
+// These texts of `flashjit explain` say which time and memory a call takes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a call brings for a mask to read, as --param names it. With it a map can show what is hidden.
+// --param names the tensors and scalars that a call brings for a mask to read. With them a map can show what is hidden.
 #pragma once
 
 #include <cstdint>
