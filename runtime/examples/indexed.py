@@ -12,6 +12,7 @@ import flashjit
 
 PAGE, HEADS, BEST = 64, 16, 96                # the model has 128 heads, and reads 2048 keys
 INDEX_HEADS, INDEX_DIM, LATENT, VALUE = 64, 128, 576, 512
+PAGES = f"packed/paged({PAGE})"
 
 
 class Calls:
@@ -19,15 +20,12 @@ class Calls:
 
     def __init__(self, device):
         engine = flashjit.Engine("gpu" if device == "cuda" else "host")
-        pages = f"layout=packed/paged({PAGE})"
         self.latents = engine.prepare(f"quantize bf16 out=latent656 d={LATENT}")
         # Rotated rows have no large columns. A token is a sequence of its own here, so it has its own scale.
         self.keys = engine.prepare(f"quantize bf16 d={INDEX_DIM} rotate")
         self.queries = engine.prepare(f"quantize bf16 d={INDEX_DIM} heads={INDEX_HEADS} rotate")
-        self.index = engine.prepare(
-            f'index e4m3 d={INDEX_DIM} heads={INDEX_HEADS}/1 {pages} select=keys({BEST}) mask="causal" token_scales')
         self.attend = engine.prepare(
-            f"fwd bf16 kv=latent656 d={LATENT}/{VALUE} heads={HEADS}/1 {pages} select=keys({BEST}) scale={LATENT ** -0.5} v_in_k")
+            f"fwd bf16 kv=latent656 d={LATENT}/{VALUE} heads={HEADS}/1 layout={PAGES} select=keys({BEST}) scale={LATENT ** -0.5} v_in_k")
 
 
 def exact(torch, call, lengths, q_lens, table, wide_latents):
@@ -89,14 +87,14 @@ def main(tokens):
     weights = torch.randn(new, INDEX_HEADS, device=device) * query_scales * INDEX_HEADS ** -0.5 * INDEX_DIM ** -0.5
 
     where = {"offsets_q": ints([0, q_lens[0], new]), "block_table": table, "k_lens": ints(lengths)}
-    lists = {"key_index": empty(new, 1, BEST, dtype=torch.int32), "key_count": empty(new, 1, dtype=torch.int32)}
-    call = {"q": index_q, "k": index_pool, "scale_k": key_scales, "weights": weights, **lists}
-    calls.index.run(**call, **where, max_q_len=max(q_lens))
+    call = {"q": index_q, "k": index_pool, "scale_k": key_scales, "weights": weights}
+    key_index, key_count = flashjit.index(**call, **where, best=BEST, mask="causal", layout=PAGES, spec="token_scales", max_q_len=max(q_lens))
+    lists = {"key_index": key_index, "key_count": key_count}
 
     queries, o = draw(new, HEADS, LATENT), empty(new, HEADS, VALUE, dtype=torch.bfloat16)
     calls.attend.run(q=queries, k=pool, o=o, **lists)
 
-    wanted, doubt = exact(torch, {**call, "queries": queries}, lengths, q_lens, table, widened(torch, pool))
+    wanted, doubt = exact(torch, {**call, **lists, "queries": queries}, lengths, q_lens, table, widened(torch, pool))
     error = (o.double() - wanted).abs().max().item()
     print(f"{new} tokens, {BEST} of up to {tokens} keys: largest error {error:.1e}, scores that were passed over {max(doubt, 0):.1e} of the largest above")
     return error < 0.01 and doubt < 1e-3

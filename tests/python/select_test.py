@@ -499,6 +499,50 @@ def test_lists_of_an_index_go_on_to_attention():
             assert numpy.abs(o[t] - exact).max() < 2e-5, t
 
 
+def test_index_as_a_function():
+    """It makes the spec and the results of its tensors, as attention() does."""
+    flashjit, numpy = load("numpy")
+    random = numpy.random.default_rng(9)
+    q, k = random.standard_normal((2, 9, 6, 32)).astype("float32"), random.standard_normal((2, 70, 2, 32)).astype("float32")
+    weights = random.standard_normal((2, 9, 6)).astype("float32")
+    wanted = numpy.stack([causal(numpy, relu_sums(numpy, q[b], k[b], weights[b], 1), 61) for b in range(2)])
+    for layout in ("bshd", "bhsd"):
+        turned = [numpy.ascontiguousarray(x.transpose(0, 2, 1, 3)) if layout == "bhsd" else x for x in (q, k)]
+        scores = flashjit.index(*turned, weights, mask="causal", layout=layout)
+        found, count = flashjit.index(*turned, weights, best=20, mask="causal", layout=layout)
+        for b in range(2):
+            agree_scores(numpy, scores[b], wanted[b])
+            own = best_of(numpy, scores[b], 20, lambda keys: keys)
+            assert (found[b] == own[0]).all() and (count[b] == own[1]).all(), layout
+    hidden_from = numpy.array([[50], [7]], "int32")
+    cut = flashjit.index(q, k, weights, mask="k < first[b, 0]", first=hidden_from)
+    assert (numpy.isfinite(cut).sum(-1) == hidden_from[:, :, None]).all(), "a mask reads tensors by their names"
+
+    # Packed, where rows have the keys of the longest sequence; the same keys in pages; and into tensors of the caller's.
+    offsets = numpy.array([0, 3, 9], "int32"), numpy.array([0, 40, 57], "int32")
+    flat_q, flat_k, flat_weights = q[0], k[0, :57], weights[0]
+    packed = {"layout": "packed", "mask": "causal", "offsets_q": offsets[0], "offsets_k": offsets[1], "max_q_len": 6, "max_k_len": 40}
+    scores = flashjit.index(flat_q, flat_k, flat_weights, **packed)
+    assert scores.shape == (9, 2, 40)
+    agree_scores(numpy, scores[:3], causal(numpy, relu_sums(numpy, flat_q[:3], flat_k[:40], flat_weights[:3], 1), 37))
+    pool = numpy.zeros((10, 8, 2, 32), "float32")
+    pool[:8].reshape(64, 2, 32)[:40], pool[5:].reshape(40, 2, 32)[:17] = flat_k[:40], flat_k[40:]
+    in_pages = {"layout": "packed/paged(8)", "mask": "causal", "offsets_q": offsets[0], "max_q_len": 6, "k_lens": numpy.array([40, 17], "int32"),
+                "block_table": numpy.array([[0, 1, 2, 3, 4], [5, 6, 7, 0, 0]], "int32")}
+    agree_scores(numpy, flashjit.index(flat_q, pool, flat_weights, **in_pages), scores)
+    lists = numpy.zeros((9, 2, 5), "int32"), numpy.zeros((9, 2), "int32")
+    found = flashjit.index(flat_q, pool, flat_weights, best=5, out=lists, **in_pages)
+    assert found[0] is lists[0] and found[1] is lists[1] and (lists[1][3:] == 5).all()
+
+    invalid = flashjit.InvalidError
+    refused(invalid, ["weights:", "dimensions"], flashjit.index, q, k, weights[0])
+    refused(invalid, ["k:", "q is fp32"], flashjit.index, q, k.astype("float16"), weights)
+    refused(invalid, ["out:", "key_index and key_count"], flashjit.index, q, k, weights, best=5, out=scores)
+    refused(invalid, ["best:", "many"], flashjit.index, q, k, weights, best="many")
+    refused(invalid, ["select:", "keys(0)"], flashjit.index, q, k, weights, best=0)
+    refused(invalid, ["mask:", "casual"], flashjit.index, q, k, weights, mask="casual")
+
+
 def test_what_an_index_refuses():
     flashjit, numpy = load("numpy")
     engine, invalid = flashjit.Engine("host"), flashjit.InvalidError

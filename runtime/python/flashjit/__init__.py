@@ -1,6 +1,6 @@
 """FlashJIT: attention kernels, generated for exactly your problem and your GPU or processor.
 
-`attention` computes it on tensors of PyTorch, NumPy, and whatever speaks DLPack. `Engine` and `Kernel` are below it. What is for
+`attention` computes it on tensors of PyTorch, NumPy, and whatever speaks DLPack, and `index` says which keys it should read. `Engine` and `Kernel` are below it. What is for
 PyTorch alone is in `flashjit.torch`: scaled_dot_product_attention, FlexAttention's functions, transformers. `flashjit.distributed` is for
 sequences that lie on several GPUs or processes.
 """
@@ -9,9 +9,10 @@ from flashjit.calls import attention
 from flashjit.capi import FlashJitError, InvalidError, MissingError, UnsupportedError, use_library, version
 from flashjit.command import compile, explain, tune
 from flashjit.engine import Engine, Facts, Kernel
+from flashjit.indexing import index
 
 __all__ = ["Engine", "Facts", "FlashJitError", "InvalidError", "Kernel", "MissingError", "UnsupportedError", "attention", "compile", "explain",
-           "tune", "use_library", "version"]
+           "index", "tune", "use_library", "version"]
 
 
 def __getattr__(name: str) -> str:

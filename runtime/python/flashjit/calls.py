@@ -204,6 +204,31 @@ def scalar_word(value: object) -> str:
     return "i32" if abs(int(value)) < 2**31 else "i64"  # type: ignore[call-overload]
 
 
+def declared(views: Mapping[str, View], scalars: Mapping[str, float], others: set[str]) -> list[str]:
+    """The field of the parameters, which are those that no operand has the name of."""
+    own = []
+    for name, view in views.items():
+        if name in others:
+            continue
+        if not view.shape:
+            raise tensors.one_number(name, view.dtype)
+        own.append(f"{name}: {view.dtype}[{len(view.shape)}]")
+    own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items() if name not in others]
+    return [f'params="{", ".join(own)}"'] if own else []
+
+
+def flags_of(words: str, views: Mapping[str, View]) -> list[str]:
+    """Those that go with the operands of a call."""
+    return [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
+
+
+def promised(words: str, views: Mapping[str, View]) -> list[str]:
+    """What addresses and strides are multiples of. What is less aligned than its elements is refused by its name when the call is made."""
+    element = max(2 if "v" in views else 1, views["q"].tensor.dtype.bits // 8)
+    aligned = max(element, min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED))
+    return [f"bytes={aligned}"] if aligned < 16 and word(words, "bytes") is None else []
+
+
 def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapping[str, float], grads: Sequence[str] = ()) -> str:
     """The whole spec of a call. `grads`: parameters, and the sink, that a bwd gives gradients of."""
     q, k, v = views["q"], views["k"], views["v"]
@@ -228,23 +253,11 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
         others |= {"seed", "offset"}
     if "places" in unquoted(words).split():
         others |= PLACES
-    own = []
-    for name, view in views.items():
-        if name in others:
-            continue
-        if not view.shape:
-            raise tensors.one_number(name, view.dtype)
-        own.append(f"{name}: {view.dtype}[{len(view.shape)}]")
-    own += [f"{name}: {scalar_word(value)}" for name, value in scalars.items() if name not in others]
-    if own:
-        texts.append(f'params="{", ".join(own)}"')
-    texts += [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
+    texts += declared(views, scalars, others)
+    texts += flags_of(words, views)
     if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in unquoted(words):
         texts.append("q_len=1")  # decoding has kernels of its own
-    # What is less aligned than its elements is refused by its name when the call is made.
-    aligned = max(2, q.tensor.dtype.bits // 8, min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED))
-    if aligned < 16 and word(words, "bytes") is None:
-        texts.append(f"bytes={aligned}")
+    texts += promised(words, views)
     for name, entries in (("key_index", "keys"), ("page_index", "pages")):
         if name in views and word(words, "select") is None:
             texts.append(f"select={entries}({views[name].shape[-1] if views[name].shape else 0})")
@@ -375,9 +388,9 @@ def _on_torch() -> Any:
     return _torch_attention
 
 
-def _new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+def new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     """Of the kind of `like`, where it can be written to; else of NumPy, if that can see host memory of it."""
-    numpy_names = {"fp16": "float16", "fp32": "float32"}
+    numpy_names = {"fp16": "float16", "fp32": "float32", "i32": "int32"}
     module = type(like).__module__.partition(".")[0]
     if module == "cupy":
         with like.device:
@@ -391,7 +404,7 @@ def _new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     return numpy.empty(shape, dtype=numpy_names.get(dtype) or of_like)
 
 
-def _given_back(made: Any, like: Any) -> Any:
+def given_back(made: Any, like: Any) -> Any:
     """`made`, as the kind of array that `like` is."""
     if type(made) is type(like) or not hasattr(like, "__array_namespace__") or tensors.is_numpy(like):
         return made
@@ -419,7 +432,7 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
     rank = axes_of(words)[0]
     check_rank("q", views["q"], rank, words)
     check_rank("v", views["v"], 4 if is_paged(words) else rank, words)
-    o = _new_array(q, (*views["q"].shape[:-1], columns_of(views["v"].shape, words)), dtype) if out is None else out
+    o = new_array(q, (*views["q"].shape[:-1], columns_of(views["v"].shape, words)), dtype) if out is None else out
     views["o"] = tensors.view(o, "out", stream)
     if not views["o"].writable:
         raise InvalidError("out: is read-only; give an array that can be written to")
@@ -427,12 +440,12 @@ def _on_arrays(q: Any, k: Any, v: Any, words: str, out: Any, stream: int | None,
         words += f" out={views['o'].dtype}"
     lse = None
     if word(words, "lse") not in (None, "none"):
-        lse = _new_array(q, lse_shape(words, views["q"].shape), "fp32")
+        lse = new_array(q, lse_shape(words, views["q"].shape), "fp32")
         views["lse"] = tensors.view(lse, "lse", stream)
     device = views["q"].tensor.device
     kernel = prepare((device.device_type, device.device_id), spec_of("fwd", words, views, scalars), stream)
     launch = kernel.bind({**given_to_kernel(words, views), **scalars}, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, like=q)
     launch.notice = tensors.notice_of_changes((o, k, v) if "k_new" in given else (o,))
     launch()
-    o = o if out is not None else _given_back(o, q)
-    return o if lse is None else (o, _given_back(lse, q))
+    o = o if out is not None else given_back(o, q)
+    return o if lse is None else (o, given_back(lse, q))
