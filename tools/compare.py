@@ -11,6 +11,7 @@
   compare.py --table paged             the same through page tables of 16, 64 and 256 tokens, and with very uneven lengths
   compare.py --table mla               latents (576/512, 128 heads), contiguous and in pages, and over the time of reading them
   compare.py --table latents           caches of 8 bits, and other shapes; sparse_decode, sparse_prefill: keys that queries have chosen
+  compare.py --table pages             pages that each query has chosen for each KV head, over dense keys; index: who chooses keys
   compare.py --table prefix            64 sequences that share 32k tokens: read for each, and once
   compare.py --table cache             caches of 8 bits, new tokens written and turned by the call, pieces of prompts on pages
   compare.py --table sparse --flex     blocks of keys that lists name, documents in a tensor and packed; sparse_backward: gradients
@@ -49,7 +50,7 @@ from flashjit.capi import Library
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "parallel", "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, latents, prefix, mixed, cache, sparse and drawn ones")
+    parser.add_argument("--table", choices=[*rows.GPU_TABLES, "parallel", "all"], default="forward", help="which rows (default: forward); all: those without backward, training, data, fp8, decode, paged, mla, latents, pages, index, prefix, mixed, cache, sparse and drawn ones")
     parser.add_argument("--ranks", type=int, help="GPUs of --table parallel, a process each (default: all of this host); 1: what several need of one")
     parser.add_argument("--cpu", action="store_true", help="the host backend against PyTorch on the CPU")
     parser.add_argument("--cold", action="store_true", help="only compile every row, each in an engine without stored kernels")

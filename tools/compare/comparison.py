@@ -7,8 +7,10 @@ import time
 import torch
 
 from compare import report, rows
+from compare.chosen_pages import PagesProblem, PagesReference
 from compare.clock import CpuClock, GpuClock, graphed, product_rate, race
 from compare.gradients import GradientProblem, GradientReference
+from compare.indexing import IndexProblem, IndexReference
 from compare.latents import LatentProblem, LatentReference
 from compare.problem import Problem, Reference
 from compare.sides import launches_of
@@ -18,15 +20,19 @@ from flashjit.capi import Library
 LOST = "the GPU reports an error that ends this process; the rows after this one were not run"
 
 
+OF_TABLES = {**{table: (LatentProblem, LatentReference) for table in rows.LATENT_TABLES}, "pages": (PagesProblem, PagesReference),
+             "index": (IndexProblem, IndexReference)}
+
+
 def problem_of(row, device, engine):
-    if row.table in rows.LATENT_TABLES:
-        return LatentProblem(row, device)
+    if row.table in OF_TABLES:
+        return OF_TABLES[row.table][0](row, device)
     return (GradientProblem if row.backward else Problem)(row, device, engine)
 
 
 def reference_of(problem, seed):
-    if problem.row.table in rows.LATENT_TABLES:
-        return LatentReference(problem, seed)
+    if problem.row.table in OF_TABLES:
+        return OF_TABLES[problem.row.table][1](problem, seed)
     return (GradientReference if problem.row.backward else Reference)(problem, seed)
 
 

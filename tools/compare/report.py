@@ -109,7 +109,7 @@ def peer_figures(results, wanted):
     for peer in PEERS:
         groups = {}
         for row, result in results.items():
-            if (row.table in ("forward", "backward", "cpu", "cpu_backward", "decode", "mla", *rows.LATENT_TABLES) and not row.numerics or peer == "before") and "over_" + peer in result:
+            if (row.table in ("forward", "backward", "cpu", "cpu_backward", "decode", "mla", "index", *rows.LATENT_TABLES) and not row.numerics or peer == "before") and "over_" + peer in result:
                 groups.setdefault((row.threads, row.dtype, row.d in rows.USUAL_DIMS or row.v_in_k), []).append(result["over_" + peer])
         for (threads, dtype, usual), values in groups.items():
             where = counted(len(values), "row") + (f", {threads} threads, {dtype}" if threads else "") + ("" if usual else ", other head dims")

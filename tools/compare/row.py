@@ -35,6 +35,8 @@ class Row:
     listed: int = 0       # blocks of each list
     documents: tuple = () # lengths, where a tensor has the numbers of documents
     chosen: int = 0       # keys that each query has chosen
+    pages: int = 0        # or pages, for each KV head
+    best: int = 0         # keys that an index lists; 0: it gives their scores
 
     @property
     def packed(self):
@@ -53,7 +55,7 @@ class Row:
     @property
     def layout(self):
         in_pages = f"paged({self.page})" if self.page else ""
-        return "packed" if self.packed or self.table == "sparse_prefill" else f"packed/{in_pages}" if self.q_lens else in_pages or "bhsd"
+        return "packed" if self.packed or self.table == "sparse_prefill" or (self.table == "index" and not self.page) else f"packed/{in_pages}" if self.q_lens else in_pages or "bhsd"
 
     @property
     def keys(self):
@@ -62,7 +64,7 @@ class Row:
 
     @property
     def spec(self):
-        return self.spec_of("bwd" if self.backward else "fwd")
+        return self.spec_of("index" if self.table == "index" else "bwd" if self.backward else "fwd")
 
     def spec_of(self, operation):
         queries = f" q_len={self.queries}" if self.queries and self.layout != "packed" else ""
@@ -81,7 +83,8 @@ class Row:
         more += f" kv={self.kv}" if self.kv else ""
         more += f" append rope=half({self.d})" if self.append else ""
         more += f" blocks={self.block}" if self.block else ""
-        more += f" select=keys({self.chosen})" if self.chosen else ""
+        more += f" select=keys({self.chosen or self.best})" if self.chosen or self.best else f" select=pages({self.pages})" if self.pages else ""
+        more += " token_scales" if operation == "index" and self.dtype == "e4m3" else ""
         return f"{operation} {self.dtype} d={dims} heads={heads} layout={self.layout}{queries}{mask}{score}{more}{numerics}"
 
     @property
@@ -108,6 +111,8 @@ class Row:
         d_v = self.d_v or self.d
         if self.q_lens:
             return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
+        if self.table == "index":
+            return 2.0 * self.d * self.heads * self.b * self.queries * (self.s - self.queries / 2 if self.mask == "causal" else self.s)
         of_score = 6.0 * self.d + 4.0 * d_v if self.backward else 2.0 * (self.d + d_v)
         if self.queries:
             return of_score * self.heads * self.queries * self.read_keys
@@ -119,13 +124,13 @@ class Row:
     @property
     def read_keys(self):
         """By a query of each sequence."""
-        return self.chosen * self.b if self.chosen else sum(self.keys)
+        return (self.chosen or self.pages * self.page) * self.b if self.chosen or self.pages else sum(self.keys)
 
     @property
     def kv_bytes(self):
-        row_bytes = 656 if self.kv == "latent656" else (1 if self.kv else 2) * self.d
-        queries = self.queries if self.chosen else 1
-        return (1 if self.v_in_k else 2) * float(self.read_keys) * queries * self.kv_heads * row_bytes
+        row_bytes = 656 if self.kv == "latent656" else (1 if self.kv or (self.table, self.dtype) == ("index", "e4m3") else 2) * self.d
+        queries = self.queries if self.chosen or self.pages else 1
+        return (1 if self.v_in_k or self.table == "index" else 2) * float(self.read_keys) * queries * self.kv_heads * row_bytes
 
     def shown(self):
         return {key: value for key, value in dataclasses.asdict(self).items() if value not in (0, ())}

@@ -2,7 +2,7 @@
 import dataclasses
 import random
 
-from compare import latent_rows, sparse_rows
+from compare import index_rows, latent_rows, sparse_rows
 from compare.row import SOFTCAP, WINDOW, Ratio, Row, Sum
 
 HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
@@ -10,8 +10,8 @@ ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
 SPARSE_TABLES = ("sparse", "sparse_backward")
 LATENT_TABLES = ("latents", "sparse_decode", "sparse_prefill")
 DRAWN_TABLES = ("drawn", "drawn_backward", "drawn_cache")
-GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache", *SPARSE_TABLES, *LATENT_TABLES, *DRAWN_TABLES)  # data takes minutes
-IN_GRAPHS = ("decode", "paged", "mla", "latents", "sparse_decode", "prefix", "mixed", "cache", "drawn", "drawn_cache")  # replayed from CUDA graphs, as servers do where launches are short
+GPU_TABLES = (*ALL_TABLES, "backward", "training", "data", "fp8", "decode", "paged", "mla", "prefix", "mixed", "cache", *SPARSE_TABLES, *LATENT_TABLES, "pages", "index", *DRAWN_TABLES)  # data takes minutes
+IN_GRAPHS = ("decode", "paged", "mla", "latents", "sparse_decode", "pages", "prefix", "mixed", "cache", "drawn", "drawn_cache")  # replayed from CUDA graphs, as servers do where launches are short
 
 # These say by how much the better of cuDNN 9.19 and FlashAttention-3 beat cuDNN 9.19 [M64].
 BEST_PEER_OVER_CUDNN = {
@@ -309,12 +309,12 @@ def training_ratios():
 def ratios_of(table):
     if table in SPARSE_TABLES:
         return sparse_rows.document_ratios(table)
-    return {"training": training_ratios, "gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "fp8": narrow_ratios, "decode": decode_ratios, "paged": paged_ratios, "cache": cache_ratios}.get(table, list)()
+    return {"training": training_ratios, "gqa": gqa_ratios, "window": window_ratios, "scores": scores_ratios, "packed": packed_ratios, "data": data_ratios, "fp8": narrow_ratios, "decode": decode_ratios, "paged": paged_ratios, "cache": cache_ratios, "pages": index_rows.pages_ratios}.get(table, list)()
 
 
 def groups_of(table, seed, count):
     """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
-    alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "cpu_backward": cpu_backward_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows, "cache": narrow_cache_rows}.get(table, list)()
+    alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "cpu_backward": cpu_backward_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows, "cache": narrow_cache_rows, "index": index_rows.index_rows}.get(table, list)()
     alone += sparse_rows.block_rows(table) if table in SPARSE_TABLES else []
     alone += latent_rows.rows_of_table(table) if table in LATENT_TABLES else []
     alone += drawn_rows(table, seed, count) if table in DRAWN_TABLES else []

@@ -4,7 +4,7 @@ import importlib.util
 import torch
 import torch.nn.functional as F
 
-from compare import latents as latent_sides, sparse
+from compare import indexing, latents as latent_sides, sparse
 from compare.gradients import backward_of
 from compare.rows import LATENT_TABLES, SOFTCAP, SPARSE_TABLES, WINDOW
 
@@ -97,11 +97,13 @@ def launches_of(problem, with_flex, report):
         makers = sparse.makers_of(problem, with_flex)
     elif row.table in LATENT_TABLES:
         makers = latent_sides.makers_of(problem)
+    elif row.table == "index":
+        makers = indexing.makers_of(problem)
     elif row.table == "cpu":
         makers["torch"] = lambda: sdpa(problem)
     elif row.table == "cpu_backward":
         makers["torch"] = lambda: backward_of(problem)
-    elif row.table in ("training", "cache", "drawn_cache") or row.compute:  # ours beside ours
+    elif row.table in ("training", "cache", "pages", "drawn_cache") or row.compute:  # ours beside ours
         pass
     elif row.backward:
         makers["cudnn"] = lambda: backward_of(problem, "CUDNN_ATTENTION")
@@ -117,7 +119,7 @@ def launches_of(problem, with_flex, report):
                 makers["fa2"] = lambda: sdpa(problem, "FLASH_ATTENTION")
         if with_flex:
             makers["flex"] = lambda: flex(problem)
-    if row.page and not row.v_in_k and importlib.util.find_spec("flashinfer"):
+    if row.page and not row.v_in_k and row.table not in ("pages", "index") and importlib.util.find_spec("flashinfer"):
         makers["flashinfer"] = lambda: flashinfer(problem)
     made = {}
     for name, maker in makers.items():

@@ -1,0 +1,25 @@
+"""The tables of what chooses keys and pages, and of pages that were chosen, with the figures that an H200 must reach."""
+from compare.row import Ratio, Row
+
+# (dtype, batch, keys, queries, heads, keys of a list; 0: the scores themselves)
+INDEXED = (("e4m3", 1, 8192, 4096, 64, 0), ("e4m3", 1, 32768, 4096, 64, 0), ("bf16", 1, 8192, 4096, 64, 0),
+           ("e4m3", 1, 8192, 4096, 64, 2048), ("e4m3", 1, 32768, 4096, 64, 2048),
+           ("e4m3", 1, 32768, 1, 64, 2048), ("e4m3", 64, 32768, 1, 64, 2048), ("bf16", 64, 32768, 1, 64, 2048))
+PAGE_OF_DECODE = 64
+MOST_OF_DENSE = {1: 1.05, 4: 1.3}  # by queries of a sequence, each of which has lists of its own
+
+
+def index_rows():
+    return [Row("index", 128, "full" if queries == 1 else "causal", s, b, heads, 1, dtype=dtype, queries=queries, best=best,
+                page=PAGE_OF_DECODE if queries == 1 else 0)
+            for dtype, b, s, queries, heads, best in INDEXED]
+
+
+def pages_row(queries):
+    return Row("pages", 128, "full", 8192, 128, 32, 8, queries=queries, page=128, pages=16)
+
+
+def pages_ratios():
+    dense = Row("decode", 128, "full", 2048, 128, 32, 8, queries=1)
+    return [Ratio(f"time of 16 pages of 128 keys, 128 sequences, {queries} {'query' if queries == 1 else 'queries'} with lists of their own, over dense 2048",
+                  pages_row(queries), dense, "time", most) for queries, most in MOST_OF_DENSE.items()]
