@@ -35,7 +35,7 @@ def calls(rank):
     import flashjit.distributed as fd
     q, k, v = (fd.shard(torch.randn(1, 1024, heads, 16)) for heads in (4, 2, 2))
     k_cache, v_cache = torch.randn(2, 3, 100, 2, 16)
-    names = {"fd": fd, "q": q, "k": k, "v": v, "sink": torch.randn(4), "k_cache": k_cache, "v_cache": v_cache, "lens": torch.tensor([200, 3, 77], dtype=torch.int32)}
+    names = {"fd": fd, "torch": torch, "q": q, "k": k, "v": v, "sink": torch.randn(4), "k_cache": k_cache, "v_cache": v_cache, "lens": torch.tensor([200, 3, 77], dtype=torch.int32)}
     masked, cached = blocks()[1:]
     exec(masked, names)
     assert names["o"].shape == q.shape

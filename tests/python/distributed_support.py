@@ -111,6 +111,49 @@ SCALARS = {"window(left, 4)": {"left": 13}}
 LIMITS = {"float32": 3e-5, "bfloat16": 0.016}
 
 
+def drawn_lists(rng, sizes, batch, heads, kv_heads, T, S, sees):
+    """Lists of blocks for attention(), with numbers twice, numbers that are none and counts beyond the room, and what they let through. A head
+    sees few blocks, and there may be full ones, for which no mask is asked."""
+    torch = find("torch")
+    rows, columns = -(-T // sizes[0]), -(-S // sizes[1])
+    of_batch, of_heads = rng.choice((1, batch)), rng.choice((1, kv_heads, heads))
+    given, seen = {}, torch.zeros(batch, heads, T, S, dtype=torch.bool)
+    grid = [torch.arange(n).view([-1 if i == j else 1 for j in range(4)]) for i, n in enumerate((batch, heads, T, S))]
+    inside = (sees(*grid) if sees else torch.ones(1, 1, 1, 1, dtype=torch.bool)).expand(seen.shape)
+    for name, is_there in (("block", True), ("full", rng.random() < 0.4)):
+        if not is_there:
+            continue
+        room = rng.randint(1, 4)
+        count, index = torch.zeros(of_batch, of_heads, rows, dtype=torch.int32), torch.zeros(of_batch, of_heads, rows, room, dtype=torch.int32)
+        for b in range(of_batch):
+            for h in range(of_heads):
+                for row in range(rows):
+                    count[b, h, row] = rng.randint(-1, room + 1)
+                    index[b, h, row] = torch.tensor([rng.choice((row * sizes[0] // sizes[1], rng.randint(-1, columns))) for _ in range(room)])
+        for b in range(batch):
+            for h in range(heads):
+                for row in range(rows):
+                    at, q = (b % of_batch, h * of_heads // heads, row), slice(row * sizes[0], (row + 1) * sizes[0])
+                    for number in index[at][:max(int(count[at]), 0)].tolist():
+                        if 0 <= number < columns:
+                            k = slice(number * sizes[1], (number + 1) * sizes[1])
+                            seen[b, h, q, k] |= True if name == "full" else inside[b, h, q, k]
+        given |= {f"{name}_count": count, f"{name}_index": index}
+    if of_batch == 1 and rng.random() < 0.5:  # a batch that is left out
+        given = {name: x[0] for name, x in given.items()}
+    return given, lambda b, h, q, k: seen[b, h, q, k]
+
+
+def listed_shares(rng, sizes, way, order, ranks, outer):
+    """Tokens of a share, of queries and of keys, which lists of such blocks can be divided for."""
+    unit = (2 if order == "zigzag" else 1) * outer
+    some = lambda: 2 * rng.randint(20, max(24, 300 // ranks))
+    whole = lambda size: unit * size * rng.choice((1, 1, 2) if unit * size < 300 else (1,)) // ranks
+    free = way == "ulysses" or order == "striped"
+    q_share = some() if free else whole(sizes[0])
+    return q_share, q_share if rng.random() < 0.5 and sizes[0] == sizes[1] else some() if free or way == "gather" else whole(sizes[1])
+
+
 def draw(seed, ranks, fixed=None, dtype=None):
     """A problem, as words for attention() and functions for the reference. `fixed`: words that are not drawn."""
     torch = find("torch")
@@ -125,6 +168,13 @@ def draw(seed, ranks, fixed=None, dtype=None):
     most = rng.choice((16, 16, 480 // ranks))  # of several tiles, and of less than one
     q_share = unit * rng.randint(1, most // unit)
     k_share = q_share if rng.random() < 0.8 else unit * rng.randint(q_share // unit, (most + 4) // unit)
+    of_lists = random.Random(-1 - seed)
+    sizes = fixed["blocks"] if "blocks" in fixed else of_lists.choice((None, None, None, (64, 64), (128, 64)))
+    if sizes:
+        outer = fixed.get("outer", ranks)
+        sizes = tuple(size * outer for size in sizes) if order == "striped" and way != "ulysses" else sizes
+        q_share, k_share = listed_shares(of_lists, sizes, way, order, ranks, outer)
+        kv_heads, group = (kv_heads, group) if way in ("ulysses", "mesh") else (min(kv_heads, 2), min(group, 2))
     top_left = rng.random() < 0.2
     dtype = dtype or rng.choice(("float32", "float32", "bfloat16"))
     batch, d_v, mask = rng.choice((1, 1, 2)), rng.choice((d, d, d + 8)), fixed["mask"] if "mask" in fixed else rng.choice(list(MASKS))
@@ -164,10 +214,14 @@ def draw(seed, ranks, fixed=None, dtype=None):
         words["documents"] = ends if batch == 1 else ids.expand(batch, T).contiguous()
         before = sees
         sees = lambda b, h, q, k: (ids[q] == ids[k]) & (before(b, h, q, k) if before else True)
+    if sizes:
+        lists, sees = drawn_lists(of_lists, sizes, batch, heads, kv_heads, T, S, sees)
+        tensors |= lists
+        words["blocks"] = sizes[0] if sizes[0] == sizes[1] else sizes
     words["lse"], words["layout"] = rng.random() < 0.4, rng.choice(("bshd", "bhsd"))
     if rng.random() < 0.2:
         words["scale"] = 0.3
-    differentiable = [name for name in ("sink", *tensors) if name in tensors and rng.random() < 0.6]
+    differentiable = [name for name in ("sink", *tensors) if name in tensors and tensors[name].is_floating_point() and rng.random() < 0.6]
     return leaves, tensors, sorted(set(differentiable)), words, sees, score, dtype
 
 

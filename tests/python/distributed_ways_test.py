@@ -1,7 +1,6 @@
-"""What flashjit.distributed has beside attention on one group: meshes, caches, PyTorch's context_parallel, keys in 8 bits; what is sent;
-and what happens when a process does not come."""
+"""What flashjit.distributed has beside attention on one group: meshes, caches, PyTorch's context_parallel, keys in 8 bits, lists of
+blocks; what is sent; and what happens when a process does not come."""
 
-import contextlib
 import contextlib
 import datetime
 import math
@@ -267,7 +266,7 @@ def unlike(rank, ranks):
                         ("sms: 4, and q lies on a processor", {"sms": 4}), ("sms", {"sms": "all"}), ("sms", {"sms": -1}),
                         ("w: ndarray is no tensor", {"score": "s * w[h]", "w": torch.ones(2).numpy()}),
                         ("cannot be divided among 3", {"how": "ulysses"}), ("nobody: is no word", {"nobody": 3}), ('did you mean mask="causal"?', {"is_causal": 1}), ("did you mean order=?", {"ordr": 1}), ("documents", {"documents": [0, 99]}),
-                        ("lists of blocks", {"blocks": 64}), ("q_begin", {"q_begin": 3}), ("check", {"check": "sometimes"}), ("unknown name `casual`", {"mask": "casual"})):
+                        ("block_count: missing", {"blocks": 64}), ("key_index: has no meaning", {"key_index": q}), ("q_begin", {"q_begin": 3}), ("check", {"check": "sometimes"}), ("unknown name `casual`", {"mask": "casual"})):
         refused(Exception, says, fd.attention, q, k, v, **words)
     refused(fd.call.UnsupportedError, "float64", fd.attention, *(x.double() for x in (q, k, v)))
     with torch.inference_mode():
@@ -283,6 +282,165 @@ def unlike(rank, ranks):
 
 def test_what_is_refused():
     processes(3, unlike, 3)
+
+
+# Lists of blocks: each way and order against float64, which keys are sent, which blocks fit which shares.
+LISTED = [(way, order) for way in ("ring", "gather", "ulysses", "auto") for order in ("zigzag", "contiguous", "striped")]
+
+
+def listed(rank, ranks, first, chosen):
+    for at, (way, order) in enumerate(chosen, first):
+        words = {"mask": ("causal", None, "window(9, 0)", "k <= qpos & (k % 3 != 1 | h % 2 == 0)")[at % 4], "how": way, "order": order,
+                 "blocks": ((64, 64), (128, 64), (64, 128))[at % 3]}
+        compare(at, rank, ranks, words=words, dtype=("float32", "bfloat16")[at % 2])
+
+
+def test_lists_in_each_way_and_order_on_two_ranks():
+    processes(2, listed, 2, 900, LISTED)
+
+
+def test_lists_in_each_way_and_order_on_three_ranks():
+    processes(3, listed, 3, 930, LISTED[:6])
+
+
+def test_lists_in_each_way_and_order_on_four_ranks():
+    processes(4, listed, 4, 960, LISTED[:9:2])
+
+
+def test_lists_in_rings_of_eight_ranks():
+    processes(8, listed, 8, 990, [("ring", "contiguous"), ("ring", "striped")])
+
+
+def listed_meshes(rank, ranks):
+    mesh = find("torch").distributed.init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("outer", "inner"))
+    for seed, order in enumerate(("zigzag", "contiguous", "striped"), 970):
+        compare(seed, rank, ranks, mesh, {"how": "mesh", "order": order, "blocks": (64, 64), "outer": ranks // 2})
+
+
+def test_lists_in_a_mesh():
+    processes(4, listed_meshes, 4)
+
+
+def lists_of(torch, rows):
+    """One number in each list: `rows` says which block of keys a block of queries sees, where it sees any."""
+    count = torch.tensor([number is not None for number in rows], dtype=torch.int32)
+    return {"block_count": count, "block_index": torch.tensor([number or 0 for number in rows], dtype=torch.int32)[:, None]}
+
+
+def what_is_sent_of_lists(rank, ranks, order, rows, words, expected):
+    """Counts elements of K that go to each rank in the forward, and gradients of it that come home."""
+    torch = find("torch")
+    dist = torch.distributed
+    import flashjit.distributed as fd
+    sent, send = {}, dist.batch_isend_irecv
+
+    def counting(operations):
+        for operation in operations:
+            if operation.op is dist.isend:
+                key = operation.group_peer, operation.tag % 2
+                sent[key] = sent.get(key, 0) + operation.tensor.shape[1]
+        return send(operations)
+
+    torch.manual_seed(3)
+    inputs = torch.randn(3, 1, 128 * ranks, 1, 8)
+    q, k, v = (fd.shard(x, order=order).requires_grad_() for x in inputs)
+    dist.batch_isend_irecv = counting
+    given = lists_of(torch, rows)
+    o = fd.attention(q, k, v, order=order, how="ring", blocks=64, **given, **words)
+    found = {peer: count // 2 for (peer, _), count in sent.items()}  # of K and V
+    assert found == expected.get(rank, {}), f"{order}: rank {rank} sent {found}"
+    sent.clear()
+    o.sum().backward()
+    home = {peer: count // 2 for (peer, tag), count in sent.items() if tag}
+    assert home == {owner: to[rank] for owner, to in expected.items() if rank in to}, f"{order}: rank {rank} sent {home} home"
+    wide = [x.double().requires_grad_() for x in inputs]
+    seen = torch.tensor([[number == block for block in range(2 * ranks)] for number in rows])
+    exact = reference(*wide, lambda b, h, q, k: seen[q // 64, k // 64] & (k <= q if words else k >= 0))[0]
+    exact.sum().backward()
+    for name, got, want in (("o", o, exact), *zip(("dq", "dk", "dv"), (q.grad, k.grad, v.grad), (x.grad for x in wide))):
+        close(got.detach(), fd.shard(want.detach(), order=order), 3e-5, f"{name} {order}")
+
+
+def test_keys_that_no_list_names_are_not_sent():
+    # There are two blocks for each rank. The second one sees a block of the first, and the last one of the third.
+    rows = [0, 0, 1, 2, None, 5, 4, 7]
+    processes(4, what_is_sent_of_lists, 4, "contiguous", rows, {}, {0: {1: 64}, 2: {3: 64}})
+    # Rank r has the blocks r and 7 - r.
+    processes(4, what_is_sent_of_lists, 4, "zigzag", [0, 0, 1, 5, None, 5, 2, 7], {}, {0: {1: 64}, 1: {2: 64}, 2: {3: 64, 1: 64}})
+    # What a mask hides besides is not sent, either.
+    processes(4, what_is_sent_of_lists, 4, "contiguous", [0, 6, 0, 1, 7, 2, 4, 5], {"mask": "causal"}, {0: {1: 128}, 1: {2: 64}, 2: {3: 128}})
+    # Between the first and the last block that a rank sees all are sent.
+    processes(3, what_is_sent_of_lists, 3, "contiguous", [None, 5, 1, 2, 3, 3], {}, {2: {0: 64}, 0: {1: 64}, 1: {2: 64}})
+
+
+def choices_for_lists(rank, ranks):
+    """What how="auto" takes."""
+    torch = find("torch")
+    import flashjit.distributed as fd
+    from flashjit.distributed import call
+    taken, way = [], call._of_way
+    call._of_way = lambda name, *rest: taken.append(name) or way(name, *rest)
+
+    def chosen(tokens, rows, **words):
+        q, k = torch.ones(1, tokens, 2, 8), torch.ones(1, words.pop("keys", tokens), 2, 8)
+        fd.attention(q, k, k, **lists_of(torch, rows), **words)
+        return taken.pop()
+
+    near, far = [0, 1, 2, 3], [3, 2, 1, 0]
+    assert chosen(128, near, blocks=64, order="contiguous") == "ring", "half of the pairs of chunks see nothing of each other"
+    assert chosen(128, near, blocks=64, order="striped", check="never") == "ulysses", "blocks of 64 have no parts"
+    assert chosen(128, far[:2], blocks=128, order="striped") == "ulysses", "shares are short"
+    assert chosen(100, near, blocks=64, order="contiguous") == "ulysses"
+    assert chosen(128, near, blocks=64, order="contiguous", keys=100) == "gather"
+    q = torch.ones(1, 100, 3, 8)
+    refused(fd.call.UnsupportedError, ["blocks: of 64 queries", "chunks of 100", "multiple of 128 tokens", 'how="ulysses"'], fd.attention, q, q, q, blocks=64,
+            order="contiguous", **lists_of(torch, near))
+
+
+def test_what_auto_takes_for_lists():
+    processes(2, choices_for_lists, 2)
+
+
+def lists_that_are_refused(rank, ranks):
+    torch = find("torch")
+    import flashjit.distributed as fd
+    q = torch.ones(1, 128, 4, 8)
+    count, index = torch.ones(1, 4, dtype=torch.int32), torch.zeros(1, 4, 2, dtype=torch.int32)
+    lists = {"block_count": count, "block_index": index}
+    for says, words in (("blocks= is not", lists), ("block_count: missing", {"blocks": 64}), ("full_count: missing", {"blocks": 64, **lists, "full_index": index}),
+                        ("blocks: 100 tokens are no multiple of 64", {"blocks": 100, **lists}), ("neither a number", {"blocks": (64, 64, 64), **lists}),
+                        ("neither a number", {"blocks": "64", **lists}), ("the whole sequence has 4 blocks", {"blocks": 64, "block_count": count[:, :2], "block_index": index[:, :2]}),
+                        ("lists for 3 heads", {"blocks": 64, "block_count": count.expand(3, 4), "block_index": index.expand(3, 4, 2)}),
+                        ("batch is 1", {"blocks": 64, "block_count": count.expand(2, 1, 4), "block_index": index.expand(2, 1, 4, 2)}),
+                        ("lists are int32", {"blocks": 64, "block_count": count.long(), "block_index": index}),
+                        ("counts are", {"blocks": 64, "block_count": count, "block_index": index.expand(4, 4, 2)}),
+                        ("has 1 dimensions", {"blocks": 64, "block_count": count, "block_index": index[0, :, 0]}),
+                        ("no multiple of 64; use blocks of a multiple of 128", {"blocks": 64, "order": "striped", "how": "ring", **lists}),
+                        ("has chunks of 64; pad the sequence to a multiple of 512", {"blocks": (64, 128), "how": "ring", **lists}),
+                        ("leave one of the two out", {"blocks": 64, "spec": "dropout=0.5", "seed": 1, "offset": 1, **lists})):
+        refused(Exception, says, fd.attention, q, q, q, **words)
+    other = {"block_count": count, "block_index": index + 3 * (rank == 1)}
+    refused(fd.call.InvalidError, ["blocks", "on rank"], fd.attention, q, q, q, blocks=64, how="ring", check="always", **other)
+
+
+def test_lists_that_are_refused():
+    processes(2, lists_that_are_refused, 2)
+
+
+def alone_with_lists(rank, ranks):
+    """A group of one takes any sizes."""
+    torch = find("torch")
+    import flashjit.distributed as fd
+    torch.manual_seed(1)
+    q, k, v = torch.randn(3, 1, 100, 2, 8)
+    rows = [0, 1]
+    seen = torch.tensor([[True, False], [False, True]])
+    o = fd.attention(q, k, v, blocks=64, how="ring", **lists_of(torch, rows))
+    close(o, reference(q, k, v, lambda b, h, q, k: seen[q // 64, k // 64])[0], 3e-5, "o")
+
+
+def test_lists_of_one_rank():
+    processes(1, alone_with_lists, 1)
 
 
 if __name__ == "__main__":

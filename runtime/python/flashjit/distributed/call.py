@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flashjit import calls
 from flashjit.capi import InvalidError, UnsupportedError
-from flashjit.distributed import heads, parts
+from flashjit.distributed import heads, lists, parts
 from flashjit.distributed.board import board_of
 from flashjit.distributed.exchange import check_alike
 from flashjit.distributed.gather import Gather
@@ -26,9 +26,9 @@ from flashjit.values import flag, integer, shown, unread
 WAYS = ("auto", "gather", "ring", "ulysses", "mesh")
 _HIDES = 4096  # query rows a KV head and rank, from which on a step of a ring takes longer than the keys of the next one are on their way
 _LITTLE = 16  # K and V of the sequence may take this part of a GPU's memory where nobody asks for a gather
-_WORDS = ("mask", "score", "lse", "group", "how", "order", "travel", "layout", "scale", "align", "documents", "spec", "check", "sms", "sink", "seed", "offset")
+_WORDS = ("mask", "score", "lse", "group", "how", "order", "travel", "layout", "scale", "align", "documents", "blocks", "spec", "check", "sms", "sink",
+          "seed", "offset", *lists.NAMES)
 _NOT_HERE = {
-    "blocks": "lists of blocks are those of one call; write a mask",
     "k_lens": "pad the sequence, and hide what is behind it with a mask, as in k < n", "offsets_q": "give documents=, the offsets of the whole sequence",
     "offsets_k": "give documents=, the offsets of the whole sequence", "block_table": "use flashjit.distributed.decode",
 }
@@ -93,7 +93,7 @@ def _check_params(params: Mapping[str, Any], heads_of_q: int) -> None:
     for name in params:
         if name in SCALARS:
             raise InvalidError(f"{name}: is a name that calls over ranks give to numbers of their own; choose another")
-        if name in calls.OPERANDS and name != "sink" or name in _NOT_HERE:
+        if name in calls.OPERANDS and name not in ("sink", *lists.NAMES) or name in _NOT_HERE:
             raise UnsupportedError(f"{name}: has no meaning over ranks here; {_NOT_HERE.get(name, 'leave it out')}")
     if "sink" in params and (not isinstance(params["sink"], Tensor) or params["sink"].shape != (heads_of_q,)):
         raise InvalidError(f"sink: is {shown(params['sink'])}, and there are {heads_of_q} query heads; give a tensor of as many, all of them on "
@@ -159,12 +159,24 @@ def _known(begins: tuple[int, ...], tokens: int, device: torch.device) -> Tensor
     return _numbered(torch.tensor(begins, dtype=torch.int32), tokens, device)
 
 
+def _listed(blocks: calls.Blocks, given: dict[str, Tensor], lengths: tuple[int, int], how: str, order: str, groups: Groups, q: Tensor,
+            k: Tensor) -> lists.Lists | None:
+    """Lists of blocks, which are moved to where q is."""
+    found = lists.taken(blocks, given, q.shape[0], lengths[0], (q.shape[2], k.shape[2]))
+    if found is not None:
+        found = found if how == "ulysses" else lists.known(found, given, lengths, int(groups.outer.size()), order)
+        given.update({name: given[name].to(q.device) for name in lists.NAMES if name in given})
+    return found
+
+
 @functools.lru_cache(256)
 def _problem_of(mask: str | None, score: str | None, scale: float | None, top_left: bool, spec: str, lengths: tuple[int, int], order: str,
-                begins: tuple[int, ...] | None, scalars: tuple[tuple[str, str, float], ...], travel: str | None) -> Problem:
+                begins: tuple[int, ...] | None, scalars: tuple[tuple[str, str, float], ...], travel: str | None,
+                listed: lists.Lists | None = None) -> Problem:
     """`scalars`: each with its dtype, for 1 and 1.0 are the same key, and not the same spec."""
     given = {name: value for name, _, value in scalars}
-    return Problem(mask, score, scale, top_left, spec, lengths, order, sight_of(mask, lengths, top_left, given, begins), given, travel)
+    sight = sight_of(mask, lengths, top_left, given, begins)._replace(lists=listed)
+    return Problem(mask, score, scale, top_left, spec, lengths, order, sight, given, travel)
 
 
 def _chosen(how: str, q: Tensor, k: Tensor, groups: Groups, problem: Problem) -> str:
@@ -178,11 +190,18 @@ def _chosen(how: str, q: Tensor, k: Tensor, groups: Groups, problem: Problem) ->
         return "mesh"
     if how != "auto":
         return how
+    is_divided = not problem.drops and q.shape[2] % ranks == 0 and k.shape[2] % ranks == 0 and problem.travel is None
+    if not _fits(problem, "ring", ranks):
+        return "gather" if _fits(problem, "gather", ranks) else "ulysses" if is_divided else "ring"  # which says what does not fit
     if problem.sight.is_near():
         return "ring"
     if q.shape[1] * (q.shape[2] // max(1, k.shape[2])) >= _HIDES:
         return "both" if problem.travel is None and _has_room(k, ranks) else "ring"
-    return "ulysses" if not problem.drops and q.shape[2] % ranks == 0 and k.shape[2] % ranks == 0 and problem.travel is None else "gather"
+    return "ulysses" if is_divided else "gather"
+
+
+def _fits(problem: Problem, way: str, ranks: int) -> bool:
+    return problem.lists is None or lists.misfit(problem.lists, way, problem.lengths, ranks, problem.order) is None
 
 
 def _has_room(k: Tensor, ranks: int) -> bool:
@@ -197,6 +216,8 @@ def _of_one_device(q: Tensor, k: Tensor, v: Tensor, problem: Problem, params: Ma
         whole = Run(0, 1, q.shape[1], 0), Run(0, 1, k.shape[1], 0)
         words = placed(problem.mask, problem.score, *whole, problem.lengths, problem.top_left, *problem.heads_begin)
     given: dict[str, Any] = {**params, **problem.scalars, **words.scalars}
+    if problem.lists is not None:
+        given |= problem.lists.of_some(params, problem.heads_begin or (0, 0), (q.shape[2], k.shape[2])) | {"blocks": problem.lists.sizes}
     return calls.attention(q, k, v, words.mask, words.score, lse=with_lse, scale=problem.scale, align="top_left" if problem.top_left else None,
                            spec=problem.spec, **given)
 
@@ -237,29 +258,30 @@ def _over_tokens(way: str, q: Tensor, k: Tensor, v: Tensor, problem: Problem, gr
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: str | None = None, *, lse: Literal[False] = False,
               group: Group = None, how: str = "auto", order: str = "zigzag", travel: str | None = None, layout: str = "bshd",
-              scale: float | None = None, align: str | None = None, documents: Any = None, spec: str = "", check: str = "first",
-              sms: int | None = None, **params: Any) -> Tensor: ...
+              scale: float | None = None, align: str | None = None, documents: Any = None, blocks: calls.Blocks = None, spec: str = "",
+              check: str = "first", sms: int | None = None, **params: Any) -> Tensor: ...
 
 
 @overload
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: str | None = None, *, lse: Literal[True],
               group: Group = None, how: str = "auto", order: str = "zigzag", travel: str | None = None, layout: str = "bshd",
-              scale: float | None = None, align: str | None = None, documents: Any = None, spec: str = "", check: str = "first",
-              sms: int | None = None, **params: Any) -> tuple[Tensor, Tensor]: ...
+              scale: float | None = None, align: str | None = None, documents: Any = None, blocks: calls.Blocks = None, spec: str = "",
+              check: str = "first", sms: int | None = None, **params: Any) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: str | None = None, *, lse: bool = False, group: Group = None,
               how: str = "auto", order: str = "zigzag", travel: str | None = None, layout: str = "bshd", scale: float | None = None,
-              align: str | None = None, documents: Any = None, spec: str = "", check: str = "first", sms: int | None = None, **params: Any) -> Any:
+              align: str | None = None, documents: Any = None, blocks: calls.Blocks = None, spec: str = "", check: str = "first",
+              sms: int | None = None, **params: Any) -> Any:
     """flashjit.attention where each rank of `group` has a share of the tokens: q, k and v are [batch, tokens / ranks, heads, d], or
     [batch, heads, tokens / ranks, d] with layout="bhsd", and so is the result. They have gradients.
 
     `mask` and `score` mean the whole sequence, as do the tensors that they read, which every rank has whole. `order` says which tokens a
     rank has: shard(), unshard() and positions() have the same word. `how` is "ring", "gather", "ulysses", "mesh" or "auto". `documents`:
     offsets of documents in the sequence, [documents + 1], or the number of each token's one, [batch, tokens]; tokens see their own alone.
-    `sink` counts once. With travel="e4m3" keys and values go to other ranks in 8 bits. `check`: "first" compares what ranks ask for where it
-    is new, "always" each time, and "never". `sms`: what computes while an exchange is under way runs on at most so many of a GPU's SMs, by
-    default on all but 8; 0: on all.
+    `blocks` and the lists beside it are those of flashjit.attention, of the whole sequence. `sink` counts once. With travel="e4m3" keys and
+    values go to other ranks in 8 bits. `check`: "first" compares what ranks ask for where it is new, "always" each time, and "never". `sms`:
+    what computes while an exchange is under way runs on at most so many of a GPU's SMs, by default on all but 8; 0: on all.
 
     >>> import torch, torch.distributed, flashjit.distributed as fd
     >>> if not torch.distributed.is_initialized():  # alone; torchrun has more of them
@@ -272,8 +294,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: s
     ...
     flashjit.capi.UnsupportedError: spec: append is no field for calls over ranks: it is for one GPU; leave it out
     """
-    return outside_of_graphs(_attention)(q, k, v, mask, score, lse, group, how, order, travel, layout, scale, align, documents, spec, check, sms,
-                                         params)
+    return outside_of_graphs(_attention)(q, k, v, mask, score, lse, group, how, order, travel, layout, scale, align, documents, blocks, spec, check,
+                                         sms, params)
 
 
 def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -285,8 +307,8 @@ def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse: bool, group: Group, how: str, order: str, travel: str | None,
-               layout: str, scale: float | None, align: str | None, documents: Any, spec: str, check: str, sms: int | None,
-               params: Mapping[str, Any]) -> Any:
+               layout: str, scale: float | None, align: str | None, documents: Any, blocks: calls.Blocks, spec: str, check: str,
+               sms: int | None, params: Mapping[str, Any]) -> Any:
     groups, order = groups_of(group), check_order(order)
     if how not in WAYS:
         raise InvalidError(f"how: {shown(how)} is none of {', '.join(WAYS)}")
@@ -310,10 +332,11 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
             raise InvalidError("documents: mask and score read a tensor of this name; give it another one")
         given["documents"], begins = _ids(documents, lengths[1], q.shape[0], q.device)
         mask = "document(documents)" if mask is None else f"({mask}) & document(documents)"
+    listed = _listed(blocks, given, lengths, how, order, groups, q, k)
     drawn = _drawn(spec, given, scalars, order, lengths, groups, q.device)
     problem = _problem_of(mask, score, scale, align == "top_left", spec, lengths, order, None if begins is None else tuple(begins),
-                          tuple((name, f"{calls.scalar_word(value)} {value!r}", value) for name, value in scalars.items()), travel)
-    for name in {*given, *scalars} - {"sink"} - reads(mask) - reads(score):
+                          tuple((name, f"{calls.scalar_word(value)} {value!r}", value) for name, value in scalars.items()), travel, listed)
+    for name in {*given, *scalars} - {"sink", *lists.NAMES} - reads(mask) - reads(score):
         raise unread(name, _WORDS, "is no word of attention() over ranks, and neither mask nor score reads it")
     given |= drawn
     way = _chosen(how, q, k, groups, problem)
@@ -330,6 +353,10 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
 def _of_way(way: str, q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Groups, params: Mapping[str, Any], with_lse: bool, sms: int) -> Any:
     if groups.size == 1:
         return _of_one_device(q, k, v, problem, params, with_lse)
+    if problem.lists is not None:
+        lists.check_fit(problem.lists, way, problem.lengths, int(groups.outer.size()), problem.order)
+        if problem.drops:
+            raise UnsupportedError("blocks: dropout draws by places, which calls with lists do not know; leave one of the two out")
     if way in ("ulysses", "mesh") and problem.drops:
         raise UnsupportedError(f'how: "{way}" divides heads, by which dropout draws; use how="ring" or how="gather"')
     if way == "ulysses" and problem.travel is not None:
@@ -347,7 +374,8 @@ def _check_alike(q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], pro
     facts: dict[str, object] = {
         "batch": q.shape[0], "tokens of q": q.shape[1], "tokens of k": k.shape[1], "heads of q": q.shape[2], "heads of k": k.shape[2],
         "d": q.shape[3], "d of v": v.shape[3], "dtype": str(q.dtype), "how": way, "order": problem.order, "mask": problem.mask or "",
-        "score": problem.score or "", "travel": problem.travel or "", "requires_grad": needs_gradient}
+        "score": problem.score or "", "travel": problem.travel or "", "blocks": "" if problem.lists is None else problem.lists.told(),
+        "requires_grad": needs_gradient}
     check_alike(groups.outer, facts, q.device, check)
     if groups.inner is not None:
         check_alike(groups.inner, facts, q.device, check)

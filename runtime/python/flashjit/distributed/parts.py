@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flashjit import calls, tensors
+from flashjit.distributed import lists
 from flashjit.distributed.launches import Bound, kernel_if_taken, kernel_of, launch
 from flashjit.distributed.steps import Pair, Problem
 from flashjit.distributed.texts import Placed, reads
@@ -22,12 +23,22 @@ def _read_by(problem: Problem, words: Placed, values: Mapping[str, Any]) -> dict
     used = reads(words.mask) | reads(words.score)
     if problem.drops:
         used |= {"seed", "offset", *calls.PLACES}
+    if problem.lists is not None:
+        used |= {*lists.NAMES}
     return {name: value for name, value in values.items() if name in used}
 
 
-def _words(problem: Problem, words: Placed, more: str) -> str:
+def _given(problem: Problem, pair: Pair, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What a call is given, with its own part of lists of blocks."""
+    if problem.lists is None:
+        return given
+    return given | problem.lists.of_call(given, problem.heads_begin or (0, 0), (given["q"].shape[2], given["k"].shape[2]), pair.q, pair.k)
+
+
+def _words(problem: Problem, pair: Pair, words: Placed, given: Mapping[str, Tensor], more: str) -> str:
     """What a call's spec says beside its tensors."""
-    spec = " ".join(filter(None, (problem.spec, words.bounds, more)))
+    blocks = "" if problem.lists is None else problem.lists.words(pair.q, pair.k, given["block_count"].shape[1])
+    spec = " ".join(filter(None, (problem.spec, words.bounds, blocks, more)))
     return calls.words_of(words.mask, words.score, True, "bshd", problem.scale, None, spec)
 
 
@@ -78,7 +89,7 @@ class _Forward:
         tensors_read |= {"q": tokens(given["q"], pair.q.at, pair.q.size), **{name: tokens(given[name], pair.k.at, pair.k.size) for name in ("k", "v")}}
         self.kept = {name: x.detach().resolve_neg() for name, x in tensors_read.items()} | {"o": given["o"], "lse": given["lse"]}
         self.views = {name: tensors.view(x, name) for name, x in self.kept.items()}
-        self.spec = calls.spec_of("fwd", _words(problem, words, "out=fp32" if given["o"].dtype == torch.float32 else "") + more, self.views, self.scalars)
+        self.spec = calls.spec_of("fwd", _words(problem, pair, words, given, "out=fp32" if given["o"].dtype == torch.float32 else "") + more, self.views, self.scalars)
 
     def bound(self, kernel: Kernel) -> Bound:
         return Bound(kernel, {**self.views, **self.scalars})
@@ -86,7 +97,7 @@ class _Forward:
 
 def forward(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], o: Tensor, lse: Tensor, sms: int) -> None:
     """Writes O, in fp32 or the dtype of q, and the LSE of the call's queries."""
-    given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **params}
+    given = _given(problem, pair, {"q": q, "k": k, "v": v, "o": o, "lse": lse, **params})
 
     def bound() -> Bound:
         call = _Forward(problem, pair, given, "")
@@ -98,7 +109,7 @@ def forward(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, param
 def go_on(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], o: Tensor, lse: Tensor, sms: int) -> None:
     """The same onto what earlier calls gave, in place. One query has kernels that split its keys: they do not go on, and are faster than those
     that do."""
-    given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **params}
+    given = _given(problem, pair, {"q": q, "k": k, "v": v, "o": o, "lse": lse, **params})
 
     def bound() -> Bound | None:
         call = _Forward(problem, pair, given, " accumulate")
@@ -148,7 +159,7 @@ class _Backward:
         made = {name: given[name] for name in ("dq", "dk", "dv", *("d" + name for name in grads))}
         self.kept = {name: x.resolve_neg() for name, x in parts.items()} | made
         self.views = {name: tensors.view(x, name) for name, x in self.kept.items()}
-        self.spec = calls.spec_of("bwd", _words(problem, words, "out=fp32") + more, self.views, self.scalars, list(grads))
+        self.spec = calls.spec_of("bwd", _words(problem, pair, words, given, "out=fp32") + more, self.views, self.scalars, list(grads))
 
     def bound(self, kernel: Kernel) -> Bound:
         return Bound(kernel, {**self.views, **self.scalars})
@@ -159,7 +170,7 @@ def backward(problem: Problem, pair: Pair, named: Mapping[str, Tensor], k: Tenso
     """Adds fp32 gradients of a call's queries and keys to `totals`, and those of the parameters in `grads` that it reads. `named`: q, o, do, lse
     and maybe dlse of all queries of this rank, over all keys."""
     grads = [name for name in grads if name in reads(problem.score)]
-    given = {**named, "k": k, "v": v, **params}
+    given = _given(problem, pair, {**named, "k": k, "v": v, **params})
     places = {"dq": pair.q, "dk": pair.k, "dv": pair.k}
     is_first = all(totals[name].sum is None and totals[name].shape[1] == run.size for name, run in places.items())
     if not grads and not is_first:  # those of parameters are written, and never added to

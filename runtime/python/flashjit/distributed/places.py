@@ -36,9 +36,9 @@ class Run(NamedTuple):
         return Run(self.begin + self.step * first, self.step, max(0, end - first), self.at + first)
 
     def back_to(self, block: int) -> Run:
-        """The same with tokens before it, from a multiple of `block` on. An empty run stays empty."""
-        before = self.begin % block if self.size else 0
-        return self._replace(begin=self.begin - before, size=self.size + before, at=self.at - before)
+        """The same with tokens before it, from the first one in a block of so many of the sequence. An empty run stays empty."""
+        before = self.begin % block // self.step if self.size else 0
+        return self._replace(begin=self.begin - before * self.step, size=self.size + before, at=self.at - before)
 
 
 def check_order(order: object) -> str:

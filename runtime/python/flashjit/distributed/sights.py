@@ -7,6 +7,7 @@ import bisect
 import re
 from typing import Mapping, NamedTuple, Sequence, Union
 
+from flashjit.distributed.lists import Lists
 from flashjit.distributed.places import Run
 from flashjit.distributed.texts import split, tokens_of
 
@@ -62,10 +63,11 @@ Limit = Union[Band, Sequences, Blocks]
 
 
 class Sight(NamedTuple):
-    """`whole`: the limits, all of them bands, say all that the mask says."""
+    """`whole`: the limits, all of them bands, say all that the mask says. `lists`: of blocks, which are asked besides."""
 
     limits: tuple[Limit, ...]
     whole: bool
+    lists: Lists | None = None
 
     def band(self) -> Band:
         bands = [limit for limit in self.limits if isinstance(limit, Band)]
@@ -73,13 +75,19 @@ class Sight(NamedTuple):
 
     def cut(self, q: Run, k: Run) -> tuple[Run, Run]:
         """What is left of queries and keys without those that see, or are seen by, none of the others for sure."""
+        if self.lists is not None and self.lists.seen is not None and q.size and k.size:
+            q, k = self.lists.seen.cut(q, k)
         for _ in range(2):  # keys that are gone may take queries with them
-            for limit in self.limits:
+            for limit in self._limits_of_all():
                 if q.size and k.size:
                     k = k.part(*limit.keys(q.begin, q.last))
                 if q.size and k.size:
                     q = q.part(*limit.queries(k.begin, k.last))
         return q, k
+
+    def _limits_of_all(self) -> tuple[Limit, ...]:
+        """Those of all keys: of blocks that are listed as full no mask is asked."""
+        return () if self.lists is not None and self.lists.has_full else self.limits
 
     def sees_all(self, q: Run, k: Run) -> bool:
         band = self.band()
@@ -87,7 +95,10 @@ class Sight(NamedTuple):
 
     def is_near(self) -> bool:
         """Whether far tokens see nothing of each other on both sides."""
-        return any(not isinstance(limit, Band) for limit in self.limits) or max(-self.band().low, 0) < _FAR > self.band().high
+        if self.lists is not None and self.lists.seen is not None and self.lists.seen.is_sparse():
+            return True
+        limits = Sight(self._limits_of_all(), False)
+        return any(not isinstance(limit, Band) for limit in limits.limits) or max(-limits.band().low, 0) < _FAR > limits.band().high
 
 
 _KNOWN = {"k<=q": 0, "q>=k": 0, "k<q": -1, "q>k": -1}

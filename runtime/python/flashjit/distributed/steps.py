@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from typing import Any, Mapping, NamedTuple
 
+from flashjit.distributed.lists import Lists
 from flashjit.distributed.places import Run, runs_of
 from flashjit.distributed.sights import Sight
 from flashjit.distributed.texts import HEADS, PLACES, Placed, banded, placed, reads
@@ -34,10 +35,14 @@ class Problem:
     spec: str
     lengths: tuple[int, int]
     order: str
-    sight: Sight
+    sight: Sight  # with the lists of blocks, if there are any
     scalars: Mapping[str, float]
     travel: str | None = None
     heads_begin: tuple[int, int] | None = None  # the first query head and KV head here, where a rank has some of them
+
+    @property
+    def lists(self) -> Lists | None:
+        return self.sight.lists
 
     @functools.cached_property
     def score_has_places(self) -> bool:
@@ -62,9 +67,10 @@ class Problem:
     def pairs(self, ranks: int, rank: int, source: int | None) -> list[Pair]:
         """The calls for queries of `rank` over keys of `source`, or of all in the order of the sequence."""
         own = rank == source and self.lengths[0] == self.lengths[1]
+        blocks = self.lists.sizes if self.lists is not None else (DRAWN_TOGETHER, DRAWN_TOGETHER) if self.drops else (1, 1)
+        have_places = self.score_has_places or self.drops or self.lists is not None
         keys = (Run(0, 1, self.lengths[1], 0),) if source is None else runs_of(self.order, ranks, source, self.lengths[1])
-        return pairs_of(self.sight, self.score_has_places or self.drops, runs_of(self.order, ranks, rank, self.lengths[0]), keys, own,
-                        DRAWN_TOGETHER if self.drops else 1)
+        return pairs_of(self.sight, have_places, runs_of(self.order, ranks, rank, self.lengths[0]), keys, own, blocks)
 
     @functools.lru_cache(65536)
     def needed(self, ranks: int, rank: int, source: int) -> slice:
@@ -111,9 +117,9 @@ def _in_own_places(sight: Sight, pair: Pair) -> Placed:
 
 
 def pairs_of(sight: Sight, have_places: bool, q_runs: tuple[Run, ...], k_runs: tuple[Run, ...], own: bool,
-             block: int = 1) -> list[Pair]:
-    """`own`: both are the same tokens. `have_places`: each run is told by itself where it stands. Parts of runs begin at multiples of `block`, as the
-    runs do."""
+             blocks: tuple[int, int] = (1, 1)) -> list[Pair]:
+    """`own`: both are the same tokens. `have_places`: each run is told by itself where it stands. Parts of runs, of queries and of keys, begin with a
+    block of so many tokens of the sequence, as the runs do."""
     band = sight.band()
     if own and sight.whole and not have_places and len(q_runs) > 1 and band.high == 0 and band.low <= q_runs[0].begin - q_runs[-1].last:
         whole = q_runs[0]._replace(size=sum(run.size for run in q_runs))  # a share has its tokens in the order of the sequence
@@ -121,7 +127,7 @@ def pairs_of(sight: Sight, have_places: bool, q_runs: tuple[Run, ...], k_runs: t
     found = []
     for q in q_runs:
         for k in k_runs:
-            seeing, seen = (part if block == 1 else part.back_to(block) for part in sight.cut(q, k))
+            seeing, seen = (part.back_to(block) for part, block in zip(sight.cut(q, k), blocks))
             if seeing.size and seen.size:
                 found.append(Pair(seeing, seen, sight.sees_all(seeing, seen)))
     return found if have_places else _fused(_fused(found, "q", "k"), "k", "q")
