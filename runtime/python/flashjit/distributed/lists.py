@@ -25,7 +25,7 @@ class Seen(NamedTuple):
 
     chunks: tuple[int, int]
     sizes: tuple[int, int]
-    count: int
+    chunk_count: int
     table: bytes
 
     def cut(self, q: Run, k: Run) -> tuple[Run, Run]:
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
         table = memoryview(self.table).cast("i")
         found = [table[at:at + 4] for row in range(q.begin // self.chunks[0], q.last // self.chunks[0] + 1)
                  for column in range(k.begin // self.chunks[1], k.last // self.chunks[1] + 1)
-                 for at in (4 * (row * self.count + column),) if table[at] <= table[at + 1]]
+                 for at in (4 * (row * self.chunk_count + column),) if table[at] <= table[at + 1]]
         if not found:
             return q._replace(size=0), k._replace(size=0)
         of_q, of_k = self.sizes
@@ -44,7 +44,7 @@ class Seen(NamedTuple):
     def is_sparse(self) -> bool:
         """Whether half of the chunks, or more, see nothing of each other."""
         table = memoryview(self.table).cast("i")
-        return 2 * sum(table[at] > table[at + 1] for at in range(0, len(table), 4)) >= self.count**2
+        return 2 * sum(table[at] > table[at + 1] for at in range(0, len(table), 4)) >= self.chunk_count**2
 
 
 class Lists(NamedTuple):
