@@ -60,8 +60,9 @@ Result<Schedule> choose(const std::vector<Candidate>& candidates, const Attentio
     return unsupported(fmt::format("{}: no loop for {} honours it in this spec; leave it out", option, target.name));
   }
   const std::string why = why_illegal(spec, target, best.schedule);
-  // Nothing pinned and nothing legal is a hole in the enumeration.
+  // Nothing pinned and nothing legal is a hole in the enumeration, unless not even this family takes the spec.
   if (pins == Schedule{}) {
+    if (const std::string refused = floor->why_not(spec, target); !refused.empty()) return unsupported(refused);
     return internal(fmt::format("no schedule for `{}` on {}: {}", print(spec), target.name, why));
   }
   return invalid(fmt::format("schedule {}", why),

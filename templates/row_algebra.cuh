@@ -77,13 +77,18 @@ struct Continued {
   float own, before, lse;
   bool keeps;
 };
-// By one lane of each quad that reads here, and not before all of it has read, the LSE is to be stored.
-__device__ inline Continued continue_row(const KernelParams& params, Int64 row, float reference, float sum) {
-  const float earlier = params.lse[row] * kNaturalLse, raised = fmaxf(reference, earlier);
+// `earlier`: the LSE that is there, in natural units.
+__device__ inline Continued continue_from(float earlier, float reference, float sum) {
+  const float raised = fmaxf(reference, earlier);
   const float own = sum == 0.0f ? 0.0f : sum * exp2_approx((reference - raised) * kLog2e);  // NaN stays NaN
   const float before = earlier == -kInfinity ? 0.0f : exp2_approx((earlier - raised) * kLog2e);
   const float total = own + before;
   return {own / total, before / total, lse_of(raised, total), sum == 0.0f};
+}
+__device__ inline float earlier_lse(const KernelParams& params, Int64 row) { return params.lse[row] * kNaturalLse; }
+// By one lane of each quad that reads here, and not before all of it has read, the LSE is to be stored.
+__device__ inline Continued continue_row(const KernelParams& params, Int64 row, float reference, float sum) {
+  return continue_from(earlier_lse(params, row), reference, sum);
 }
 // Without a share O may hold anything: nobody has written it yet.
 __device__ inline float2 earlier_pair(const float* at, float before, bool is_there) {

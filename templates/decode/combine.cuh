@@ -76,6 +76,7 @@ __device__ inline Quad add_lanes(Quad own) {
     Quad other;
     other.o = make_float4(from(own.o.x), from(own.o.y), from(own.o.z), from(own.o.w));
     other.state = {from(own.state.reference), from(own.state.sum), from(own.state.top)};
+    if constexpr (config.accumulate) other.state.earlier = earlier_of<Earlier>(from(float_of(own.state.earlier)));
     own.add(other);
   }
   return own;
@@ -119,10 +120,9 @@ __device__ inline void add_rows(const KernelParams& params, const TileParts& par
   for (int r = 0; r < kRowsAtATime; ++r) {
     if (first_row + r * step >= s.rows) return;
     const Row at = row_at(s.seq, s.row_lo + row_of(r));
-    const float factor = finish_row(params, s.seq, at, sums[r].state, column == 0);
+    const RowEnd end = finish_row(params, s.seq, at, sums[r].state, column == 0);
 #pragma unroll
-    for (int j = 0; j < kQuadsOfLane; ++j)
-      store_columns(params, s.seq, at, column + 128 * j, scaled(sums[r].o[j], factor));
+    for (int j = 0; j < kQuadsOfLane; ++j) store_columns(params, s.seq, at, column + 128 * j, sums[r].o[j], end);
   }
 }
 
@@ -167,8 +167,9 @@ __device__ inline void combine_tile(const KernelParams& params, const float* all
   }
 }
 
-// Rows of sequences in which nothing is seen, and which belong to no range.
+// Rows of sequences in which nothing is seen, and which belong to no range. With accumulate they keep what there is.
 __device__ inline void store_empty(const KernelParams& params, const Sequence& seq) {
+  if constexpr (config.accumulate) return;
   constexpr int kQuads = config.head_dim_v / 4;
   Quad nothing;
   nothing.clear();

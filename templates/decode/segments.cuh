@@ -54,6 +54,19 @@ __device__ inline void store_part(u32 part, const Segment& s, const Output& o, c
   }
 }
 
+// With accumulate: what earlier calls left of the rows, beside their states. This is before anybody of the tile stores a
+// result: a block meets first, and a team and the second launch wait for parts.
+__device__ inline void store_earlier(const KernelParams& params, u32 part, const Segment& s) {
+  __syncwarp();
+  for (int row = lane_id(); row < rows_of(s); row += 32) {
+    const Row at = row_at(s.seq, s.row_lo + row);
+    Sequence seq = s.seq;
+    seq.h = at.h;
+    const float earlier = earlier_lse(params, result_row(params, seq, at.q));
+    store_shared(part + (kTileRows * kPartRow + row * kRowState + kRowState - 1) * 4, __float_as_uint(earlier));
+  }
+}
+
 // Where the warps of a block leave their parts, and what these are together.
 struct WarpParts {
   u32 first;
@@ -74,6 +87,7 @@ struct WarpParts {
       const float weight = weight_of(states[w].x, sum.state.reference);
       sum.state.sum += states[w].y * weight;
       sum.state.top = fmaxf(sum.state.top, states[w].z);
+      sum.state.earlier = earlier_of<Earlier>(states[0].w);
       add_scaled(sum.o, load_floats(of(w) + (row * kPartRow + column) * 4), weight);
     }
     return sum;

@@ -52,11 +52,11 @@ struct TeamShares {
   __device__ void push(int from, int quad, const Quad& sum) const {
     const u32 to = address(from, number_of(quad));
     store_in(block_of(quad), to, sum.o, barrier);
-    store_in(block_of(quad), to + 16, make_float4(sum.state.reference, sum.state.sum, sum.state.top, 0.0f), barrier);
+    store_in(block_of(quad), to + 16, words_of(sum.state), barrier);
   }
   __device__ Quad pushed(int from, int number) const {
-    const float4 state = load_floats(address(from, number) + 16);
-    return {load_floats(address(from, number)), {state.x, state.y, state.z}};
+    const RowState state = state_of(load_floats(address(from, number) + 16));
+    return {load_floats(address(from, number)), state};
   }
   // The sum of what all blocks have pushed for one of this block's quads.
   __device__ Quad sum_of(int number) const {
@@ -72,6 +72,7 @@ struct TeamShares {
       const float weight = i < team ? weight_of(parts[i].state.reference, sum.state.reference) : 0.0f;
       sum.state.sum += parts[i].state.sum * weight;
       sum.state.top = fmaxf(sum.state.top, parts[i].state.top);
+      sum.state.earlier = parts[0].state.earlier;
       add_scaled(sum.o, parts[i].o, weight);
     }
     return sum;

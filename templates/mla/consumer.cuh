@@ -183,7 +183,37 @@ struct ConsumerState {
     }
   }
 
-  __device__ void store(const Segment& segment) const {
+  // With accumulate, what earlier calls left of the rows. Both look before either stores: they meet to tell their sums.
+  __device__ void read_earlier(const Segment& segment) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row(segment) + row_of_thread(h);
+      const Row at = row_at(segment.seq, min(row, segment.seq.q_len * kGroup - 1));
+      Sequence seq = segment.seq;
+      seq.h = at.h;
+      rows.earlier[h] = earlier_of<Earlier>(earlier_lse(params, result_row(params, seq, at.q)));
+    }
+  }
+
+  // With accumulate: a row of O becomes what it is beside that of earlier calls. Loads are under way together.
+  __device__ void go_on_from(const float* there, int h, bool inside, float factor, float before) {
+    constexpr int kEights = kOutputs / 4, kTogether = 8;
+#pragma unroll
+    for (int first = 0; first < kEights; first += kTogether) {
+      float2 pairs[kTogether];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j)
+        pairs[j] = earlier_pair(there + 8 * (first + j), before, inside && !(before < 0.0f));
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int i = 4 * (first + j) + 2 * h;
+        o[i] = fmaf(pairs[j].x, before, o[i] * factor);
+        o[i + 1] = fmaf(pairs[j].y, before, o[i + 1] * factor);
+      }
+    }
+  }
+
+  __device__ void store(const Segment& segment) {
     const u32 lane = thread_number() % 32;  // not kept while tiles take all registers
     const int column = static_cast<int>(half) * half_columns(config) + static_cast<int>(lane) % 4 * 2;
     const bool writes = half == 0 && lane % 4 == 0, whole = uniform(segment.part < 0);
@@ -191,12 +221,18 @@ struct ConsumerState {
     for (int h = 0; h < 2; ++h) {
       const int row = first_row(segment) + row_of_thread(h);
       const bool inside = row < segment.seq.q_len * kGroup;
-      const RowState state = {rows.reference[h], rows.sum[h] * kLowered, rows.top[h]};
+      const RowState state = {rows.reference[h], rows.sum[h] * kLowered, rows.top[h], rows.earlier[h]};
       if (whole) {
         const Row at = row_at(segment.seq, inside ? row : segment.row_lo);
-        const float factor = finish_row(params, segment.seq, at, state, writes && inside) * kLowered;
+        const RowEnd end = finish_row(params, segment.seq, at, state, writes && inside);
+        const float factor = end.own * kLowered;
         const Int64 first = query_row(params.o_stride, segment.seq, at.h, at.q) + column;
-        if constexpr (config.output == Element::f32)
+        if constexpr (config.accumulate) {
+          float* out = static_cast<float*>(params.o) + first;
+          const float before = float_of(end.before);
+          go_on_from(out, h, inside, factor, before);
+          store_row(out, h, inside && !(before < 0.0f), [](float a, float b) { return make_float2(a, b); });
+        } else if constexpr (config.output == Element::f32)
           store_row(static_cast<float*>(params.o) + first, h, inside,
                     [&](float a, float b) { return make_float2(a * factor, b * factor); });
         else
@@ -208,10 +244,8 @@ struct ConsumerState {
         const int of_tile = row - segment.row_lo;
         store_row(part + of_tile * kPartRow + column, h, inside,
                   [](float a, float b) { return make_float2(a * kLowered, b * kLowered); });
-        if (writes && inside) {
-          *reinterpret_cast<float4*>(part + kTileRows * kPartRow + of_tile * kRowState) =
-              make_float4(state.reference, state.sum, state.top, 0.0f);
-        }
+        if (writes && inside)
+          *reinterpret_cast<float4*>(part + kTileRows * kPartRow + of_tile * kRowState) = words_of(state);
       }
     }
   }

@@ -45,6 +45,7 @@ __device__ inline Query query_of(const Segment& s, int row) {
 struct SoftmaxRows {
   float reference[2], sum[2], top[2];  // sums and tops of this thread's own scores
   float unit[2];                       // of 8 bits: what makes logits of products
+  Earlier earlier[2];                  // at the end of an item
 
   __device__ void clear() {
 #pragma unroll

@@ -144,10 +144,10 @@ constexpr std::array<std::string_view, 13> kHonoured = {
     "pending",    "tile",       "count",
 };
 
-constexpr std::array<std::string_view, 19> kOptions = {
-    "places",     "max_logit", "sink",          "k_lens", "v_in_k",      "v_transposed", "token_scales",
-    "linear_exp", "append",    "shared_prefix", "lse",    "packed",      "paged",        "narrow_q",
-    "narrow_kv",  "scales",    "rope",          "select", "head_tables",
+constexpr std::array<std::string_view, 20> kOptions = {
+    "accumulate",   "places",     "max_logit", "sink",          "k_lens", "v_in_k",      "v_transposed",
+    "token_scales", "linear_exp", "append",    "shared_prefix", "lse",    "packed",      "paged",
+    "narrow_q",     "narrow_kv",  "scales",    "rope",          "select", "head_tables",
 };
 
 }  // namespace

@@ -119,8 +119,9 @@ struct Entries : Maker {
                       let("end_of_part")};
     if (!many_rows) append(loop_body, begin_next());
     // No sooner: SMs without work of this launch would take all of the next.
-    append(loop_body, {when("is_last", {call("begin_next_launch")}), make(Kind::Stage, {}, {"O", "rows"}, "part"),
-                       call("sync_block"), make(Kind::Store, {"o"}, {"O", "rows"}),
+    append(loop_body, {when("is_last", {call("begin_next_launch")}), make(Kind::Stage, {}, {"O", "rows"}, "part")});
+    if (c.accumulate) loop_body.push_back(call("store_earlier"));
+    append(loop_body, {call("sync_block"), make(Kind::Store, {"o"}, {"O", "rows"}),
                        when("is_last", {make(Kind::Return)}), call("sync_block")});
     if (many_rows) append(loop_body, begin_next());
     return {let("memory"),
@@ -146,13 +147,12 @@ struct Entries : Maker {
     if (shares_queries)
       append(body,
              {call("await_queries"), call("sync_block"), call("load_queries"), when("keeps", {call("sync_block")})});
+    Body part = {let("output"), let("rows"), call("attend"), make(Kind::Stage, {}, {"O", "rows"}, "part_of_share")};
+    if (c.accumulate) part.push_back(call("store_earlier_of_share"));
+    append(part, {call("sync_block"), make(Kind::Store, {"o"}, {"O", "rows"}, "push"), mark("goes_on"),
+                  when("goes_on", {call("sync_block")})});
     append(body, {call(shares_queries ? "finish_shared_queries" : "finish_queries"), let("parts_of_share"),
-                  let("goes_on_unset"),
-                  loop("parts", {let("output"), let("rows"), call("attend"),
-                                 make(Kind::Stage, {}, {"O", "rows"}, "part_of_share"), call("sync_block"),
-                                 make(Kind::Store, {"o"}, {"O", "rows"}, "push"), mark("goes_on"),
-                                 when("goes_on", {call("sync_block")})}),
-                  call("add_up_team")});
+                  let("goes_on_unset"), loop("parts", std::move(part)), call("add_up_team")});
     return body;
   }
 

@@ -49,6 +49,8 @@ constexpr TileOperation kOperations[] = {
     {Kind::Call, "meet", "shares.meet();"},
     {Kind::Call, "await_queries", "wait_copies<kTileGroups>();"},
     {Kind::Call, "load_queries", "of_block.load(queries, params, segment);"},
+    {Kind::Call, "store_earlier", "store_earlier(params, of_warps.of(warp_id()), done);"},
+    {Kind::Call, "store_earlier_of_share", "store_earlier(params, of_warps.of(warp_id()), segment);"},
     {Kind::Call, "add_up_team", "add_up_team(params, segment, shares, parts);"},
 
     {Kind::Loop, "tiles", "#pragma unroll 1\nwhile (tile <= last) {{", "}}"},

@@ -203,12 +203,13 @@ struct Consumer : Maker {
   Body consume() {
     const bool is_narrow = multiplies_narrow(c);
     Statement join = make(Kind::Barrier, {own.sums}, {other.sums});
-    return {loop(is_narrow ? "items_in_memory" : "items",
-                 {let(is_narrow ? "segment_in_memory" : "segment"), await_full({"Qs"}, "queries"), call("attend"),
-                  make(Kind::Stage, {own.sums}, {"rows"}, "sums"), std::move(join),
+    Body item = {let(is_narrow ? "segment_in_memory" : "segment"), await_full({"Qs"}, "queries"), call("attend")};
+    if (c.accumulate) item.push_back(call("read_earlier"));
+    append(item, {make(Kind::Stage, {own.sums}, {"rows"}, "sums"), std::move(join),
                   make(Kind::Reduce, {"rows"}, {"rows", other.sums}), make(Kind::Release, {"Qs"}, {}, "queries"),
                   let("last"), when("last_item", {call("begin_next_launch")}), make(Kind::Store, {"o"}, {"O", "rows"}),
-                  when("last_item", {make(Kind::Return)})})};
+                  when("last_item", {make(Kind::Return)})});
+    return {loop(is_narrow ? "items_in_memory" : "items", std::move(item))};
   }
 
   Statement consumer() {

@@ -83,10 +83,10 @@ constexpr std::array<std::string_view, 13> kHonoured = {
     "registers", "count",      "piece",
 };
 
-constexpr std::array<std::string_view, 18> kOptions = {
-    "places",        "max_logit",    "sink",   "k_lens", "v_in_k",   "append",
-    "shared_prefix", "lse",          "packed", "paged",  "narrow_q", "narrow_kv",
-    "latent_rows",   "token_scales", "scales", "rope",   "select",   "head_tables",
+constexpr std::array<std::string_view, 19> kOptions = {
+    "accumulate",    "places", "max_logit", "sink",   "k_lens",      "v_in_k",    "append",
+    "shared_prefix", "lse",    "packed",    "paged",  "narrow_q",    "narrow_kv", "latent_rows",
+    "token_scales",  "scales", "rope",      "select", "head_tables",
 };
 
 }  // namespace

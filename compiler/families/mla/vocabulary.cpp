@@ -86,6 +86,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Call, "attend", "attend(at.segment);"},
     {Kind::Call, "sync_group", "sync_group();"},
     {Kind::Call, "begin_next_launch", "release_next_launch();"},
+    {Kind::Call, "read_earlier", "read_earlier(at.segment);"},
     {Kind::Call, "copy_tile", "copy_tile(place);"},
     {Kind::Call, "transpose_tile", "transpose_tile(tile, s.end);"},
     {Kind::Call, "transpose_keys", "Transposer{{{{params, shared}}}}.transpose_keys(progress[threadIdx.x / 32 - 1]);"},

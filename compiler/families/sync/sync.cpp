@@ -9,7 +9,13 @@ namespace flashjit {
 
 namespace {
 
-std::string why_not(const AttentionSpec&, const Target&) { return {}; }
+std::string why_not(const AttentionSpec& spec, const Target&) {
+  if (!goes_on_from_results(spec) || spec.d_v <= kMaxHeadDim) return {};
+  return fmt::format(
+      "family: sync has registers for {} columns of V, and with accumulate one of the blocks that share a row of d={}/{} "
+      "would read the LSE that another has stored; write O and LSE of this call, and merge",
+      kMaxHeadDim, spec.d_qk, spec.d_v);
+}
 
 std::string why_not_narrow(const AttentionSpec& spec, const Target& target) {
   if (!has_scaled_queries(spec)) {
@@ -26,7 +32,7 @@ std::string why_not_narrow(const AttentionSpec& spec, const Target& target) {
         "family: sync_narrow copies {} bytes of a row at a time, and the spec has d={}/{}; use multiples of {}, or family={}",
         kChunkBytes, spec.d_qk, spec.d_v, kChunkBytes, kSync.name);
   }
-  return {};
+  return why_not(spec, target);
 }
 
 // The reference of a row rises when its maximum is far above it: most tiles leave O alone.

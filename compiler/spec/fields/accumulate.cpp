@@ -26,7 +26,6 @@ Result<void> check_accumulate(const AttentionSpec& spec) {
       {spec.max_logit, "max_logit", "whose largest so far is not read; leave it out"},
       {spec.shared_prefix, "shared_prefix", "whose parts a merge writes; leave one of the two out"},
       {narrows(spec), "compute", "whose components know no earlier keys; quantize Q, K and V, and use fwd e4m3"},
-      {spec.d_v > kMaxHeadDim, "d", "which no loop for V dims above 256 does; write O and LSE of this call, and merge"},
       {!spec.grads.empty(), "grads", "whose tensors are written anew by each call; add them up outside"},
   };
   for (const auto& [asked, field, why] : without) {

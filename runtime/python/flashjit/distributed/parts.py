@@ -107,13 +107,12 @@ def forward(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, param
 
 
 def go_on(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], o: Tensor, lse: Tensor, sms: int) -> None:
-    """The same onto what earlier calls gave, in place. One query has kernels that split its keys: they do not go on, and are faster than those
-    that do."""
+    """The same onto what earlier calls gave, in place."""
     given = _given(problem, pair, {"q": q, "k": k, "v": v, "o": o, "lse": lse, **params})
 
     def bound() -> Bound | None:
         call = _Forward(problem, pair, given, " accumulate")
-        kernel = kernel_if_taken(q, call.spec) if pair.q.size > 1 else None
+        kernel = kernel_if_taken(q, call.spec)
         return None if kernel is None else call.bound(kernel)
 
     if not launch((problem, pair, "accumulate"), given, q, sms, bound):
