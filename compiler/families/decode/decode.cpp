@@ -83,16 +83,17 @@ void finish(Plan& plan) {
       .buffers = {0},
       .bounds = "flashjit::decode_threads(flashjit::config), flashjit::config.decode.blocks_per_sm",
       .call = boxes ? "decode_segments(params, &maps, parts)" : "decode_segments(params, nullptr, parts)"};
-  plan.launches = {decode,
-                   {.entry = "flashjit_combine",
-                    .threads = kCombineThreads,
-                    .smem_bytes = kCombineBytes,
-                    .grid = combine_grid(c, c.decode.fixed_parts ? 8 : std::max(c.decode.blocks_per_sm, kCombineBlocks)),
-                    .adds_up = true,
-                    .overlaps = plan.target.can.overlapping_launches,
-                    .buffers = {0},
-                    .bounds = "flashjit::kCombineThreads, 1",
-                    .call = "decode_combine(params, parts)"}};
+  plan.launches = {
+      decode,
+      {.entry = "flashjit_combine",
+       .threads = kCombineThreads,
+       .smem_bytes = kCombineBytes,
+       .grid = combine_grid(c, c.decode.fixed_parts ? 8 : std::max(c.decode.blocks_per_sm, kCombineBlocks)),
+       .adds_up = true,
+       .overlaps = plan.target.can.overlapping_launches,
+       .buffers = {0},
+       .bounds = "flashjit::kCombineThreads, 1",
+       .call = "decode_combine(params, parts)"}};
   if (c.decode.team > 1) {
     KernelLaunch& team = plan.launches.emplace_back(decode);
     team.entry = "flashjit_decode_team";
