@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <iterator>
 #include <limits>
+#include <optional>
+#include <span>
 #include <thread>
 
 #include <fmt/format.h>
@@ -18,6 +22,10 @@ namespace {
 constexpr double kRmsUnits = 4, kLargestUnits = 32;
 // The unit for fp32 outputs: exp and the sums over keys cost more bits than the output's rounding.
 constexpr double kLeastUnit = 0x1p-16;
+
+// Two kernels round scores in their own ways, so either of two keys with nearly the same score may be the last of a list. A
+// wrong kernel's lists have far less in common with those of a right one.
+constexpr double kLeastCommon = 0.9;
 
 struct Sums {
   double square = 0, square_of_difference = 0, largest = 0, largest_difference = 0;
@@ -83,6 +91,44 @@ Sums compare_all(const NamedTensor& a, const NamedTensor& b) {
   return all;
 }
 
+// The numbers of keys in a list, or nothing where they are not in order, with -1 behind the last.
+std::optional<std::span<const std::int32_t>> keys_of_list(std::span<const std::int32_t> list) {
+  const auto end = std::ranges::find(list, -1);
+  const bool in_order = std::ranges::is_sorted(list.begin(), end, std::ranges::less_equal());
+  if (!in_order || !std::all_of(end, list.end(), [](std::int32_t key) { return key == -1; })) return {};
+  return std::span(list.begin(), end);
+}
+
+// An index has these: its lists, or how many keys each has.
+std::string compare_ints(const NamedTensor& a, const NamedTensor& b) {
+  const auto ints = [](const NamedTensor& t) {
+    return std::span(reinterpret_cast<const std::int32_t*>(t.bytes.data()), t.bytes.size() / sizeof(std::int32_t));
+  };
+  const std::span<const std::int32_t> x = ints(a), y = ints(b);
+  if (a.name != "key_index") {
+    const auto [at_x, at_y] = std::ranges::mismatch(x, y);
+    if (at_x == x.end()) return {};
+    return fmt::format("{}: element {} is {}, and {} by the default kernel", a.name, at_x - x.begin(), *at_y, *at_x);
+  }
+  const auto room = static_cast<std::size_t>(a.shape.back());
+  std::size_t all = 0;
+  std::int64_t common = 0;
+  std::vector<std::int32_t> both;
+  for (std::size_t first = 0; first < x.size(); first += room) {
+    const auto own = keys_of_list(x.subspan(first, room)), others = keys_of_list(y.subspan(first, room));
+    if (!own || !others)
+      return fmt::format("{}: list {} has keys that are not in order, with -1 behind them", a.name, first / room);
+    if (own->size() != others->size())
+      return fmt::format("{}: list {} has {} keys, and {} by the default kernel", a.name, first / room, others->size(),
+                         own->size());
+    both.clear();
+    std::ranges::set_intersection(*own, *others, std::back_inserter(both));
+    all += own->size(), common += std::ssize(both);
+  }
+  if (static_cast<double>(common) >= kLeastCommon * static_cast<double>(all)) return {};
+  return fmt::format("{}: lists have {} of {} keys in common with those of the default kernel", a.name, common, all);
+}
+
 }  // namespace
 
 std::vector<NamedTensor> outputs_of(ProblemData& data) {
@@ -100,6 +146,10 @@ double unit_of_weights(const Facts& facts) {
 
 std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got, double unit_of_weights) {
   for (const NamedTensor& a : expected) {
+    if (a.dtype == Dtype::I32) {
+      if (std::string unlike = compare_ints(a, *got.find(a.name)); !unlike.empty()) return unlike;
+      continue;
+    }
     const Sums sums = compare_all(a, *got.find(a.name));
     if (sums.unlike >= 0)
       return fmt::format("{}: element {} is NaN or infinite in one of the two kernels", a.name, sums.unlike);

@@ -111,9 +111,32 @@ constexpr const char* kBackward[] = {
     " params=\"start: i32[1], doc: i64[2]\" mask=\"k >= start[doc[b, q]] & k <= q\"",
 };
 
+constexpr const char* kIndex[] = {
+    "",
+    " layout=packed mask=\"causal\"",
+    " layout=paged(64) q_len=1 select=keys(2048)",
+    " layout=bhsd mask=\"document(doc)\" select=keys(64) k_lens",
+    " layout=packed/paged(16) mask=\"window(1024, 0) & hk != 1\" align=top_left",
+};
+
+std::vector<Row> index_rows() {
+  std::vector<Row> rows;
+  for (const Target& target : targets()) {
+    for (const char* dtype : {"e4m3", "e5m2", "bf16", "fp16"}) {
+      const std::string_view scales = dtype[0] == 'e' ? " token_scales" : "";
+      for (const char* variant : kIndex) {
+        if (!target.gpu) continue;
+        for (const char* sizes : {"d=128 heads=64/1", "d=128 heads=8/2", "d=64 heads=20/1", "d=256 heads=4"})
+          rows.push_back({fmt::format("index {} {}{}{}", dtype, sizes, variant, scales), target.name, ""});
+      }
+    }
+  }
+  return rows;
+}
+
 // Everything, in an order in which neighbours are alike.
 std::vector<Row> every_row() {
-  std::vector<Row> rows;
+  std::vector<Row> rows = index_rows();
   for (const Target& target : targets()) {
     if (!target.gpu) continue;
     for (const char* dtype : {"e4m3", "e5m2"}) {

@@ -123,6 +123,12 @@ const FixedCase kCases[] = {
     {"latent584-packed","fwd bf16 kv=latent584 d=512 heads=16/1 layout=packed/paged(24) v_in_k", {1, 4, 0, 2}, {300, 800, 20, 2}},
     {"latent584-128",   "fwd bf16 kv=latent584 d=512 heads=128/1 q_len=2 mask=\"causal\" v_in_k layout=paged(64) lse=ln", {2, 2, 2}, {500, 70, 1}},
     // latents of other dims
+    {"index-scores",    "index e4m3 d=128 heads=64/1 layout=packed mask=\"causal\" token_scales", {200, 1, 0, 77}, {900, 300, 20, 77}},
+    {"index-lists",     "index e4m3 d=128 heads=64/1 layout=paged(64) q_len=1 select=keys(300) token_scales", {1, 1, 1, 1}, {64, 5000, 0, 299}},
+    {"index-drafts",    "index e4m3 d=128 heads=32/1 layout=paged(64) q_len=4 mask=\"causal\" select=keys(64)", {4, 4}, {1500, 3}},
+    {"index-document",  "index e4m3 d=128 heads=64/1 mask=\"document(doc) & causal\" select=keys(64) k_lens", {130, 130}, {700, 700}},
+    {"index-bf16",      "index bf16 d=64 heads=16/2 mask=\"window(400, 0)\" align=top_left", {90, 90}, {600, 600}},
+    {"mla-parts",       "fwd bf16 d=576/512 heads=128/1 layout=packed/paged(64) q_len<=2 mask=\"causal\" v_in_k lse=ln numerics=batch_invariant", {1, 2, 0, 1}, {300, 2500, 20, 520}},
     {"mla-512",         "fwd bf16 d=512 heads=64/1 q_len=1 v_in_k layout=paged(64) sink lse=ln max_logit", {1, 1, 1, 1}, {64, 1000, 0, 1}},
     {"mla-512-cluster", "fwd fp16 d=512 heads=128/1 layout=packed/paged(64) q_len<=4 mask=\"causal\" v_in_k lse=ln", {1, 4, 0, 2}, {300, 800, 20, 2}},
     {"mla-320",         "fwd bf16 d=320/256 heads=8/1 q_len=1 v_in_k layout=paged(64) lse=ln", {1, 1, 1, 1}, {64, 1000, 0, 1}},

@@ -30,6 +30,7 @@ class IndexCase {
   Case make() {
     lay_out_lengths();
     lay_out_rows();
+    lay_out_params();
     lay_out_results();
     return std::move(case_);
   }
@@ -136,6 +137,21 @@ class IndexCase {
     if (size_of(spec_.dtype) == 1 && random_.chance(0.8)) lay_out_scales(keys, heads_first);
   }
 
+  // What the mask reads: scalars, and tensors whose last dimension is along queries or keys.
+  void lay_out_params() {
+    constexpr std::int64_t kOfDocument = 50;
+    for (const Param& param : spec_.mask ? params_of(spec_.mask) : std::vector<Param>()) {
+      if (param.rank == 0) {
+        case_.scalars[param.name] = static_cast<double>(random_.integer(1, 5));
+        continue;
+      }
+      Shape shape(static_cast<std::size_t>(param.rank), std::max<std::int64_t>(batch(), 1));
+      shape.back() = longest(q_lens_) + room() + 1;
+      plain(case_.params[param.name], param.dtype, shape,
+            [](std::int64_t i) { return static_cast<double>(i / kOfDocument); });
+    }
+  }
+
   void lay_out_scales(Shape keys, bool heads_first) {
     CaseTensor& scales = case_.params["scale_k"];
     keys.pop_back();
@@ -187,9 +203,11 @@ std::string draw_spec(Random& random, bool on_host) {
   }
   if (random.chance(0.6))
     spec += fmt::format(" select=keys({})", random.pick<std::int64_t>({1, 5, 64, 64, 300, 1500, 2048, 3000}));
-  spec += random.pick<std::string_view>({"", " mask=\"causal\"", " mask=\"causal\"", " mask=\"window(40, 3)\"",
-                                         " mask=\"k % 3 != 1\"", " mask=\"window(30, 0) | k < 4\"",
-                                         " mask=\"causal & k >= 70 & hk != 1\""});
+  spec += random.pick<std::string_view>(
+      {"", " mask=\"causal\"", " mask=\"causal\"", " mask=\"window(40, 3)\"", " mask=\"k % 3 != 1\"",
+       " mask=\"window(30, 0) | k < 4\"", " mask=\"document(doc) & causal\"",
+       " params=\"first: i32[2], w: u8\" mask=\"k >= first[b, q] & k % max(w, 1) != 1\"",
+       " mask=\"causal & k >= 70 & hk != 1\""});
   if (random.chance(0.2)) spec += " align=top_left";
   if (narrow && random.chance(0.7)) spec += " token_scales";
   const std::int64_t element = narrow ? 1 : dtype == "fp32" ? 4 : 2;

@@ -62,7 +62,8 @@ const std::vector<Factor> kOfAttention = {
 };
 const std::vector<Factor> kOfIndex = {
     {"select", {"", "select=keys(70)", "select=keys(16)"}},
-    {"mask", {"", "mask=\"causal\"", "mask=\"window(40, 0)\"", "mask=\"k % 3 != 1\""}},
+    {"mask", {"", "mask=\"causal\"", "mask=\"window(40, 0)\"", "mask=\"k % 3 != 1\"", "mask=\"document(doc)\"",
+              "mask=\"k >= first[b, q] & k % max(w, 1) != 1\" params=\"first: i32[2], w: u8\""}},
     {"align", {"", "align=top_left"}},
     {"k_len", {"", "k_len<=700"}},
 };

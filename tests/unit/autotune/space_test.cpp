@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
+#include <numeric>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "autotune/measure/check_outputs.h"
 #include "compiler/choice/candidates.h"
@@ -117,6 +121,33 @@ ProblemData data_with(const std::string& spec_text, float factor, std::int64_t b
     }
   }
   return std::move(*data);
+}
+
+// Lists of 20 keys; the last entries of each are those of `behind`.
+ProblemData lists_with(std::vector<std::int32_t> behind, std::int32_t count = 20) {
+  auto spec = parse_spec("index bf16 d=16 heads=2/1 select=keys(20)");
+  auto data = ProblemData::create(*spec, *parse_shape("q=64", *spec), {}, 1);
+  EXPECT_TRUE(data);
+  std::vector<std::int32_t> values, list(20 - behind.size());
+  std::iota(list.begin(), list.end(), 7);
+  list.insert(list.end(), behind.begin(), behind.end());
+  for (int i = 0; i < 64; ++i) values.insert(values.end(), list.begin(), list.end());
+  std::memcpy(data->find("key_index")->bytes.data(), values.data(), values.size() * sizeof(std::int32_t));
+  const std::vector<std::int32_t> counts(64, count);
+  std::memcpy(data->find("key_count")->bytes.data(), counts.data(), counts.size() * sizeof(std::int32_t));
+  return std::move(*data);
+}
+
+TEST(CheckOutputs, ListsMayEndInOtherKeysAndNoMore) {
+  ProblemData expected = lists_with({50});
+  const auto outputs = outputs_of(expected);
+  const auto wrong = [&](ProblemData got) { return compare_outputs(outputs, got); };
+  EXPECT_EQ(wrong(lists_with({50})), "");
+  EXPECT_EQ(wrong(lists_with({63})), "") << "one of 20 is another key, whose score may be as large";
+  EXPECT_NE(wrong(lists_with({60, 61, 62})).find("1088 of 1280 keys"), std::string::npos);
+  EXPECT_NE(wrong(lists_with({-1})).find("list 0 has 19 keys, and 20"), std::string::npos);
+  EXPECT_NE(wrong(lists_with({3})).find("not in order"), std::string::npos);
+  EXPECT_NE(wrong(lists_with({50}, 19)).find("key_count: element 0 is 19, and 20"), std::string::npos);
 }
 
 TEST(CheckOutputs, RoundingPassesAndMoreDoesNot) {
