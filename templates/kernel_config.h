@@ -134,6 +134,7 @@ struct KernelConfig {
   int selected = 0;        // not 0: each query has a list of so many rows of K and V, and is a sequence of its own
   int listed = 0;  // index: not 0: of each query the numbers of so many keys with the largest scores are written
   bool whole_pages = false;  // its list has the numbers of so many pages instead, and their rows follow each other
+  int keys_of_entry = 1;     // of lists that a mask cuts: pages of so many keys, each of which the copy has by itself
   bool head_tables = false;  // KernelParams::block_table has a line for each KV head of a sequence
   bool has_score = false;    // variant.gen.cuh's score() changes s
   bool score_has_tanh = false;

@@ -126,6 +126,9 @@ struct KernelParams {
   float* scores;  // ... and [batch, query, KV head, key], their sums; null: a launch finds the keys with the
                   // largest, and writes their numbers to key_index, and how many to key_count if that is given
   Strides weights_stride, scores_stride;
+  const int* q_positions;  // a mask beside lists of a pool: [batch, query], where queries are in sequences, and ...
+  const int* k_positions;  // ... as key_index, where keys are, or of pages the first ones
+  Strides q_positions_stride, k_positions_stride;
 };
 
 // Hopper kernels get tensor maps as well: CUtensorMap, which TMA reads. Dimensions, innermost first:

@@ -129,18 +129,16 @@ RowRange rows_of_sequence(const AttentionSpec& spec, const ProblemShape& shape, 
   return rows;
 }
 
-}  // namespace
-
-// The entries of a list are the numbers of rows, or of pages.
-void set_chosen(NamedTensor& index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
+// The entries of all lists, counted among those of their sequence; none behind the last. `visit(rows, entry)`.
+template <class Visit>
+void draw_entries(const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed, const Visit& visit) {
   std::mt19937_64 random(seed);
   const auto below = [&](std::int64_t end) {
     return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(end));
   };
-  std::vector<std::int32_t> values;
   for (std::int64_t b = 0; b < shape.batch; ++b) {
     const RowRange rows = rows_of_sequence(spec, shape, b);
-    const std::int64_t of_entry = selects_pages(spec) ? spec.page_size : 1, first = rows.first / of_entry;
+    const std::int64_t of_entry = selects_pages(spec) ? spec.page_size : 1;
     const std::int64_t count = (rows.count + of_entry - 1) / of_entry;
     const std::int64_t lists = shape.q[static_cast<std::size_t>(b)] * spec.heads_kv;
     for (std::int64_t list = 0; list < lists; ++list) {
@@ -149,10 +147,37 @@ void set_chosen(NamedTensor& index, const AttentionSpec& spec, const ProblemShap
       while (std::gcd(step, count) != 1) ++step;
       std::int64_t at = count > 0 ? below(count) : 0;
       for (int i = 0; i < spec.selected; ++i, at = (at + step) % std::max<std::int64_t>(count, 1))
-        values.push_back(i < count ? static_cast<std::int32_t>(first + at) : -1);
+        visit(rows, i < count ? at : -1);
     }
   }
+}
+
+}  // namespace
+
+// The entries of a list are the numbers of rows, or of pages.
+void set_chosen(NamedTensor& index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
+  const std::int64_t of_entry = selects_pages(spec) ? spec.page_size : 1;
+  std::vector<std::int32_t> values;
+  draw_entries(spec, shape, seed, [&](const RowRange& rows, std::int64_t entry) {
+    values.push_back(static_cast<std::int32_t>(entry < 0 ? entry : rows.first / of_entry + entry));
+  });
   set_ints(index, values);
+}
+
+void set_positions(NamedTensor& positions, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed) {
+  std::vector<std::int32_t> values;
+  if (positions.name == "k_positions") {
+    const std::int64_t of_entry = selects_pages(spec) ? spec.page_size : 1;
+    draw_entries(spec, shape, seed, [&](const RowRange&, std::int64_t entry) {
+      values.push_back(static_cast<std::int32_t>(entry < 0 ? entry : entry * of_entry));
+    });
+    return set_ints(positions, values);
+  }
+  for (std::size_t b = 0; b < shape.q.size(); ++b) {
+    const std::int64_t first = std::max<std::int64_t>(shape.k[b] - shape.q[b], 0);
+    for (std::int64_t q = 0; q < shape.q[b]; ++q) values.push_back(static_cast<std::int32_t>(first + q));
+  }
+  set_ints(positions, values);
 }
 
 RowLocator::RowLocator(const AttentionSpec& spec, const NamedTensor& k, const NamedTensor* k_lens,

@@ -26,6 +26,8 @@ void set_table(NamedTensor& block_table, const AttentionSpec& spec, const Proble
 // Lists of keys or of pages: each query has as many as there is room for, no number twice, in no order, of those that lie where
 // its sequence would have its own. Where these are fewer, -1 follows.
 void set_chosen(NamedTensor& index, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
+// Queries are the last tokens of their sequences; `k_positions` goes with the lists of the same seed.
+void set_positions(NamedTensor& positions, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed);
 
 // Lists of blocks: of each row about an eighth of the blocks, and another eighth that is full, in no order.
 void set_blocks(NamedTensor& tensor, const ProblemShape& shape, const AttentionSpec& spec, std::uint64_t seed);

@@ -78,6 +78,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
   if (operand.name == "block_table") tensor.role = Role::Table;
   if (operand.name == "shared_prefix") tensor.role = Role::Prefix;
   if (selects(spec) && (operand.name == "key_index" || operand.name == "page_index")) tensor.role = Role::Chosen;
+  if (operand.name == "q_positions" || operand.name == "k_positions") tensor.role = Role::Positions;
   if (operand.repeats) tensor.role = Role::Scales;
   if (operand.lists) tensor.role = Role::Blocks;
   if (operand.name == "cos" || operand.name == "sin") tensor.role = Role::Angles;
@@ -195,6 +196,7 @@ class Builder {
     if (tensor.role == Role::Table) return set_table(tensor, spec_, shape_, seed_);
     if (tensor.role == Role::Blocks) return set_blocks(tensor, shape_, spec_, seed_);
     if (tensor.role == Role::Chosen) return set_chosen(tensor, spec_, shape_, seed_);
+    if (tensor.role == Role::Positions) return set_positions(tensor, spec_, shape_, seed_);
     if (tensor.role == Role::Prefix) return set_ints(tensor, {drawn_prefix(spec_, shape_)});
     if (tensor.role == Role::Angles) return set_angles(tensor);
     if (tensor.role == Role::Number) return set_number(tensor, number(tensor.name));

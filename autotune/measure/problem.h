@@ -27,6 +27,7 @@ struct NamedTensor {
     Lengths,
     Table,
     Chosen,
+    Positions,  // of queries and of what lists hold
     Prefix,
     Scales,
     Blocks,

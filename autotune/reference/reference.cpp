@@ -144,6 +144,8 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
                                      {"weights", indexes(spec)},
                                      {"scores", writes_scores(spec)},
                                      {"page_index", selects_pages(spec)},
+                                     {"q_positions", reads_positions(spec)},
+                                     {"k_positions", reads_positions(spec)},
                                      {"k_new", spec.append},
                                      {"v_new", spec.append && !spec.v_in_k},
                                      {"do", spec.operation == Operation::Backward},
@@ -163,6 +165,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
   problem.dropout_ = dropout_of(spec, arguments);
   problem.batch_ = packed(spec) ? arguments.offsets_q.shape.at(0) - 1 : is_one ? 1 : arguments.q.shape[0];
   if (spec.places) problem.shift_positions();
+  if (reads_positions(spec)) problem.shows_listed_ = std::exchange(problem.semantics_.visible, {});
   return problem;
 }
 

@@ -155,6 +155,7 @@ class Problem {
   double earlier_lse(const RowId& row) const;  // natural units
   std::vector<double> earlier_output(const RowId& row) const;
   void shift_positions();  // mask and score see where rows stand in the whole sequence
+  bool shows_position(const RowId& row, std::int64_t entry, std::int64_t of_entry) const;
   bool shares(std::int64_t b) const;
   double largest_of_parts(const RowId& row) const;
   std::vector<float> part_lse(const RowId& row) const;  // natural units
@@ -167,6 +168,7 @@ class Problem {
   const AttentionSpec* spec_ = nullptr;
   const Arguments* arguments_ = nullptr;
   Semantics semantics_;
+  std::function<bool(const Position&)> shows_listed_;  // the mask, where it asks for positions that a call gives
   Dropout dropout_;
   const Doubts* doubts_ = nullptr;
   Dtype weights_ = Dtype::F32;

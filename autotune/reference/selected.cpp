@@ -43,9 +43,27 @@ std::vector<std::int64_t> Problem::keys_of(const RowId& row) const {
   std::vector<std::int64_t> keys;
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t number = ints(index)[begin + i / of_entry * strides_of(index).back()];
-    if (number >= 0 && number < rows / of_entry) keys.push_back(number * of_entry + i % of_entry);
+    if (number < 0 || number >= rows / of_entry) continue;
+    if (!shows_listed_ || shows_position(row, i / of_entry, i % of_entry))
+      keys.push_back(number * of_entry + i % of_entry);
   }
   return keys;
+}
+
+// The mask, where a call says where a query and the first key of an entry are.
+bool Problem::shows_position(const RowId& row, std::int64_t entry, std::int64_t of_entry) const {
+  const Tensor &queries = arguments_->params.at("q_positions"), &keys = arguments_->params.at("k_positions");
+  const std::vector<std::int64_t> s = strides_of(queries);
+  const bool packed = spec_->layout == Layout::Packed;
+  Position at = position(row);
+  at.q = ints(queries)[packed ? row.q * s[0] : row.b * s[0] + row.q * s[1]];
+  at.q_len = at.k_len = at.q + 1;
+  const std::int64_t first =
+      ints(keys)[offset_of(keys, spec_->layout, row, kv_head(row.h)) + entry * strides_of(keys).back()];
+  at.k = first + of_entry;
+  constexpr std::int64_t kMost = (std::int64_t{1} << 30) - 1;
+  const auto is_position = [](std::int64_t given) { return given >= 0 && given < kMost; };
+  return is_position(at.q) && is_position(first) && is_position(at.k) && shows_listed_(at);
 }
 
 }  // namespace flashjit::reference

@@ -32,7 +32,7 @@ class Problem {
         packed_(is_packed(spec)),
         packed_keys_(has_packed_keys(spec)),
         chooses_(selects(spec)),
-        keys_of_entry_(selects_pages(spec) ? spec.page_size : 1),
+        keys_of_entry_(reads_pages(spec) ? spec.page_size : 1),
         has_key_scales_(flashjit::has_key_scales(spec)),
         v_transposed_(spec.v_transposed),
         scale_block_(spec.scale_block),

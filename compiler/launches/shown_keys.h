@@ -1,5 +1,5 @@
-// The launch that a mask beside lists of keys (`select=`) adds to a plan: it copies the lists, with -1 in place of keys that the
-// mask hides, so that no loop asks the mask.
+// The launch that a mask beside lists of keys or pages (`select=`) adds to a plan: it copies the lists, key by key, with -1 in
+// place of those that the mask hides, so that no loop asks the mask.
 #pragma once
 
 #include <string>

@@ -68,7 +68,7 @@ KernelConfig problem_config(const AttentionSpec& spec, const TileAnalysis& tiles
   for (const ConfigField& field : problem_fields()) {
     if (field.set) field.set(c, spec);
   }
-  c.mask_has_holes = c.has_mask && (tiles.may_see || tiles.may_see_in_blocks || selects_pages(spec));
+  c.mask_has_holes = c.has_mask && (tiles.may_see || tiles.may_see_in_blocks || reads_pages(spec));
   c.mask_is_long = c.has_mask && !tiles.line_is_range && node_count(spec.mask) > kShortMask;
   return c;
 }

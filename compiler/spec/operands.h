@@ -141,6 +141,8 @@ inline constexpr std::string_view kOfSelectedKeys =
     "the spec does not ask for it; add select=keys(N) to the spec or leave it out; with select=pages(N) give page_index";
 inline constexpr std::string_view kOfSelectedPages =
     "the spec does not ask for it; add select=pages(N) to the spec or leave it out; with select=keys(N) give key_index";
+inline constexpr std::string_view kOfPositions =
+    "the spec does not ask for it; add a mask beside select= of layout=paged(N), or leave it out";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
 
 // A launch that appends reads angles one by one, whatever the spec says.
@@ -358,6 +360,15 @@ inline constexpr std::array kOperands = {
             .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv}, .is_in = has_lists, .is_read = selects,
             .absent = kOfSelect, .has_field = false, .optional = true, .pointer = offsetof(KernelParams, key_count),
             .strides_kind = OperandStrides::Token, .strides = &KernelParams::key_count_stride},
+    Operand{.name = "q_positions", .what = "Where queries are in their sequences", .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::Queries}, .is_in = reads_positions, .absent = kOfPositions, .has_field = false,
+            .pointer = offsetof(KernelParams, q_positions),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::q_positions_stride},
+    Operand{.name = "k_positions", .what = "Where listed keys, or the first ones of listed pages, are in their sequences",
+            .always_dtype = Dtype::I32,
+            .dims = {Dim::Batch, Dim::Queries, Dim::HeadsKv, Dim::Selected}, .is_in = reads_positions,
+            .absent = kOfPositions, .has_field = false, .pointer = offsetof(KernelParams, k_positions),
+            .strides_kind = OperandStrides::Token, .strides = &KernelParams::k_positions_stride},
     Operand{.name = "seed", .what = "The seed of dropout", .always_dtype = Dtype::I64, .dims = {Dim::One}, .is_in = drops,
             .absent = "the spec does not ask for it; add dropout=P to the spec or leave it out", .has_field = false,
             .pointer = offsetof(KernelParams, seed_at), .value = &KernelParams::seed},

@@ -150,6 +150,11 @@ inline bool is_packed(const AttentionSpec& spec) {
   return spec.layout == Layout::Packed && !selects(spec) && (reads_keys(spec) || spec.scale_block > 0);
 }
 inline bool is_paged(const AttentionSpec& spec) { return spec.page_size > 0; }
+// Rows of a pool do not say which keys they are, so beside a mask a call gives positions: of queries, and of listed keys.
+inline bool reads_positions(const AttentionSpec& spec) { return spec.list_mask && is_paged(spec); }
+// Kernels find pages in lists as they are given, but keys beside a mask, as it may hide some of a page.
+inline bool reads_pages(const AttentionSpec& spec) { return selects_pages(spec) && !spec.list_mask; }
+inline int read_entries(const AttentionSpec& spec) { return reads_pages(spec) ? spec.selected : listed_keys(spec); }
 // Have they elements of 8 bits, which scales belong to? Q only where K and V have.
 inline bool has_scaled_queries(const AttentionSpec& spec) { return size_of(spec.dtype) == 1; }
 inline bool has_scaled_keys(const AttentionSpec& spec) { return size_of(spec.kv_dtype) == 1; }

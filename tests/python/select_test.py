@@ -124,6 +124,30 @@ def test_lists_of_pages():
             lambda: flashjit.attention(q, k, v, layout="packed/paged(16)", page_index=pages[:, :1]))
 
 
+def test_masks_of_pools():
+    """A mask hides listed keys by the positions that the call gives, of keys and of the first keys of pages."""
+    flashjit, numpy = load("numpy")
+    random = numpy.random.default_rng(12)
+    q = random.standard_normal((11, 4, 32)).astype("float32")
+    k, v = random.standard_normal((2, 5, 16, 2, 32)).astype("float32")
+    rows = k.reshape(80, 2, 32), v.reshape(80, 2, 32)
+    index, count = drawn_lists(numpy, random, (11, 2), 80, 20)
+    at, of_keys = random.integers(0, 90, 11).astype("int32"), random.integers(-1, 100, index.shape).astype("int32")
+    at[3] = -1  # which is none, so that the query sees nothing
+    words = {"layout": "packed/paged(16)", "mask": "window(60, 0)", "lse": True, "q_positions": at}
+
+    def shown(positions):
+        return (positions >= 0) & (at >= 0)[:, None, None] & (positions <= at[:, None, None]) & (positions >= at[:, None, None] - 60)
+
+    agree(numpy, flashjit.attention(q, k, v, key_index=index, key_count=count, k_positions=of_keys, **words),
+          exact(numpy, q, *rows, numpy.where(shown(of_keys), index, -1), count))
+    pages, of_pages = random.integers(-1, 5, (11, 2, 3)).astype("int32"), random.integers(0, 80, (11, 2, 3)).astype("int32")
+    listed = numpy.where(pages[..., None] >= 0, pages[..., None] * 16 + numpy.arange(16), -1).reshape(11, 2, 48)
+    positions = (of_pages[..., None] + numpy.arange(16)).reshape(11, 2, 48)
+    agree(numpy, flashjit.attention(q, k, v, page_index=pages, k_positions=of_pages, **words),
+          exact(numpy, q, *rows, numpy.where(shown(positions), listed, -1), None))
+
+
 def test_tables_of_heads():
     """Each KV head reads the pages of its own line: as calls of one KV head each with that line as the table."""
     flashjit, numpy = load("numpy")
@@ -159,8 +183,12 @@ def test_what_is_refused():
     one = q[:, :, :1]
     refused(flashjit.InvalidError, "mask: with select= each query has a list of its keys, which 2 query heads share",
             lambda: flashjit.attention(q, one, one, mask="k < h", key_index=index[:, :, :1]))
-    refused(flashjit.InvalidError, "mask: with select= each query has a list of its keys, and numbers of rows in a pool",
+    refused(flashjit.InvalidError, "mask: with select= each query has a list of its keys, whose positions in a pool only the device knows",
+            lambda: flashjit.attention(q, q, q, mask="document(doc)", layout="paged(10)", key_index=index, doc=index[..., 0, 0]))
+    refused(flashjit.InvalidError, "q_positions: missing",
             lambda: flashjit.attention(q, q, q, mask="causal", layout="paged(10)", key_index=index))
+    refused(flashjit.InvalidError, "k_positions.shape[3]: 2, must be 3",
+            lambda: flashjit.attention(q, q, q, mask="causal", layout="paged(10)", key_index=index, q_positions=index[..., 0, 0].copy(), k_positions=index[..., :2]))
     refused(flashjit.InvalidError, "key_count: given, and the spec does not ask for it; add select=keys(N)",
             lambda: flashjit.attention(q, q, q, key_count=index[..., 0]))
 

@@ -105,8 +105,9 @@ std::string check_semantics(const AttentionSpec& spec, const Case& c, const refe
     const reference::RowId row = rows[random.integer(0, static_cast<std::int64_t>(rows.size()) - 1)];
     const std::int64_t k_len = problem.k_len(row.b);
     if (k_len == 0) continue;
-    const reference::Position at{
+    reference::Position at{
         row.q, random.integer(0, k_len - 1), row.b, row.h, problem.kv_head(row.h), problem.q_len(row.b), k_len};
+    if (reads_positions(spec)) at.q_len = at.k_len = at.q + 1;
     const auto place = [&] { return fmt::format("q={} k={} b={} h={}", at.q, at.k, at.b, at.h); };
     if (written_mask(spec)) {
       const auto& visible = c.independent ? c.semantics.visible : parsed.visible;
@@ -154,7 +155,8 @@ std::vector<Arguments> calls_alone(const AttentionSpec& spec, const Arguments& w
   std::vector<Arguments> calls;
   for (std::int64_t b = 0; b < batch; ++b) {
     Arguments call = whole;
-    for (const char* name : {"k_lens", "block_table", "key_index", "page_index", "key_count"}) {
+    for (const char* name :
+         {"k_lens", "block_table", "key_index", "page_index", "key_count", "q_positions", "k_positions"}) {
       if (call.params.contains(name)) cut_first(call.params[name], b, 1);
     }
     for (const std::string name : {"scale_q", "scale_k", "scale_v"}) {  // of one for all there is nothing to cut

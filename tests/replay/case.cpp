@@ -143,6 +143,12 @@ void place_row_values(const ReplayCase& c, const Numbers& queries, Placer& place
   if (writes_scores(spec)) call.params["scores"] = placer.place_rows(Dtype::F32, with({spec.heads_kv, keys}));
 }
 
+// Positions of keys are as many as their lists have; a query has one.
+void place_positions(const Numbers& lists, Placer& placer, Arguments& call) {
+  call.params["q_positions"] = placer.place(Dtype::I32, Numbers(lists.begin(), lists.end() - 2));
+  call.params["k_positions"] = placer.place(Dtype::I32, lists);
+}
+
 }  // namespace
 
 Result<ReplayCase> parse_case(std::string_view line) {
@@ -189,8 +195,10 @@ Arguments arguments_of(const ReplayCase& c, Placement placement) {
   }
   if (spec.selected > 0) {
     const char* name = spec.whole_pages ? "page_index" : "key_index";
-    call.params[name] = placer.place(Dtype::I32, packed ? Numbers{q_tokens, spec.heads_kv, spec.selected}
-                                                        : Numbers{batch, q_tokens, spec.heads_kv, spec.selected});
+    const Numbers lists = packed ? Numbers{q_tokens, spec.heads_kv, spec.selected}
+                                 : Numbers{batch, q_tokens, spec.heads_kv, spec.selected};
+    call.params[name] = placer.place(Dtype::I32, lists);
+    if (reads_positions(spec)) place_positions(lists, placer, call);
   }
   if (spec.k_lens) call.params["k_lens"] = placer.place_rows(Dtype::I32, {batch});
   if (has_scaled_keys(spec)) {

@@ -42,6 +42,11 @@ std::string params_text(const KernelParams& p) {
     line("key_index", fmt::format("{} strides {} of {} pages, {} rows, {} queries of a sequence", fmt::ptr(p.key_index),
                                   strides_text(p.key_index_stride), p.pages, p.key_rows, p.queries_of_sequence));
   }
+  if (p.q_positions) {
+    line("positions",
+         fmt::format("{} strides {}, {} strides {}", fmt::ptr(p.q_positions), strides_text(p.q_positions_stride),
+                     fmt::ptr(p.k_positions), strides_text(p.k_positions_stride)));
+  }
   if (p.scale_q) line("scale_q", fmt::format("{} strides {}", fmt::ptr(p.scale_q), strides_text(p.scale_q_stride)));
   if (p.scale_k) line("scale_k", fmt::format("{} strides {}", fmt::ptr(p.scale_k), strides_text(p.scale_k_stride)));
   if (p.scale_v) line("scale_v", fmt::format("{} strides {}", fmt::ptr(p.scale_v), strides_text(p.scale_v_stride)));

@@ -133,7 +133,7 @@ Result<MaskMap> mask_map(const Plan& plan, const MaskValues& given, std::int64_t
                          const MapSize& most) {
   if (selects(plan.spec)) {
     return unsupported(
-        selects_pages(plan.spec)
+        reads_pages(plan.spec)
             ? "pages are in lists, which are only known when it runs: each query visits the keys of its own"
             : "keys are in lists, which are only known when it runs: each query visits its own, all with mask code");
   }

@@ -1,4 +1,5 @@
-// A mask beside lists of keys (select= in a spec) on a processor: the lists are copied, with -1 in place of keys that it hides.
+// A mask beside lists of keys or pages (select= in a spec) on a processor: the lists are copied, key by key, with -1 in place of
+// keys that it hides.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,9 @@ class Ir;
 struct ShownKeysCall {
   const void* params;  // KernelParams
   std::int64_t b, h, hk, q, q_len, k_len;
+  std::int64_t numbers;  // from here on they are those of no row, or of no page
   const int* list;
+  const int* positions;  // of the keys of its entries, or of the first ones; null: numbers are positions
   int* shown;
 };
 using ShownKeysFunction = void (*)(const ShownKeysCall*);

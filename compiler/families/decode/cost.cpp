@@ -80,7 +80,7 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
                       of_sm / (kSmBytesPerClock * target.clock_ghz * 1e3));
   p.issue = of_sm / step_bytes * *s.tile_kv * 16 * (kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) /
             kIssuePerClock / (target.clock_ghz * 1e3);
-  const bool in_pieces = selects_keys(spec) || (is_paged(spec) && spec.page_size % *s.tile_kv != 0);
+  const bool in_pieces = (selects(spec) && !reads_pages(spec)) || (is_paged(spec) && spec.page_size % *s.tile_kv != 0);
   const double step_clocks = (kStepClocks + *s.tile_kv * (in_pieces ? kKeyInPiecesClocks : kKeyClocks)) *
                              (is_scaled(c) && (has_many_rows(c) || row_tiles > 1) ? kManyNarrowRows : 1);
   p.compute = std::max(p.issue, of_warp * step_clocks / (target.clock_ghz * 1e3));

@@ -1,5 +1,6 @@
 #include "compiler/spec/fields/select.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,13 +26,31 @@ Result<void> check_selected_pages(const AttentionSpec& spec) {
                   spec.selected, spec.page_size, SizeBound::kLargest));
 }
 
-Result<void> check_mask(const AttentionSpec& spec) {
-  if (is_paged(spec)) {
+// Is an element of a tensor found by a position, or by a length?
+bool reads_by_position(const Expr& expr) {
+  if (!uses(expr, Op::Load)) return false;
+  if (expr->op != Op::Load) return std::ranges::any_of(expr->args, reads_by_position);
+  constexpr Variable kPositions[] = {Variable::Q, Variable::K, Variable::QLen, Variable::KLen};
+  return std::ranges::any_of(kPositions, [&](Variable variable) { return uses(expr, variable); });
+}
+
+Result<void> check_mask_of_pool(const AttentionSpec& spec) {
+  if (reads_by_position(spec.mask)) {
     return refused("mask",
-                   fmt::format("and numbers of {} in a pool say of no key where it is in its sequence; write -1 "
-                               "for {} that the query must not see",
-                               selects_pages(spec) ? "pages" : "rows", selects_pages(spec) ? "pages" : "keys"));
+                   fmt::format("whose positions in a pool only the device knows, so that none may be an index of a "
+                               "tensor; write -1 for {} that the query must not see",
+                               selects_pages(spec) ? "pages" : "keys"));
   }
+  if (!selects_pages(spec) || spec.selected <= kMostSelected / spec.page_size) return {};
+  return refused(
+      "mask",
+      fmt::format("and one of pages becomes one of keys beside a mask: pages({}) of {} tokens have more than {}; "
+                  "split longer lists over calls with lse=ln, and merge",
+                  spec.selected, spec.page_size, kMostSelected));
+}
+
+Result<void> check_mask(const AttentionSpec& spec) {
+  if (is_paged(spec)) FLASHJIT_TRY(check_mask_of_pool(spec));
   const int sharing = spec.heads_q / spec.heads_kv;
   if (sharing == 1 || !uses(spec.mask, Variable::H)) return {};
   return refused("mask", fmt::format("which {} query heads share, so that `h` has no place in it; use hk, or give each "

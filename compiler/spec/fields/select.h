@@ -3,7 +3,7 @@
 // else the key of the sequence. An entry of pages(N) is the number of a page, whose rows follow each other in the list. For
 // kernels each query is a sequence of its own, whose keys are the indices into its list. An index writes such lists. A mask, which
 // asks where query and key are in the real sequence, is not theirs: it is moved to `list_mask`, by which the lists are cut first
-// (launches/shown_keys.h).
+// (launches/shown_keys.h). In a pool the call says where they are, and lists of pages become lists of keys.
 #pragma once
 
 #include "compiler/spec/spec.h"

@@ -142,7 +142,8 @@ typedef struct flashjit_prepare_options {
  * "block_index" with a dimension more, and "full_count" and "full_index", both or none. With
  * `select=keys(N)` "key_index", and with `select=pages(N)` "page_index", is int32 [batch, tokens, KV heads, N], packed
  * [tokens, KV heads, N], and "key_count" the same without its last dimension, which may be left out; there are then no
- * offsets and no block_table. With `head_tables` "block_table" is [batch, KV heads, pages of a sequence]. A bwd has
+ * offsets and no block_table. With a mask beside lists of layout=paged(N) "q_positions" is int32 [batch, tokens], packed
+ * [tokens], and "k_positions" is shaped like the lists. With `head_tables` "block_table" is [batch, KV heads, pages of a sequence]. A bwd has
  * "do", shaped like o, "dq", "dk" and "dv" like q, k and v, and with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a
  * parameter, float32. A merge has "o_parts", "lse_parts" and "max_parts", shaped like o and lse behind a dimension
  * of parts. A quantize has "x", shaped like q, "y" like x, and "scale" like scale_q. An index has q, k, "weights",

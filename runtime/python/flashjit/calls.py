@@ -18,7 +18,7 @@ from flashjit.values import Byte, address, in_words_of_calls, integer, number, s
 
 # Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
-            "sin": "", "block_table": "", "key_index": "", "page_index": "", "key_count": "", "block_count": "", "block_index": "", "full_count": "", "full_index": "",
+            "sin": "", "block_table": "", "key_index": "", "page_index": "", "key_count": "", "q_positions": "", "k_positions": "", "block_count": "", "block_index": "", "full_count": "", "full_index": "",
             "scale_q": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
 # Those whose addresses and strides `bytes=` promises something of.
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")

@@ -44,11 +44,28 @@ ListMask mask_of_queries(std::int64_t batch, std::int64_t queries, std::int64_t 
   return mask;
 }
 
+// In a pool positions are what a call gives, and a sequence is as long as the query has come.
+ListMask mask_of_positions(const AttentionSpec& spec, Random& random) {
+  const bool is_alone = spec.heads_q == spec.heads_kv;
+  switch (random.integer(0, is_alone ? 5 : 4)) {
+    case 0: return {"causal", [](const Position& at) { return at.k <= at.q; }, {}};
+    case 1: return {"window(70, 0)", [](const Position& at) { return at.k <= at.q && at.k >= at.q - 70; }, {}};
+    case 2: return {"k % 3 != hk % 3", [](const Position& at) { return at.k % 3 != at.hk % 3; }, {}};
+    case 3:
+      return {"(k < k_len / 2 | k == q_len) & b + k != 7",
+              [](const Position& at) { return (at.k < (at.q + 1) / 2 || at.k == at.q + 1) && at.b + at.k != 7; },
+              {}};
+    case 4: return {"false", [](const Position&) { return false; }, {}};
+    default: return {"(h + k) % 3 != 0", [](const Position& at) { return (at.h + at.k) % 3 != 0; }, {}};
+  }
+}
+
 }  // namespace
 
 ListMask draw_list_mask(const Case& c, AttentionSpec& spec) {
   Random random(c.seed ^ kMaskStream);
-  if (is_paged(spec) || random.chance(0.4)) return {};
+  if (random.chance(0.4)) return {};
+  if (is_paged(spec)) return mask_of_positions(spec, random);
   const bool is_packed = spec.layout == Layout::Packed, bhsd = spec.layout == Layout::Bhsd;
   const std::size_t tokens = is_packed ? 0 : bhsd ? 2 : 1;
   const std::int64_t batch = is_packed ? 1 : c.q.shape[0], queries = c.q.shape[tokens], keys = c.k.shape[tokens];

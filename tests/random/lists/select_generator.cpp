@@ -108,6 +108,24 @@ void add_lists(Case& c, const AttentionSpec& spec, const KeyRows& rows, Random& 
   });
 }
 
+// Of queries and listed keys; some are none.
+void add_positions(Case& c, const AttentionSpec& spec, Random& random) {
+  std::vector<std::int64_t> shape = shape_of_queries(c, spec);
+  const auto draw = [&](const char* name) {
+    CaseTensor& positions = c.params[name];
+    lay_out(positions, Dtype::I32, shape, 4, random.chance(0.3) ? 3 : 0, false);
+    each_element(positions, [&](const auto&, std::int64_t offset) {
+      const bool is_none = random.chance(0.05);
+      put(positions, offset,
+          is_none ? random.pick<std::int64_t>({-1, -0x7fffffff - 1, 0x7fffffff, (1 << 30) - 1})
+                  : random.integer(0, 200));
+    });
+  };
+  draw("q_positions");
+  shape.insert(shape.end(), {spec.heads_kv, spec.selected});
+  draw("k_positions");
+}
+
 // Packed queries are of no sequence, which had a scale of its own.
 void share_scales(Case& c, const AttentionSpec& spec) {
   if (spec.layout != Layout::Packed) return;
@@ -152,6 +170,7 @@ Case with_lists(Case c, const AttentionSpec& before, const AttentionSpec& spec, 
   }
   share_scales(c, spec);
   add_lists(c, spec, rows, random);
+  if (reads_positions(spec)) add_positions(c, spec, random);
   c.spec = print(spec);
   if (!is_backward(spec)) return c;
   for (const char* name : {"dq", "dk", "dv"}) c.params.at(name).stray_front = c.params.at(name).stray_back = 0;

@@ -126,6 +126,34 @@ TEST(Selected, TensorsOfAMaskAreAsLargeAsTheSequence) {
   expect_refused(spec, short_y, "params.y: index 0 (`k`) runs from 0 to 99 at these sizes (b=3, q_len=7, k_len=100)");
 }
 
+// In a pool it is asked at positions that the call gives, and pages become lists of their keys.
+TEST(Selected, AMaskOfAPoolReadsPositions) {
+  const std::string spec = "fwd bf16 d=64 heads=4/2 layout=paged(16) select=pages(40) mask=\"causal\"";
+  Arguments arguments = call({3, 7}, {5, 16});
+  arguments.params["page_index"] = arguments.params["k_positions"] = arguments.params["key_index"];
+  arguments.params.erase("key_index");
+  arguments.params["q_positions"] = tensor("i32", {3, 7});
+  const auto filled = fill(spec, arguments);
+  ASSERT_TRUE(filled) << filled.error().message;
+  EXPECT_EQ(filled->q_positions_stride.batch, 7);
+  EXPECT_EQ(filled->q_positions_stride.token, 1);
+  EXPECT_EQ(filled->k_positions_stride.token, 80);
+  EXPECT_EQ(filled->k_positions_stride.head, 40);
+  const auto plan = make_plan(*parse_spec(spec), **find_target("sm_90a"));
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->config.selected, 640);
+  EXPECT_FALSE(plan->config.whole_pages);
+  EXPECT_EQ(plan->config.keys_of_entry, 16);
+  Arguments without = arguments, longer = arguments;
+  without.params.erase("q_positions");
+  expect_refused(spec, without, "q_positions: missing");
+  longer.params["k_positions"].shape[3] = 640;
+  expect_refused(spec, longer, "k_positions.shape[3]: 640, must be 40 (pages of a list in the spec)");
+  arguments.params["key_count"] = tensor("i32", {3, 7, 2});
+  expect_refused("fwd bf16 d=64 heads=4/2 layout=paged(16) select=pages(40)", arguments,
+                 "q_positions: given, and the spec does not ask for it; add a mask beside select=");
+}
+
 // Loops that gather rows know where they lie in 32 bits, in pieces of 16 bytes.
 TEST(Selected, RowsLieWithinReach) {
   const auto plan =
