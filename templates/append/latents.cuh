@@ -4,7 +4,7 @@
 
 #include "templates/append/narrow.cuh"
 #include "templates/append/numbers.cuh"
-#include "templates/latents/places.cuh"
+#include "templates/latents/row_pointers.cuh"
 
 namespace flashjit::appending {
 

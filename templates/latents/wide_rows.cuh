@@ -3,7 +3,7 @@
 #pragma once
 
 #include "templates/cache_elements.cuh"
-#include "templates/latents/places.cuh"
+#include "templates/latents/row_pointers.cuh"
 
 namespace flashjit {
 

@@ -14,10 +14,10 @@
 namespace flashjit {
 
 // For products of 8 bits, steps of descriptors: to what lies behind V in Q and K, and to the next columns of V^T.
-constexpr u32 kQueriesOfTail = kTailPanel * kPlaces.q.panel_bytes() / 16, kKeysOfTail = kTailPanel * kPanelBytes / 16;
+constexpr u32 kQueriesOfTail = kTailPanel * kLayout.q.panel_bytes() / 16, kKeysOfTail = kTailPanel * kPanelBytes / 16;
 constexpr u32 kValuesStep = kMlaProductColumns * kPanelWidth / 16;
 
-// A warpgroup: `half` of O, and the place of the tiles that are its own. The compiler knows what follows from `half`, so
+// A warpgroup: `half` of O, and the slot of the tiles that are its own. The compiler knows what follows from `half`, so
 // that descriptors of matrix products stay in uniform registers.
 template <u32 half>
 struct ConsumerState {
@@ -53,11 +53,11 @@ struct ConsumerState {
   // Adds what a piece of this warpgroup's tile has to the scores.
   template <int piece>
   __device__ void multiply_piece(u32 q, u32 k) {
-    constexpr int kEnd = kMultipliesNarrow ? kTailPanel : kPlaces.k.panels();  // less is in a narrow tail's panel
+    constexpr int kEnd = kMultipliesNarrow ? kTailPanel : kLayout.k.panels();  // less is in a narrow tail's panel
 #pragma unroll
     for (int panel = panels_before(piece); panel < min(panels_before(piece + 1), kEnd); ++panel) {
       if (panel == 0) multiply_scores(s, q, k);
-      else multiply_more_scores(s, q + panel * (kPlaces.q.panel_bytes() / 16), k + panel * (kPanelBytes / 16));
+      else multiply_more_scores(s, q + panel * (kLayout.q.panel_bytes() / 16), k + panel * (kPanelBytes / 16));
     }
   }
 
@@ -84,7 +84,7 @@ struct ConsumerState {
     if constexpr (copies_rows(config)) fence_async_proxy();
   }
 
-  // This warp is done with its columns of a place, and in clusters the other block is told as well.
+  // This warp is done with its columns of a slot, and in clusters the other block is told as well.
   __device__ void release(u32 stage) const {
     if (lane_id() == 0) arrive(shared.empty(stage, half));
   }

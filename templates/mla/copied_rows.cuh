@@ -1,4 +1,4 @@
-// The vocabulary of warps that gather rows of 16 bits. Its lines stand in loop.gen.cuh. Rows go to their places by copies
+// The vocabulary of warps that gather rows of 16 bits. Its lines stand in loop.gen.cuh. Rows go to their slots by copies
 // that nobody waits for but who reads them: a piece of a tile is full when all copies of its threads have come.
 #pragma once
 

@@ -3,7 +3,7 @@
 // their turn. held_rows.cuh and copied_rows.cuh say how rows come from memory.
 #pragma once
 
-#include "templates/latents/places.cuh"
+#include "templates/latents/row_pointers.cuh"
 #include "templates/mla/queries.cuh"
 
 namespace flashjit {
@@ -12,7 +12,7 @@ namespace flashjit {
 // one if they have 16 bits already.
 constexpr GatheredRow kRow = gathered_row(config);
 constexpr int kPieceBytes = 16, kQuad = 4;
-constexpr int kPanels = kPlaces.k.panels();
+constexpr int kPanels = kLayout.k.panels();
 static_assert(2 * kQuad * kChunkBytes == kPanelWidth);
 using RowElement = Either<is_scaled(config) || has_latent_rows(config), unsigned char, Stored>::type;
 
@@ -132,8 +132,8 @@ struct RowFinder : QueriesProducerState {
   }
   // The begin of a row of the warp's.
   __device__ const uint4* begin_of(int row) const {
-    const u32 place = __shfl_sync(0xffffffff, now, row);
-    return place == kNoRow ? kZeros.pieces : static_cast<const uint4*>(params.k) + place;
+    const u32 at = __shfl_sync(0xffffffff, now, row);
+    return at == kNoRow ? kZeros.pieces : static_cast<const uint4*>(params.k) + at;
   }
 
   // Tells consumers where the item is whose Q comes next.

@@ -1,5 +1,5 @@
 // The vocabulary of warps that gather rows of 8 bits. Its lines stand in loop.gen.cuh. A thread holds pieces of rows until
-// their place is empty, so that it waits for memory beside the warps which compute, and widens them on their way there.
+// their slot is empty, so that it waits for memory beside the warps which compute, and widens them on their way there.
 // Blocks of a cluster have half of the rows each, and send them to each other.
 #pragma once
 
@@ -38,14 +38,14 @@ struct GathererState : RowFinder {
   };
   Part held[kHeldParts] = {};
   uint4 tails[kSteps][kTailPieces] = {};
-  __device__ static int place_of(int half, int step) { return kSteps == 1 ? half : step; }
+  __device__ static int held_index(int half, int step) { return kSteps == 1 ? half : step; }
 
   __device__ static int row_of_lane() { return gathering_lane() / kQuad; }
   __device__ static int piece_of_lane() { return gathering_lane() % kQuad; }
 
   // A piece of each panel of a half of the row.
   __device__ void fetch(int half, int step, const uint4* row) {
-    Part& to = held[place_of(half, step)];
+    Part& to = held[held_index(half, step)];
     const uint4* pieces = row + half * kHalfPanels * kQuad + piece_of_lane();
 #pragma unroll
     for (int j = 0; j < kPartPanels; ++j)
@@ -122,7 +122,7 @@ struct GathererState : RowFinder {
   // no registers for. Blocks that have all rows have none for two.
   __device__ bool is_over(int piece) const { return turn.count == ~static_cast<u32>(piece); }
   __device__ void store(int half, int step) const {
-    const Part& from = held[place_of(half, step)];
+    const Part& from = held[held_index(half, step)];
     const u32 first = first_chunk(half * kHalfPanels, step);
     const float of_key = scale_of_key(step);
     const u32 of_panels = exponents_of_row(half, step);

@@ -21,7 +21,7 @@ constexpr bool gathers_keys(const KernelConfig& c) {
 }
 constexpr int kMlaGatherers = 4;                // warps
 constexpr long long kGatherReach = 16ll << 32;  // bytes of K: where rows lie is 32 bits, in pieces of 16 bytes
-constexpr int kSeenTiles = 4;                   // tiles whose keys warps know to be there: two in places, and two ahead
+constexpr int kSeenTiles = 4;                   // tiles whose keys warps know to be there: two in slots, and two ahead
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
 // A tile arrives in pieces, two for each half of V. The columns behind V come with the last piece.
@@ -58,7 +58,7 @@ constexpr GatheredRow gathered_row(const KernelConfig& c) {
   if (is_scaled(c)) return {panels, 0, panels * 4, 0, 0, 1};
   return {0, panels, panels * 8, 0, 0, 1};
 }
-// Panels of 16 bits are copied to their place. A thread holds pieces of the other ones until it widens them.
+// Panels of 16 bits are copied to their slot. A thread holds pieces of the other ones until it widens them.
 constexpr bool holds_rows(const KernelConfig& c) { return gathers_keys(c) && gathered_row(c).narrow_panels > 0; }
 // These are a half of V at a time, and the last panel by itself.
 constexpr int held_panels(const KernelConfig& c, int half) {
@@ -86,20 +86,20 @@ constexpr int queries_of_box(const KernelConfig& c) {
 constexpr int kMlaTransposers = 2, kFirstTransposer = 2, kMlaProductColumns = 64;  // the warps behind those that copy
 constexpr int product_pieces_of_half(const KernelConfig& c) { return half_columns(c) / kMlaProductColumns; }
 
-// Shared memory: [ Q | places of K | places of V^T, and P, where products are of 8 bits | barriers | progress | states of rows |
-// seen | copied | scratch ], tiles in panels. A place of K has a panel behind V, in which P lies for the other warpgroup: the
+// Shared memory: [ Q | slots of K | slots of V^T, and P, where products are of 8 bits | barriers | progress | states of rows |
+// seen | copied | scratch ], tiles in panels. A slot of K has a panel behind V, in which P lies for the other warpgroup: the
 // first one of K's, which is free once the scores are there, or where V is all of K one that has nothing else.
 struct MlaLayout {
   PanelLayout q, k, v;  // V^T of two tiles side by side
-  int k_offset = 0, place_bytes = 0, v_offset = 0;
-  int p_offset = 0, p_stride = 0;  // P: in places of K, or behind V^T
+  int k_offset = 0, slot_bytes = 0, v_offset = 0;
+  int p_offset = 0, p_stride = 0;  // P: in slots of K, or behind V^T
   int barrier_offset = 0, progress_offset = 0, row_offset = 0, seen_offset = 0, copied_offset = 0, scratch_offset = 0;
   int bytes = 0;
 };
 
-// Each place of K has barriers for its pieces (full) and for the halves of V (empty). Q has two: full and empty.
+// Each slot of K has barriers for its pieces (full) and for the halves of V (empty). Q has two: full and empty.
 constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers) + 2;
-constexpr int kMlaValueBarriers = 2 * kMlaStages;  // of places of V^T
+constexpr int kMlaValueBarriers = 2 * kMlaStages;  // of slots of V^T
 // Each row has its reference, and from each warpgroup a factor for the other one, a sum and a largest score; each warp of
 // both has a flag whether factors count.
 constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
@@ -117,10 +117,10 @@ constexpr MlaLayout mla_layout(const KernelConfig& c) {
   s.k = panel_layout(kMlaKeys, c.head_dim_qk, c.element);
   s.k_offset = s.q.bytes();
   const int behind = c.head_dim_v / s.k.panel_columns() * s.k.panel_bytes();
-  s.place_bytes = larger(s.k.bytes(), behind + s.k.panel_bytes());
+  s.slot_bytes = larger(s.k.bytes(), behind + s.k.panel_bytes());
   s.p_offset = s.k_offset + behind;
-  s.p_stride = s.place_bytes;
-  s.barrier_offset = s.v_offset = s.k_offset + kMlaStages * s.place_bytes;
+  s.p_stride = s.slot_bytes;
+  s.barrier_offset = s.v_offset = s.k_offset + kMlaStages * s.slot_bytes;
   if (multiplies_narrow(c)) {
     s.v = panel_layout(c.head_dim_v, kMlaStages * kMlaKeys, c.element);
     s.p_offset = s.v_offset + s.v.bytes();

@@ -14,11 +14,11 @@ constexpr int kLineBytes = 128;
 constexpr int kHalfPieces = kMlaPieces / kMlaConsumers;
 
 // The coordinates of a box behind that of its column.
-struct BoxPlace {
+struct BoxCoords {
   int x[4];
 };
 // From this key on. Behind the end the last page that is there will do: those rows are cleared.
-__device__ inline BoxPlace box_place(const KernelParams& params, const Segment& s, int key) {
+__device__ inline BoxCoords box_coords(const KernelParams& params, const Segment& s, int key) {
   if constexpr (kKeyRows == Rows::paged) {
     const int* line = table_line(params, s.seq);
     const u32 number = static_cast<u32>(min(key, s.end - 1)) / kPageRows;
@@ -41,11 +41,11 @@ struct ProducerState {
   __device__ static int box_row() {
     return static_cast<int>(cluster_rank()) * rows_of_block(config) + static_cast<int>(lane_id()) % kBoxes * kBoxRows;
   }
-  __device__ BoxPlace place_of_tile(const Segment& s, int tile) const {
-    return box_place(params, s, tile * kTileKv + box_row());
+  __device__ BoxCoords coords_of_tile(const Segment& s, int tile) const {
+    return box_coords(params, s, tile * kTileKv + box_row());
   }
 
-  __device__ void copy(u32 to, u32 barrier, int column, const BoxPlace& at) const {
+  __device__ void copy(u32 to, u32 barrier, int column, const BoxCoords& at) const {
     constexpr u16 kAll = (1 << kCluster) - 1;
     const auto& x = at.x;
     if constexpr (kKeyRows == Rows::packed) {
@@ -66,13 +66,13 @@ struct ProducerState {
     }
   }
   // This lane's boxes of the panels of a half.
-  __device__ void copy_half(int half, const BoxPlace& at) const {
+  __device__ void copy_half(int half, const BoxCoords& at) const {
     const u32 stage = turn.stage(), keys = shared.k(stage) + box_row() * kPanelWidth;
     const int first = half * kHalfPieces, end = panels_before(first + kHalfPieces);
 #pragma unroll 1
     for (int panel = panels_before(first) + static_cast<int>(lane_id()) / kBoxes; panel < end; panel += 32 / kBoxes) {
       const int piece = min(panel / kPiecePanels, kMlaPieces - 1);
-      copy(keys + panel * kPanelBytes, shared.full(stage, piece), panel * kPlaces.k.panel_columns(), at);
+      copy(keys + panel * kPanelBytes, shared.full(stage, piece), panel * kLayout.k.panel_columns(), at);
     }
   }
   // Lets the warp that calls keys to L2 know.
@@ -82,7 +82,7 @@ struct ProducerState {
   }
 };
 
-// Calls K from memory to L2: what waits for memory would be more than two places of K hold. A warp of its own, as copies
+// Calls K from memory to L2: what waits for memory would be more than two slots of K hold. A warp of its own, as copies
 // would be late for it. How far these are it reads as a number: of a barrier it could miss two phases, and then wait for
 // ever.
 struct Prefetcher {

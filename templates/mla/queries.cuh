@@ -15,19 +15,19 @@ struct QueriesProducerState {
   const SharedMemory& shared;
 
   __device__ void expect() const {
-    if (lane_id() == 0) arrive_expecting(shared.queries_full(), kPlaces.q.bytes());
+    if (lane_id() == 0) arrive_expecting(shared.queries_full(), kLayout.q.bytes());
   }
   // The rows of this block, zeros behind the last: a box for each lane.
   __device__ void copy(const Segment& segment) const {
     const int query = kChosen ? static_cast<int>(segment.seq.q_token) : 0;  // each is a sequence of its own
 #pragma unroll 1
-    for (int i = static_cast<int>(lane_id()); i < kPlaces.q.panels() * kQueryBoxes; i += 32) {
+    for (int i = static_cast<int>(lane_id()); i < kLayout.q.panels() * kQueryBoxes; i += 32) {
       const int panel = i / kQueryBoxes, row = i % kQueryBoxes * kQueryRows;
       const int of_group = first_row(segment) + row;
       // Rows behind a query's last are those of its neighbour, by which results with fixed parts must not change.
       const int first = kFixedParts && kChosen && of_group >= kGroup ? kNoQuery : query;
-      copy_queries(shared.q() + panel * kPlaces.q.panel_bytes() + row * kPanelWidth, maps.q, maps.q_steps,
-                   shared.queries_full(), segment.seq, panel * kPlaces.q.panel_columns(), first + of_group / kGroup,
+      copy_queries(shared.q() + panel * kLayout.q.panel_bytes() + row * kPanelWidth, maps.q, maps.q_steps,
+                   shared.queries_full(), segment.seq, panel * kLayout.q.panel_columns(), first + of_group / kGroup,
                    kEvictNormal, of_group % kGroup);
     }
   }

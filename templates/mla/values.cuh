@@ -32,7 +32,7 @@ struct TransposerState {
   template <class Filter>
   __device__ void transpose_all(u32 to, u32 from, const Filter& filter) const {
     constexpr int kUnits = kMlaKeys / kUnitKeys, kBlocksAtOnce = 2;
-    transpose_tile<kMlaTransposers, kMlaKeys, config.head_dim_v, kPlaces.v.panel_bytes(), kBlocksAtOnce, kUnits>(
+    transpose_tile<kMlaTransposers, kMlaKeys, config.head_dim_v, kLayout.v.panel_bytes(), kBlocksAtOnce, kUnits>(
         to, from, warp, filter);
   }
   __device__ void complete() const {

@@ -1,4 +1,4 @@
-// The warpgroups of a block have this in common: places in shared memory, barriers, and the order of the tiles.
+// The warpgroups of a block have this in common: slots in shared memory, barriers, and the order of the tiles.
 // decode/work.cuh says how the keys of a call are dealt out; a range belongs to a cluster.
 #pragma once
 
@@ -10,12 +10,12 @@
 
 namespace flashjit {
 
-constexpr MlaLayout kPlaces = mla_layout(config);
+constexpr MlaLayout kLayout = mla_layout(config);
 constexpr int kCluster = config.decode.cluster;
 constexpr bool kMultipliesNarrow = multiplies_narrow(config);
-constexpr int kPanelBytes = kPlaces.k.panel_bytes();
-constexpr int kHalfPanels = half_columns(config) / kPlaces.k.panel_columns();
-constexpr int kTailPanel = config.head_dim_v / kPlaces.k.panel_columns();  // the first behind V
+constexpr int kPanelBytes = kLayout.k.panel_bytes();
+constexpr int kHalfPanels = half_columns(config) / kLayout.k.panel_columns();
+constexpr int kTailPanel = config.head_dim_v / kLayout.k.panel_columns();  // the first behind V
 constexpr int kPiecePanels = kMlaConsumers * kHalfPanels / kMlaPieces;
 using Stored = Bits<config.element>;
 static_assert(mla_producer_registers(config) + kMlaConsumers * mla_consumer_registers(config) <= 3 * 168);
@@ -23,7 +23,7 @@ static_assert(mla_producer_registers(config) + kMlaConsumers * mla_consumer_regi
 constexpr int kConsumerThreads = kMlaConsumers * 128, kTileWords = kMlaKeys / 32;
 
 // Named barriers; 0 is __syncthreads.
-constexpr int kReadyBarrier = 1;                                  // one for each place: P of its tile is there
+constexpr int kReadyBarrier = 1;                                  // one for each slot: P of its tile is there
 constexpr int kGroupBarrier = kReadyBarrier + kMlaStages;         // one for each warpgroup
 constexpr int kConsumersBarrier = kGroupBarrier + kMlaConsumers;  // both of them
 constexpr int kAskedBarrier = kConsumersBarrier + 1;              // memory has been asked for the first rows of Q
@@ -49,7 +49,7 @@ __device__ inline u32 cluster_rank() { return kCluster == 1 ? 0 : blockIdx.x % k
 // The first row of a block in a row tile of its cluster.
 __device__ inline int first_row(const Segment& s) { return s.row_lo + static_cast<int>(cluster_rank()) * kMlaRows; }
 
-// A tile among all that the block visits: which place of K it has, and the parity of the barriers there.
+// A tile among all that the block visits: which slot of K it has, and the parity of the barriers there.
 struct Turn {
   u32 count = 0;
   __device__ u32 stage() const { return count % kMlaStages; }
@@ -59,26 +59,26 @@ struct Turn {
 // Panels behind V come with the last piece, if K has any. P lies there: they are free when both warpgroups are done with the
 // tile.
 __device__ inline int panels_before(int piece) {
-  return piece == kMlaPieces ? kPlaces.k.panels() : piece * kPiecePanels;
+  return piece == kMlaPieces ? kLayout.k.panels() : piece * kPiecePanels;
 }
 
 struct SharedMemory {
   u32 base;
   unsigned char* memory;
 
-  __device__ float* rows() const { return reinterpret_cast<float*>(memory + kPlaces.row_offset); }
+  __device__ float* rows() const { return reinterpret_cast<float*>(memory + kLayout.row_offset); }
   __device__ u32 q() const { return base; }
-  __device__ u32 k(u32 stage) const { return base + kPlaces.k_offset + stage * kPlaces.place_bytes; }
+  __device__ u32 k(u32 stage) const { return base + kLayout.k_offset + stage * kLayout.slot_bytes; }
   __device__ u32 v(u32 stage, u32 half) const { return k(stage) + half * kHalfPanels * kPanelBytes; }
-  __device__ u32 p(u32 stage) const { return base + kPlaces.p_offset + stage * kPlaces.p_stride; }
-  // Places of V^T lie side by side: each has a half of rows.
-  __device__ u32 transposed(u32 stage) const { return base + kPlaces.v_offset + stage * kMlaKeys; }
+  __device__ u32 p(u32 stage) const { return base + kLayout.p_offset + stage * kLayout.p_stride; }
+  // Slots of V^T lie side by side: each has a half of rows.
+  __device__ u32 transposed(u32 stage) const { return base + kLayout.v_offset + stage * kMlaKeys; }
   __device__ u32 full(u32 stage, u32 piece) const {
-    return base + kPlaces.barrier_offset + (stage * kMlaPieces + piece) * 8;
+    return base + kLayout.barrier_offset + (stage * kMlaPieces + piece) * 8;
   }
   // The warpgroup of this half is done with its columns of V; that which reads P from here, with P.
   __device__ u32 empty(u32 stage, u32 half) const {
-    return base + kPlaces.barrier_offset + (kMlaStages * kMlaPieces + stage * kMlaConsumers + half) * 8;
+    return base + kLayout.barrier_offset + (kMlaStages * kMlaPieces + stage * kMlaConsumers + half) * 8;
   }
 
   __device__ u32 queries_full() const { return empty(kMlaStages, 0); }
@@ -92,12 +92,12 @@ struct SharedMemory {
   __device__ float& factor(u32 from, int row) const { return rows()[(1 + from) * kMlaRows + row]; }
   __device__ float& sum(u32 from, int row) const { return rows()[(1 + kMlaConsumers + from) * kMlaRows + row]; }
   __device__ float& top(u32 from, int row) const { return rows()[(1 + 2 * kMlaConsumers + from) * kMlaRows + row]; }
-  // Which keys of a tile of all there are, a bit for each: of those in places, and of the next ones.
+  // Which keys of a tile of all there are, a bit for each: of those in slots, and of the next ones.
   __device__ u32* seen(u32 tile) const {
-    return reinterpret_cast<u32*>(memory + kPlaces.seen_offset) + tile % kSeenTiles * kTileWords;
+    return reinterpret_cast<u32*>(memory + kLayout.seen_offset) + tile % kSeenTiles * kTileWords;
   }
   // How many tiles have been copied, or are on their way.
-  __device__ volatile int& copied() const { return reinterpret_cast<volatile int&>(memory[kPlaces.copied_offset]); }
+  __device__ volatile int& copied() const { return reinterpret_cast<volatile int&>(memory[kLayout.copied_offset]); }
   // Did references of a warp's rows rise?
   __device__ int& rose(u32 from, u32 warp) const {
     return reinterpret_cast<int*>(rows() + kMlaRows * kMlaRowFloats)[from * kMlaWarps + warp];

@@ -271,15 +271,13 @@ SECOND_MEANINGS = {
     r"(?:value|gradient|rotation|cost|pass)_parts|has_parts\w*|wide_part|parts_of_s(?:pec|chedule)": "part: write slice, component, subexpression or field",
     r"reference_shape|is_reference": "reference: write assumed_shape or baseline",
 }
-# Their ring of keys has places until these folders are renamed as the others are.
-STILL_PLACES = ("templates/mla/", "templates/latents/", "compiler/families/mla/")
 
 
 def test_words_have_one_meaning():
     """compiler/GLOSSARY.md says which."""
     problems = []
     for path, folder, text in files(".h", ".cpp", ".cuh"):
-        if folder in ORDER and not path.startswith(STILL_PLACES):
+        if folder in ORDER:
             problems += [f"{path}: {found}; {words}" for names, words in SECOND_MEANINGS.items() for found in sorted(set(re.findall(rf"\b(?:{names})\b", text)))]
     report(problems)
 

@@ -14,7 +14,7 @@ namespace flashjit {
 namespace {
 
 constexpr std::array<std::string_view, kMlaPieces> kPieces = {"K0s", "K1s", "K2s", "K3s"};
-// By warpgroup: what it is, what it hands to the other, and the piece of K whose release gives back its half of a place.
+// By warpgroup: what it is, what it hands to the other, and the piece of K whose release gives back its half of a slot.
 struct HalfNames {
   std::string_view role, weights, rises, sums, half, other_piece;
 };
@@ -30,7 +30,7 @@ struct Consumer : Maker {
   const HalfNames& own = kNames[is_first ? 0 : 1];
   const HalfNames& other = kNames[is_first ? 1 : 0];
 
-  // Gives back this warpgroup's half of a place.
+  // Gives back this warpgroup's half of a slot.
   Statement release(std::string_view which) const {
     const bool is_other = which == "before", in_cluster = c.decode.cluster > 1;
     return make(Kind::Release, {own.half}, {},
@@ -130,7 +130,7 @@ struct Consumer : Maker {
     Body body = {let("parity")};
     if (is_first) {
       append(body, multiply_pieces(0, 1));
-      // The place is given back before the next pieces are waited for.
+      // The slot is given back before the next pieces are waited for.
       append(body, {wait(1), keep("O"), when("follows", {release("before")})});
       append(body, multiply_pieces(1, kMlaPieces));
       body.push_back(wait(0));

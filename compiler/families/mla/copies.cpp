@@ -25,11 +25,11 @@ struct CopyRoles : Maker {
     return body;
   }
   Body copy_halves() {
-    return {await_empty({"K0s"}, "place"),
+    return {await_empty({"K0s"}, "slot"),
             make(Kind::Expect, {"K0s", "K1s"}, {}, "pieces"),
             call("gather_warp"),
             copied({"K0s", "K1s"}, "k", "half"),
-            await_empty({"K2s"}, "place"),
+            await_empty({"K2s"}, "slot"),
             make(Kind::Expect, {"K2s", "K3s"}, {}, "pieces"),
             call("gather_warp"),
             with_columns_behind(copied({"K2s", "K3s"}, "k", "half")),
@@ -39,8 +39,8 @@ struct CopyRoles : Maker {
   // can use without them.
   Body produce() {
     Statement items = loop(
-        "items_of_warp", {let("first_tile"), let("box_place"), when("any_tile", {mark("box_place")}),
-                          loop("steps", {call("copy_tile"), mark("next_tile"), when("any_tile", {mark("box_place")})}),
+        "items_of_warp", {let("first_tile"), let("box_coords"), when("any_tile", {mark("box_coords")}),
+                          loop("steps", {call("copy_tile"), mark("next_tile"), when("any_tile", {mark("box_coords")})}),
                           call("next_item")});
     return {call("await_asked"), let("segment_of_warp"), std::move(items)};
   }
@@ -48,7 +48,7 @@ struct CopyRoles : Maker {
   // Rows that threads hold leave them a half at a time, for which products of the other half need not wait. Memory is asked
   // for more behind the fence, which waits for all that a thread has asked for.
   Body gather_half(Names pieces) {
-    return {await_empty({*pieces.begin()}, "place"), make(Kind::Load, pieces, {"k"}, "gathered"), make(Kind::Publish),
+    return {await_empty({*pieces.begin()}, "slot"), make(Kind::Load, pieces, {"k"}, "gathered"), make(Kind::Publish),
             call("gather_warp"), make(Kind::Complete, pieces, {}, "gathered")};
   }
   Body gather_tile() {
@@ -67,7 +67,7 @@ struct CopyRoles : Maker {
   }
   Body copy_piece(std::string_view piece) {
     Body body;
-    if (piece == "K0s" || piece == "K2s") body.push_back(await_empty({piece}, "place"));
+    if (piece == "K0s" || piece == "K2s") body.push_back(await_empty({piece}, "slot"));
     Statement copy = make(Kind::Load, {piece}, {"k"}, "gathered_piece");
     body.push_back(piece == "K3s" ? with_columns_behind(std::move(copy)) : std::move(copy));
     body.push_back(make(Kind::Complete, {piece}, {}, "gathered_piece"));
@@ -76,7 +76,7 @@ struct CopyRoles : Maker {
   Body gather() {
     Statement queries =
         when("first_of_role",
-             {call("call_queries"), call("publish_item"), await_empty({"Qs"}, "queries_place"),
+             {call("call_queries"), call("publish_item"), await_empty({"Qs"}, "queries_slot"),
               make(Kind::Expect, {"Qs"}, {}, "queries"), call("gather_warp"), copied({"Qs"}, "q", "queries_of_warp")});
     Statement items =
         loop("items_of_warp",
@@ -88,7 +88,7 @@ struct CopyRoles : Maker {
   // Rows of K that have been copied become columns of V^T.
   Body transpose_tile() {
     return {await_full({"K0s", "K1s", "K2s", "K3s"}, "keys"),
-            await_empty({"Vs"}, "values_place"),
+            await_empty({"Vs"}, "values_slot"),
             make(Kind::Transpose, {"Vs"}, {"K0s", "K1s", "K2s", "K3s"}),
             make(Kind::Publish),
             call("gather_warp"),

@@ -53,14 +53,14 @@ Result<Program> assign_warps(Program p, const PassContext&) {
   return p;
 }
 
-// A place of K is pieces that arrive by themselves, two for each half of V, and what lies behind V: columns that come with the
-// last piece, and P once the scores are there, that of the first warpgroup's tiles in the first place, and of the second's in
+// A slot of K is pieces that arrive by themselves, two for each half of V, and what lies behind V: columns that come with the
+// last piece, and P once the scores are there, that of the first warpgroup's tiles in the first slot, and of the second's in
 // the second. Where V is all of K it is room for P alone, which belongs to who reads the last piece all the same. Beside V^T
 // P has room of its own.
 void add_tiles(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   const Elements elements = elements_of(spec, c);
   const MlaLayout l = mla_layout(c);
-  const int stride = l.place_bytes, piece_columns = c.head_dim_v / kMlaPieces;
+  const int stride = l.slot_bytes, piece_columns = c.head_dim_v / kMlaPieces;
   const int piece_bytes = piece_columns / l.k.panel_columns() * l.k.panel_bytes();
   p.buffers.push_back(shared_tile("Qs", elements.q, l.q.rows, l.q.columns, 0, 1, 0));
   for (int piece = 0; piece < kMlaPieces; ++piece) {
@@ -91,7 +91,7 @@ void add_tiles(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
 struct CodeName {
   std::string_view buffer, code, ring = {};
   Counter counter = Counter::Rings;
-  std::string_view guard = {}, place = {}, inside = {};
+  std::string_view guard = {}, slot = {}, inside = {};
   int givers = 0;
 };
 constexpr CodeName kNarrowCodeNames[] = {
@@ -139,7 +139,7 @@ void name_buffers(Program& p, const KernelConfig& c) {
   for (const CodeName& name : names) {
     Buffer& b = p.buffers[static_cast<std::size_t>(p.buffer(name.buffer))];
     b.code = name.code, b.ring = name.ring, b.counter = name.counter;
-    b.givers = name.givers, b.guard = p.buffer(name.guard), b.given_with = p.buffer(name.place),
+    b.givers = name.givers, b.guard = p.buffer(name.guard), b.given_with = p.buffer(name.slot),
     b.inside = p.buffer(name.inside);
   }
   if (multiplies_narrow(c)) p.buffers[static_cast<std::size_t>(p.buffer("K0s"))].in_turn = true;
