@@ -6,10 +6,15 @@ from torch_support import Setting
 PAGE = 64
 
 
+def largest_narrow(torch, x):
+    """A tensor: by a number a GPU divides as a product with its reciprocal, which is rounded."""
+    return torch.tensor(448.0, device=x.device)
+
+
 def rows_of_656(torch, x):
     """The pool of x, [rows, 576], and what its rows are worth."""
     groups = x[:, :512].reshape(-1, 4, 128)
-    scale = groups.abs().amax(-1, keepdim=True) / 448
+    scale = groups.abs().amax(-1, keepdim=True) / largest_narrow(torch, x)
     narrow, wide = (groups / scale).to(torch.float8_e4m3fn), x[:, 512:].bfloat16()
     parts = narrow.reshape(-1, 512), scale.reshape(-1, 4), wide
     pool = torch.cat([part.contiguous().view(torch.uint8) for part in parts], 1).view(-1, PAGE, 1, 656)
@@ -19,7 +24,7 @@ def rows_of_656(torch, x):
 def rows_of_584(torch, x):
     """The same of [rows, 512]. Scales lie behind a page, and pages further apart than they need."""
     groups = x[:, :448].reshape(-1, 7, 64)
-    scale = torch.exp2(torch.ceil(torch.log2(groups.abs().amax(-1, keepdim=True) / 448)))
+    scale = torch.exp2(torch.ceil(torch.log2(groups.abs().amax(-1, keepdim=True) / largest_narrow(torch, x))))
     narrow, wide = (groups / scale).to(torch.float8_e4m3fn), x[:, 448:].bfloat16()
     data = torch.cat([part.contiguous().view(torch.uint8) for part in (narrow.reshape(-1, 448), wide)], 1)
     exponents = torch.nn.functional.pad(scale.reshape(-1, 7).log2().add(127).to(torch.uint8), (0, 1), value=255)
@@ -49,7 +54,7 @@ def test_rows_of_engines():
                 weights = (torch.einsum("qhd,kd->hqk", q[b].double(), keys) / d ** 0.5).softmax(-1)
                 setting.close(o[b], torch.einsum("hqk,kd->qhd", weights, keys[:, :512]), name)
         refused(setting.flashjit.InvalidError, ["k.dtype", "int8", "u8"], kernel.run, **{**call, "k": k.view(torch.int8)})
-        refused(setting.flashjit.InvalidError, [f"{k.shape[-1] - 8}, must be {k.shape[-1]}", "bytes of a row"], kernel.run, **{**call, "k": k[..., :-8].contiguous()})
+        refused(setting.flashjit.InvalidError, [f"{k.shape[-1] - 16}, must be {k.shape[-1]}", "bytes of a row"], kernel.run, **{**call, "k": k[..., :-16].contiguous()})
 
 
 def test_quantize_makes_rows_of_engines():
@@ -68,7 +73,7 @@ def test_quantize_makes_rows_of_engines():
                 page[:, PAGE * 576:].view(3, PAGE, 8)[..., 7] = 0
         assert torch.equal(made, wanted), name
         refused(setting.flashjit.InvalidError, ["scale", "out=latent656"], kernel.run, x=x, y=y, scale=torch.ones(3, 1, device=setting.device))
-        refused(setting.flashjit.InvalidError, ["y.shape", "bytes of a row"], kernel.run, x=x, y=y[..., :-8].contiguous())
+        refused(setting.flashjit.InvalidError, ["y.shape", "bytes of a row"], kernel.run, x=x, y=y[..., :-16].contiguous())
 
 
 if __name__ == "__main__":

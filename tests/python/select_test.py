@@ -75,9 +75,7 @@ def test_packed_tokens_and_pages():
 
 def test_lists_over_latents():
     """V is the first columns of K, which one head has for all."""
-    setting = Setting("float32")
-    torch, flashjit = setting.torch, setting.flashjit
-    import numpy
+    flashjit, numpy = load("numpy")
     random = numpy.random.default_rng(11)
     q, pool = random.standard_normal((11, 4, 40)).astype("float32"), random.standard_normal((5, 16, 1, 40)).astype("float32")
     index, count = drawn_lists(numpy, random, (11, 1), 80, 20)
@@ -87,8 +85,10 @@ def test_lists_over_latents():
     invalid = flashjit.InvalidError
     refused(invalid, ["v:", "first columns"], flashjit.attention, q, pool, pool[..., :32].copy(), layout="packed/paged(16)", spec="v_in_k", **lists)
     refused(invalid, ["v:", "first columns"], flashjit.attention, q, pool, pool[..., 8:], layout="packed/paged(16)", spec="v_in_k", **lists)
+    setting = Setting("float32")
     if setting.gpu:
         return  # which computes no fp32
+    torch = setting.torch
     given = {name: torch.from_numpy(x) for name, x in lists.items()}
     of_q, of_pool = torch.from_numpy(q), torch.from_numpy(pool)
     for _ in range(2):
