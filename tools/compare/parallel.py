@@ -59,16 +59,28 @@ def number(at):
     return sum((at >= begin).int() for begin in OFFSETS[1:])
 
 
+def lists_of(tokens, size, device):
+    """Words and what is seen: a block of queries sees the first block of keys, the one before its own, and its own, up to each query."""
+    rows = torch.arange(tokens // size, dtype=torch.int32, device=device)
+    index = torch.stack((rows, torch.zeros_like(rows), (rows - 1).clamp(min=0)), 1)
+    words = dict(mask="causal", blocks=size, block_index=index, block_count=torch.full_like(rows, 3))
+    return words, lambda q, k: (k <= q) & ((k // size >= q // size - 1) | (k < size))
+
+
 def checks(ranks, device, draw):
     """Yields a line for each way, order and mask, with errors of O and gradients by norm."""
     cases = [(way, order, mask, {}) for way in ("auto", "ring", "gather", "ulysses") for order in ("zigzag", "contiguous", "striped") for mask in MASKS]
     cases += [(way, "zigzag", "causal", dict(travel="e4m3")) for way in ("ring", "gather")]
     mesh = dist.init_device_mesh(device.type, (ranks // 2, 2)) if ranks % 2 == 0 else None
     cases += [("mesh", order, mask, dict(group=mesh)) for order in ("zigzag", "striped") for mask in MASKS if mesh]
+    cases += [(way, order, lists, {}) for way in ("auto", "ring", "gather", "ulysses") for order in ("zigzag", "contiguous", "striped")
+              for lists in ("lists on the GPU", "lists on the host")]
     for way, order, mask, words in cases:
-        words_of_mask, sees = MASKS[mask]
-        torch.manual_seed(1)
         tokens, batch = 1024 * ranks, 1 if mask == "documents" else 2
+        of_lists = mask.startswith("lists")
+        words_of_mask, sees = (lists_of(tokens, 64 * ranks if order == "striped" else 128, device if mask.endswith("GPU") else "cpu") if of_lists
+                               else MASKS[mask])
+        torch.manual_seed(1)
         q, k, v, do = (draw(batch, tokens, heads, 64) for heads in (8, 2, 2, 8))
         for x in (q, k, v, do):
             dist.broadcast(x, 0)
