@@ -62,6 +62,8 @@ Value evaluate_at(const AttentionSpec& spec, const Expr& expr, const Arguments& 
       const auto put = [&](auto typed) { std::memcpy(scalars[i].data(), &typed, sizeof typed); };
       if (param.dtype == Dtype::I64) put(static_cast<std::int64_t>(value));
       else if (param.dtype == Dtype::I32) put(static_cast<std::int32_t>(value));
+      else if (param.dtype == Dtype::U32) put(static_cast<std::uint32_t>(value));
+      else if (param.dtype == Dtype::U8) put(static_cast<std::uint8_t>(value));
       else if (param.dtype == Dtype::F32) put(static_cast<float>(value));
       else if (param.dtype == Dtype::F16) put(float_to_half(static_cast<float>(value)));
       else if (param.dtype == Dtype::BF16) put(float_to_bf16(static_cast<float>(value)));
