@@ -378,7 +378,7 @@ TEST(KeyFault, EveryFieldOfTheKernelConfigIsWritten) {
       {"fwd bf16 d=64 heads=64/8 q_len=8", "family=decode"},
       {"fwd bf16 kv=e4m3 d=64 heads=8/2 layout=paged(16) k_lens token_scales head_tables", "family=sync"},
       {"fwd e4m3 d=64 heads=8/2 scales=block(128)", "family=sync"},
-      {"fwd bf16 kv=latent656 d=576/512 heads=8/1 v_in_k select=keys(40)", "family=sync"},
+      {"fwd bf16 kv=latent656 d=576/512 heads=8/1 layout=paged(16) v_in_k select=pages(3) mask=\"k<9\"", "family=sync"},
       {"fwd e4m3 d=64 heads=8/2 v_transposed linear_exp", "family=hopper,transpose=launch"},
       {"fwd bf16 kv=e4m3 d=576/512 heads=128/1 v_in_k", "family=mla,tile_q=128"},
       {"fwd bf16 d=64 heads=8/2 append rope=half(64) rope_base=10000", "family=sync"},
