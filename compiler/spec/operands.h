@@ -142,7 +142,7 @@ inline constexpr std::string_view kOfSelectedKeys =
 inline constexpr std::string_view kOfSelectedPages =
     "the spec does not ask for it; add select=pages(N) to the spec or leave it out; with select=keys(N) give key_index";
 inline constexpr std::string_view kOfPositions =
-    "the spec does not ask for it; add a mask beside select= of layout=paged(N), or leave it out";
+    "the spec does not ask for it; add a mask beside select= in pages to the spec or leave it out";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
 
 // A launch that appends reads angles one by one, whatever the spec says.

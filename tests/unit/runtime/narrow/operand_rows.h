@@ -144,25 +144,26 @@ inline const std::vector<Expected>& expected() {
   static const std::vector<Expected> rows = [] {
     std::vector<Expected> all = of_forward(), last = of_backward();
     std::ranges::move(last, std::back_inserter(all));
-    last = {
-        add(also_of_quantize(everywhere({100, 16}), {100, 16}), "cos", "fp32", "rope=half(32)",
-            row([](P p) -> const void* { return p.cos; })),
-        add(also_of_quantize(everywhere({100, 16}), {100, 16}), "sin", "fp32", "rope=half(32)",
-            row([](P p) -> const void* { return p.sin; })),
-        add(of_quantize({2, 5}, {2, 5}, {10}), "positions", "i32", "rope=half(32)",
-            row([](P p) -> const void* { return p.positions; })),
-        of_blocks({2, 4, 1}, "block_count", row([](P p) -> const void* { return p.listed_blocks.count; })),
-        of_blocks({2, 4, 1, 3}, "block_index", row([](P p) -> const void* { return p.listed_blocks.index; })),
-        of_blocks({2, 4, 1}, "full_count", row([](P p) -> const void* { return p.full_blocks.count; })),
-        of_blocks({2, 4, 1, 2}, "full_index", row([](P p) -> const void* { return p.full_blocks.index; })),
-        add({}, "key_index", "i32", "select=keys(N)", row([](P p) -> const void* { return p.key_index; })),
-        add({}, "page_index", "i32", "select=pages(N)", row([](P p) -> const void* { return p.key_index; })),
-        add({}, "key_count", "i32", "select=keys(N) or select=pages(N)",
-            row([](P p) -> const void* { return p.key_count; })),
-        add({}, "q_positions", "i32", "a mask beside select=", row([](P p) -> const void* { return p.q_positions; })),
-        add({}, "k_positions", "i32", "a mask beside select=", row([](P p) -> const void* { return p.k_positions; })),
-        add(number(), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; })),
-        add(number(), "offset", "i64", "dropout=0.1", row([](P p) -> const void* { return p.offset_at; }))};
+    last = {add(also_of_quantize(everywhere({100, 16}), {100, 16}), "cos", "fp32", "rope=half(32)",
+                row([](P p) -> const void* { return p.cos; })),
+            add(also_of_quantize(everywhere({100, 16}), {100, 16}), "sin", "fp32", "rope=half(32)",
+                row([](P p) -> const void* { return p.sin; })),
+            add(of_quantize({2, 5}, {2, 5}, {10}), "positions", "i32", "rope=half(32)",
+                row([](P p) -> const void* { return p.positions; })),
+            of_blocks({2, 4, 1}, "block_count", row([](P p) -> const void* { return p.listed_blocks.count; })),
+            of_blocks({2, 4, 1, 3}, "block_index", row([](P p) -> const void* { return p.listed_blocks.index; })),
+            of_blocks({2, 4, 1}, "full_count", row([](P p) -> const void* { return p.full_blocks.count; })),
+            of_blocks({2, 4, 1, 2}, "full_index", row([](P p) -> const void* { return p.full_blocks.index; })),
+            add({}, "key_index", "i32", "select=keys(N)", row([](P p) -> const void* { return p.key_index; })),
+            add({}, "page_index", "i32", "select=pages(N)", row([](P p) -> const void* { return p.key_index; })),
+            add({}, "key_count", "i32", "select=keys(N) or select=pages(N)",
+                row([](P p) -> const void* { return p.key_count; })),
+            add({}, "q_positions", "i32", "a mask beside select= in pages",
+                row([](P p) -> const void* { return p.q_positions; })),
+            add({}, "k_positions", "i32", "a mask beside select= in pages",
+                row([](P p) -> const void* { return p.k_positions; })),
+            add(number(), "seed", "i64", "dropout=0.1", row([](P p) -> const void* { return p.seed_at; })),
+            add(number(), "offset", "i64", "dropout=0.1", row([](P p) -> const void* { return p.offset_at; }))};
     std::ranges::move(last, std::back_inserter(all));
     return all;
   }();
