@@ -70,7 +70,7 @@ struct FamilyFields {
   std::span<const Field> fields;
   double share;  // of the cases in which it comes into question
 };
-// Of an operation: the first that is drawn and runs here; the last runs everywhere.
+// Of an operation: the first that is drawn and runs here. Where none does, nothing is pinned.
 const FamilyFields kForward[] = {{"family=decode", kDecode, 0.15},
                                  {"family=sync_narrow", kSync, 0.2},
                                  {"family=hopper", kHopper, 0.8},
@@ -107,8 +107,11 @@ std::string draw_schedule(std::uint64_t seed, std::string_view spec, std::string
   constexpr int kAttempts = 40;
   Random random(seed ^ 0x5c4ed01e);  // apart from the draws that made the problem
   if (random.chance(0.15)) return {};
-  const FamilyFields* family = spec.starts_with("bwd ") ? kBackward : kForward;
-  while (!(random.chance(family->share) && can_pin(spec, target, family->pin))) ++family;
+  const std::span<const FamilyFields> families =
+      spec.starts_with("bwd ") ? std::span<const FamilyFields>(kBackward) : kForward;
+  const auto family = std::ranges::find_if(
+      families, [&](const FamilyFields& f) { return random.chance(f.share) && can_pin(spec, target, f.pin); });
+  if (family == families.end()) return {};
   for (int i = 0; i < kAttempts; ++i) {
     const std::string pins = draw_pins(random, *family);
     if (can_pin(spec, target, pins)) return pins;
