@@ -212,7 +212,7 @@ bool can_be_alone(const AttentionSpec& spec) {
   const bool share_scales = narrows(spec) && is_packed(spec) && spec.scale_block == 0;
   const bool is_one = selects(spec) && spec.layout == Layout::Packed;
   return is_forward(spec) && !is_one && !spec.append && !spec.shared_prefix && !share_scales && !drops(spec) &&
-         spec.params.empty() && !(spec.mask && uses(spec.mask, Variable::B)) &&
+         spec.params.empty() && !(written_mask(spec) && uses(written_mask(spec), Variable::B)) &&
          !(spec.score && uses(spec.score, Variable::B));
 }
 
