@@ -487,7 +487,7 @@ class Generator {
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options) {
   if (auto drawn = draw_other(seed, options)) return *std::move(drawn);
   Case drawn = draw_transposed(draw_backward(draw_places(Generator(seed, options).draw())));
-  return draw_accumulate(draw_latent_rows(draw_lists(std::move(drawn), options.device)));
+  return draw_accumulate(draw_latent_rows(draw_lists(std::move(drawn), options.device)), options.device);
 }
 
 Case make_case(const FixedCase& row) {

@@ -105,13 +105,14 @@ Case with_places(Case c) {
 
 }  // namespace
 
-Case draw_accumulate(Case c) {
+Case draw_accumulate(Case c, Device device) {
   Random random(c.seed ^ 0x616363);
   if (random.chance(0.85)) return c;
   std::string text = without_field(without_field(c.spec, " max_logit"), " out=");
   if (!text.starts_with("bwd ")) text = without_field(text, " sink");
   const auto spec = parse_spec(text += " accumulate");
   if (!spec || !check_supported(*spec)) return c;
+  if (device == Device::Gpu && spec->d_v > kMaxHeadDim) return c;  // which mla alone goes on with
   c.spec = text;
   c.max_logit = {};
   if (!spec->sink) c.sink = {};

@@ -5,8 +5,8 @@
 
 namespace flashjit::testing_random {
 
-// Some cases become calls that go on from results that are drawn.
-Case draw_accumulate(Case c);
+// Some cases become calls that go on from results that are drawn, if some family of the device goes on.
+Case draw_accumulate(Case c, Device device);
 // Rows of some cases stand at drawn places, where their tensors say nothing of these.
 Case draw_places(Case c);
 // A case whose spec has the word already gets what goes with it: earlier results, or places.
