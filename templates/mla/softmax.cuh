@@ -207,10 +207,11 @@ __device__ inline bool softmax_step(Scores& s, Probabilities& p, SoftmaxRows& ro
   bool rose = false, subtracted = false;
   factor[0] = factor[1] = 1.0f;
   const auto make_logits = [&] {
-    if constexpr (!SoftmaxRows::kProducts) return;
+    if constexpr (SoftmaxRows::kProducts) {
 #pragma unroll
-    for (int i = 0; i < kScores; ++i) s[i] *= rows.unit[i / 2 % 2];
-    scale[0] = scale[1] = kLog2Scale;
+      for (int i = 0; i < kScores; ++i) s[i] *= rows.unit[i / 2 % 2];
+      scale[0] = scale[1] = kLog2Scale;
+    }
   };
 #pragma unroll 1
   while (true) {
