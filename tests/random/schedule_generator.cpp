@@ -70,7 +70,7 @@ struct FamilyFields {
   std::span<const Field> fields;
   double share;  // of the cases in which it comes into question
 };
-// Of an operation: the first that is drawn and runs here. Where none does, nothing is pinned.
+// The families of an operation: a case gets the first that is drawn and takes its spec. Where none does, nothing is pinned.
 const FamilyFields kForward[] = {{"family=decode", kDecode, 0.15},
                                  {"family=sync_narrow", kSync, 0.2},
                                  {"family=hopper", kHopper, 0.8},

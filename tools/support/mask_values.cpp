@@ -65,7 +65,7 @@ ParamValue value_of(const NamedTensor& tensor) {
   return value;
 }
 
-// The same that a call would check, of what the mask reads alone.
+// Checks the tensors and scalars that the mask reads, as a call would.
 Result<void> check_indices(AttentionSpec spec, const std::vector<NamedTensor>& tensors, const CallSizes& sizes) {
   spec.score = Expr();
   std::vector<ParamView> views(spec.params.size());

@@ -108,7 +108,7 @@ void add_lists(Case& c, const AttentionSpec& spec, const KeyRows& rows, Random& 
   });
 }
 
-// Of queries and listed keys; some are none.
+// Draws the positions of queries and of listed keys; some numbers are no positions.
 void add_positions(Case& c, const AttentionSpec& spec, Random& random) {
   std::vector<std::int64_t> shape = shape_of_queries(c, spec);
   const auto draw = [&](const char* name) {

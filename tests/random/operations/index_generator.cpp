@@ -137,7 +137,7 @@ class IndexCase {
     if (size_of(spec_.dtype) == 1 && random_.chance(0.8)) lay_out_scales(keys, heads_first);
   }
 
-  // What the mask reads: scalars, and tensors whose last dimension is along queries or keys.
+  // Masks read scalars, and tensors whose last dimension is along queries or keys.
   void lay_out_params() {
     constexpr std::int64_t kOfDocument = 50;
     for (const Param& param : spec_.mask ? params_of(spec_.mask) : std::vector<Param>()) {
