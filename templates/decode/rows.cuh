@@ -57,9 +57,7 @@ __device__ inline RowState state_without_keys() { return {-kInfinity, 0, -kInfin
 __device__ inline float4 words_of(const RowState& state) {
   return make_float4(state.reference, state.sum, state.top, float_of(state.earlier));
 }
-__device__ inline RowState state_of(float4 words) {
-  return {words.x, words.y, words.z, earlier_of<Earlier>(words.w)};
-}
+__device__ inline RowState state_of(float4 words) { return {words.x, words.y, words.z, earlier_of<Earlier>(words.w)}; }
 
 struct Row {
   int q, h;
