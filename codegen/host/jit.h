@@ -18,7 +18,9 @@ namespace flashjit::host {
 
 Result<std::unique_ptr<llvm::TargetMachine>> make_target_machine(const Target& target);
 
-void optimise(llvm::Module& module, llvm::TargetMachine& machine);
+// How functions were emitted: with vectors and unrolled, or as scalar loops that LLVM is to vectorise.
+enum class Emitted { Vectors, ScalarLoops };
+void optimise(llvm::Module& module, llvm::TargetMachine& machine, Emitted emitted);
 
 Result<std::vector<std::uint8_t>> object_of(llvm::Module& module, llvm::TargetMachine& machine);
 

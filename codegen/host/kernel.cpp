@@ -61,7 +61,9 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   llvm::raw_string_ostream stream(problem);
   if (llvm::verifyModule(*generated.module, &stream))
     return Error{ErrorKind::Internal, "the generated LLVM IR is malformed", problem};
-  optimise(*generated.module, *generated.machine);
+  // Chosen keys are gathered, and their masks looked up, key by key.
+  const bool is_scalar = naive || plan.spec.selected > 0;
+  optimise(*generated.module, *generated.machine, is_scalar ? Emitted::ScalarLoops : Emitted::Vectors);
   return generated;
 }
 
