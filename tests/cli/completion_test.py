@@ -5,11 +5,14 @@ import functools
 import os
 import pty
 import re
+import select
 import shlex
 import shutil
+import signal
 import struct
 import subprocess
 import termios
+import time
 
 import harness
 from harness import Skip, flashjit, read, scratch, source, write
@@ -68,10 +71,57 @@ def test_scripts_are_accepted_by_zsh():
 
 def test_scripts_are_accepted_by_fish():
     accepted(program("fish"), "-n", script("fish"))
-    ask = lambda line: accepted("fish", "-c", f"source {script('fish')}; complete -C {shlex.quote(line)}")
-    assert ask("flashjit expl").startswith("explain\t")
-    assert ask("flashjit compile --em").startswith("--emit\t")
-    assert ask("flashjit cache pru").startswith("prune\t")
+
+
+def completed_by_fish(*lines):
+    """For each line, what fish offers for its last word, in the order of the alphabet."""
+    asked = "; echo ==; ".join(f"complete -C {shlex.quote(line)}" for line in lines)
+    out = accepted(program("fish"), "-c", f"source {script('fish')}; {asked}")
+    return [sorted({line.split("\t")[0] for line in part.splitlines()}) for part in out.split("==\n")]
+
+
+def test_fish_completes_all_that_help_names():
+    rows = [(f"flashjit {' '.join((*path, start))}", sorted(names)) for path, (below, options) in commands().items() for start, names in (("", below), ("-", options)) if names]
+    for (line, names), offered in zip(rows, completed_by_fish(*[line for line, _ in rows]), strict=True):
+        assert offered == names, f"{line}: fish offers {offered}, help names {names}"
+
+
+def test_fish_completes_what_was_begun():
+    rows = {"expl": ["explain"], "compile --em": ["--emit"], "compile --emit cu": ["cubin", "cuda"], "compile --emit=cu": ["--emit=cubin", "--emit=cuda"],
+            "compile --emit spec,cu": ["spec,cubin", "spec,cuda"], "explain --arch h1": ["h100"], "run --target ho": ["host"], "run --data w": ["wide("],
+            "cache pru": ["prune"], "cache --json ver": ["verify"], "compile --jobs ": [], "completion f": ["fish"]}
+    for line, offered in zip(rows, completed_by_fish(*["flashjit " + line for line in rows]), strict=True):
+        assert offered == rows[line], f"{line}: fish offers {offered}, and not {rows[line]}"
+
+
+def test_zsh_completes_what_was_begun():
+    """zsh completes only for somebody who types: each row is a line, and what it has become after a tab."""
+    zsh, folder = program("zsh"), scratch("functions")
+    os.makedirs(folder, exist_ok=True)
+    write(os.path.join("functions", "_flashjit"), flashjit("completion", "zsh").out.encode())
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(zsh, [zsh, "-f", "-i"], dict(os.environ, TERM="dumb", HOME=scratch(""), fpath_added=folder))
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+
+    def typed(text, wanted):
+        os.write(terminal, text.encode())
+        out, until = "", time.monotonic() + 60
+        while wanted not in out:
+            assert time.monotonic() < until, f"{text!r}: zsh shows {out!r}, and not {wanted!r}"
+            if select.select([terminal], [], [], 0.1)[0]:
+                out += os.read(terminal, 65536).decode(errors="replace")
+
+    try:
+        typed("fpath=($fpath_added $fpath); autoload -Uz compinit; compinit -u -D; echo rea''dy\n", "ready")
+        for line, became in {"expl": "explain ", "compile --em": "--emit=", "cache pru": "prune ", "run --target ho": "host ", "run --data wi": "wide\\(",
+                             "compile --emit spec,cub": "spec,cubin", "explain --arch h1": "h100", "completion f": "fish "}.items():
+            typed(f"flashjit {line}\t", became)
+            typed("\x15echo don''e\n", "done")  # The line is taken back.
+    finally:
+        os.close(terminal)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_bash_completes_all_that_help_names():
