@@ -1,6 +1,7 @@
 #include "compiler/spec/other_words.h"
 
 #include <algorithm>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -36,6 +37,16 @@ std::string_view ours(std::string_view text, std::span<const OtherWord> words) {
   return found == words.end() ? std::string_view() : found->ours;
 }
 
+// Returns the mask or score that `text` names or, if it is no slip in one of `names` either, comes near to; null: none.
+const NamedRow* meant_row(std::string_view text, std::span<const std::string_view> names) {
+  const std::string_view word = text.substr(0, text.find('('));
+  if (const NamedRow* row = find_named_row(word)) return row;
+  if (!nearest_name(text, names).empty()) return nullptr;
+  std::vector<std::string_view> rows;
+  for (const NamedRow& row : named_rows()) rows.push_back(row.name);
+  return find_named_row(nearest_name(word, rows));
+}
+
 }  // namespace
 
 std::string no_dtype(std::string_view text, std::span<const std::string_view> names) {
@@ -54,7 +65,7 @@ Result<Dtype> read_dtype(std::string_view field, std::string_view text, std::spa
 
 std::string no_field(std::string_view text, std::span<const std::string_view> names) {
   std::string meant(ours(text, kFieldWords));
-  const NamedRow* row = find_named_row(text.substr(0, text.find('(')));
+  const NamedRow* row = meant_row(text, names);
   if (meant.empty() && row) meant = fmt::format("`{}=\"{}\"`", row->score ? "score" : "mask", signature(*row));
   if (meant.empty()) return there_is_no("field", text, names);
   return fmt::format("there is no field {}, did you mean {}? The fields are {}", quoted(text), meant, join(names));

@@ -306,6 +306,8 @@ TEST(Spec, WordsOfOthersForDtypesAndFields) {
       {"fwd bf16 d=64 tokens=5", "there is no field `tokens`, did you mean `q_len` or `k_len`? The fields are"},
       {"fwd bf16 d=64 causal", "there is no field `causal`, did you mean `mask=\"causal\"`? The fields are"},
       {"fwd bf16 d=64 window(9,0)", "did you mean `mask=\"window(l, r)\"`? The fields are"},
+      {"fwd bf16 d=64 widnow(9,0)", "did you mean `mask=\"window(l, r)\"`? The fields are"},
+      {"fwd bf16 d=64 softcapp(9)", "did you mean `score=\"softcap(c)\"`? The fields are"},
       {"fwd bf16 d=64 softcap=50", "did you mean `score=\"softcap(c)\"`? The fields are"},
   };
   expect_refused(rows);
