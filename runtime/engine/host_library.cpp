@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "runtime/compile/compiler_pass.h"
@@ -19,7 +20,8 @@ std::vector<std::string> folders() {
   std::vector<std::string> found;
   for (const char* from_here : {".", "../lib", "../lib64", "../lib/x86_64-linux-gnu"}) {
     const auto folder = (std::filesystem::path(own_directory()) / from_here).lexically_normal();
-    found.push_back(folder.has_filename() ? folder.string() : folder.parent_path().string());
+    std::string path = folder.has_filename() ? folder.string() : folder.parent_path().string();
+    if (std::ranges::find(found, path) == found.end()) found.push_back(std::move(path));
   }
   return found;
 }
@@ -51,19 +53,19 @@ Result<const HostLibrary*> host_library() {
   static const HostLibrary* opened = nullptr;  // never freed: a thread may compile while static objects are destroyed
   const std::lock_guard lock(mutex);
   if (opened) return opened;
+  std::error_code ignored;  // a file that cannot be looked at is none
   std::vector<std::string> files = folders();
   for (std::string& file : files) file += std::string("/") + kLibrary;
   files.emplace_back(kLibrary);
-  std::string tried, foreign;
+  std::string tried, unusable;  // why the first file that is there is not taken
   for (const std::string& file : files) {
     const auto library = DynamicLibrary::open(file);
-    if (!library) {
-      tried += "  " + library.error().message + "\n";
-      continue;
-    }
-    if (std::string why = why_foreign(*library); !why.empty()) {
+    std::string why = library ? why_foreign(*library) : library.error().message;
+    if (!why.empty()) {
       tried += "  " + why + "\n";
-      if (foreign.empty()) foreign = std::move(why);
+      const bool is_there = library || (file != kLibrary && std::filesystem::exists(file, ignored));
+      if (!library) why = fmt::format("the host backend {} cannot be opened: {}; install it again", file, why);
+      if (is_there && unusable.empty()) unusable = std::move(why);
       continue;
     }
     HostBackend* const backend = reinterpret_cast<HostBackend* (*)()>(library->symbol(kHostBackendSymbol))();
@@ -71,7 +73,7 @@ Result<const HostLibrary*> host_library() {
     return opened = new HostLibrary{
                *backend, fmt::format("llvm {} build {}", backend->llvm_version(), file_identity(library->path()))};
   }
-  if (!foreign.empty()) return Error{ErrorKind::NotFound, std::move(foreign), "tried:\n" + tried};
+  if (!unusable.empty()) return Error{ErrorKind::NotFound, std::move(unusable), "tried:\n" + tried};
   return not_found(tried);
 }
 

@@ -184,6 +184,17 @@ def test_a_host_library_of_another_build_is_refused():
             assert says in error["message"], (says, error)
 
 
+def test_a_host_library_that_cannot_be_opened_is_named():
+    need("host")
+
+    def cut_short(data):
+        del data[10:]
+    error = json.loads(run_beside("short", cut_short).stdout)["error"]
+    assert error["kind"] == "not_found" and "was not found" not in error["message"], error
+    for says in (scratch("short") + "/lib/libflashjit_host.so", "cannot be opened", "install it again"):
+        assert says in error["message"], (says, error)
+
+
 def test_unknown_targets():
     for arch in ["sm_75", "sm_9000", "", "SM_80", "x86-64-v9", "sm_80;rm", "a" * 5000]:
         refused("explain", SPEC, "--arch", arch, "--json", kind=None, says="sm_80")
