@@ -135,6 +135,13 @@ def test_sweep_file_and_shapes():
     assert (len(records(tuned_file())) if os.path.exists(tuned_file()) else 0) == kept, lines
 
 
+def test_sizes_that_a_spec_pins_need_no_shape():
+    need("host")
+    assert flashjit("tune", SPEC, "--target", "host", "--budget", "1s", "--json").line()["shape"] == "b=1,q=48,k=48"
+    for spec in (SPEC.replace("b=1 ", ""), SPEC.replace("k_len=", "k_len<="), SPEC + " layout=packed"):
+        refused("tune", spec, "--target", "host", says=["--shape: missing", "nor all in the spec"])
+
+
 def test_sweep_of_a_shell():
     need("host")
     reader, writer = os.pipe()
@@ -255,7 +262,7 @@ def test_export_and_merge():
 
 def test_refusals():
     refused("tune", "--json", kind="invalid", says="no spec")
-    refused("tune", SPEC, "--json", "--target", "host", kind="invalid", says="--shape")
+    refused("tune", SPEC.replace(" q_len=48", ""), "--json", "--target", "host", kind="invalid", says="--shape")
     refused("tune", SPEC, "--shape", "q=48", "--budget", "soon", "--target", "host", says="--budget")
     refused("tune", SPEC, "--shape", "q=49", "--target", "host", says="q=49")
     refused("tune", "--sweep", ".", "--shape", "q=5", "--target", "host", says=["--sweep: .: this is no file but a folder", "SHAPE SPEC"])

@@ -112,6 +112,13 @@ Result<std::vector<Problem>> read_sweep(const std::string& path) {
   return problems;
 }
 
+// Returns the only sizes that calls of the spec may have; empty: it leaves some open, or bounds them alone.
+std::string pinned_sizes(const AttentionSpec& spec) {
+  const bool all = spec.batch.pinned() && spec.q_len.pinned() && spec.k_len.pinned();
+  if (!all || has_own_k_lens(spec)) return {};  // whose lengths are not the largest
+  return fmt::format("b={},q={},k={}", spec.batch.max, spec.q_len.max, spec.k_len.max);
+}
+
 Result<std::vector<TuneJob>> jobs_of(const TuneArgs& args, const Schedule& pins) {
   std::vector<Problem> listed;
   for (const std::string& spec : args.specs) listed.push_back({spec, ""});
@@ -128,10 +135,11 @@ Result<std::vector<TuneJob>> jobs_of(const TuneArgs& args, const Schedule& pins)
   for (const Problem& problem : listed) {
     FLASHJIT_ASSIGN(spec, parse_spec(problem.spec));
     FLASHJIT_TRY(check_supported(spec));
-    const std::vector<std::string> shapes = problem.shape.empty() ? args.shapes : std::vector{problem.shape};
+    std::vector<std::string> shapes = problem.shape.empty() ? args.shapes : std::vector{problem.shape};
+    if (const std::string pinned = pinned_sizes(spec); shapes.empty() && !pinned.empty()) shapes = {pinned};
     if (shapes.empty())
-      return invalid(
-          fmt::format("--shape: missing, and the sizes of `{}` are not in a sweep file either", problem.spec));
+      return invalid(fmt::format(
+          "--shape: missing, and the sizes of `{}` are neither in a sweep file nor all in the spec", problem.spec));
     for (const std::string& text : shapes) {
       FLASHJIT_ASSIGN(shape, parse_shape(text, spec));
       const bool twice = std::ranges::any_of(
@@ -413,7 +421,8 @@ void add_tune(CLI::App& app, const std::string& command, int& exit_code) {
   CLI::App* sub = app.add_subcommand("tune", "Measure which schedules are fastest, and remember them");
   sub->add_option("spec", args->specs, "The problems, one argument each");
   sub->add_option("--shape", args->shapes,
-                  "Sizes: b=2,q=4096,k=4096, as for bench; given several times, every spec is tuned for each")
+                  "Sizes: b=2,q=4096,k=4096, as for bench; given several times, every spec is tuned for each; not "
+                  "needed where a spec has b, q_len and k_len")
       ->type_size(1)
       ->expected(1)
       ->allow_extra_args(false)

@@ -228,8 +228,8 @@ std::string tuned_text(const Json& spec) {
       text += fmt::format("  {}: {}: {}\n", c.value("status", ""), c.value("schedule", ""), c.value("why", ""));
   }
   text += fmt::format("  noise     {:.1f} %, by which the default differs from itself\n", 100 * number(spec, "noise"));
-  return text + fmt::format("  record    {}\n",
-                            spec.value("recorded", true) ? "kept: prepare takes the best from now on" : "none");
+  if (!spec.value("recorded", true)) return text + "  record    none\n";
+  return text + "  record    kept: prepare takes the best where it is told such sizes (PrepareOptions::shape, or the spec)\n";
 }
 
 std::string tuned_table(const std::vector<Json>& specs) {
