@@ -24,8 +24,14 @@ std::int64_t load_int(Dtype dtype, const void* data, std::int64_t index) {
     case Dtype::I64: return static_cast<const std::int64_t*>(data)[index];
     case Dtype::U32: return static_cast<const std::uint32_t*>(data)[index];
     case Dtype::U8: return static_cast<const std::uint8_t*>(data)[index];
-    default: return 0;
+    case Dtype::I8: return static_cast<const std::int8_t*>(data)[index];
+    case Dtype::F16:
+    case Dtype::BF16:
+    case Dtype::F32:
+    case Dtype::E4M3:
+    case Dtype::E5M2: break;  // which are no ints
   }
+  return 0;
 }
 
 std::int64_t floor_divide(std::int64_t a, std::int64_t b) {

@@ -401,7 +401,7 @@ class CudaPrinter {
         fmt::format("{}{}(params, {}", node.args.empty() ? "scalar_" : "load_", how, index_of(node.param));
     for (std::size_t d = 0; d < node.args.size(); ++d) text += ", " + index_text(node, d);
     text += ')';
-    const bool narrow = node.type == Type::Int && (dtype == Dtype::I32 || dtype == Dtype::U8);
+    const bool narrow = node.type == Type::Int && (dtype == Dtype::I32 || size_of(dtype) < 4);
     return narrow && context_.wide_ints ? "Int64{" + text + "}" : text;
   }
 

@@ -36,12 +36,10 @@ std::string why_not_positive(const Expr& divisor, const Node& node, IntInterval 
 }  // namespace
 
 IntInterval range_of(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::I32: return {std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max()};
-    case Dtype::U32: return {0, std::numeric_limits<std::uint32_t>::max()};
-    case Dtype::U8: return {0, 255};
-    default: return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
-  }
+  if (is_float(dtype) || size_of(dtype) == 8)
+    return {std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  const std::int64_t values = std::int64_t{1} << 8 * size_of(dtype);
+  return is_unsigned(dtype) ? IntInterval{0, values - 1} : IntInterval{-values / 2, values / 2 - 1};
 }
 
 WideInterval RangeAnalysis::bounded(WideInterval wide, const Together& together) {

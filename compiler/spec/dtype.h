@@ -34,6 +34,7 @@ constexpr std::string_view name(Dtype dtype) { return row_of(dtype).name; }
 constexpr std::string_view code_name(Dtype dtype) { return row_of(dtype).code_name; }
 constexpr int size_of(Dtype dtype) { return row_of(dtype).bytes; }
 constexpr bool is_float(Dtype dtype) { return row_of(dtype).is_float; }
+constexpr bool is_unsigned(Dtype dtype) { return row_of(dtype).dlpack_code == 1; }
 
 constexpr std::optional<Dtype> parse_dtype(std::string_view text) {
   for (const DtypeRow& row : kDtypes) {

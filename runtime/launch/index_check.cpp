@@ -40,8 +40,15 @@ Widen widen_of(Dtype dtype) {
     case Dtype::I32: return widen<std::int32_t>;
     case Dtype::U32: return widen<std::uint32_t>;
     case Dtype::U8: return widen<std::uint8_t>;
-    default: return widen<std::int64_t>;
+    case Dtype::I8: return widen<std::int8_t>;
+    case Dtype::I64: return widen<std::int64_t>;
+    case Dtype::F16:
+    case Dtype::BF16:
+    case Dtype::F32:
+    case Dtype::E4M3:
+    case Dtype::E5M2: break;  // none of which is an index
   }
+  return nullptr;
 }
 
 }  // namespace

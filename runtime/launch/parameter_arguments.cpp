@@ -6,28 +6,24 @@
 
 #include <fmt/format.h>
 
+#include "compiler/analysis/interval.h"
 #include "compiler/launches/block_states.h"
 #include "runtime/launch/arguments.h"
 
 namespace flashjit {
 
 Result<Int64> scalar_bits(const Param& param, double value) {
-  const auto in = [&](double lo, double hi) { return value >= lo && value <= hi && value == std::floor(value); };
-  const auto refuse = [&] {
-    return invalid(
-        fmt::format("scalars.{}: {} is no value of {}, its declared type", param.name, value, name(param.dtype)));
-  };
-  switch (param.dtype) {
-    case Dtype::I32: return in(-0x1p31, 0x1p31 - 1) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    case Dtype::U32: return in(0, 0x1p32 - 1) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    case Dtype::U8: return in(0, 255) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    // A double holds integers up to 2^53 exactly.
-    case Dtype::I64: return in(-0x1p53, 0x1p53) ? Result<Int64>(static_cast<Int64>(value)) : refuse();
-    case Dtype::F32: return Int64{std::bit_cast<std::uint32_t>(static_cast<float>(value))};
-    default:
-      return unsupported(fmt::format("scalars.{}: scalars of type {} are not passed to kernels; declare it as fp32",
-                                     param.name, name(param.dtype)));
-  }
+  constexpr double kMostExact = 0x1p53;  // A double holds integers up to this one.
+  if (param.dtype == Dtype::F32) return Int64{std::bit_cast<std::uint32_t>(static_cast<float>(value))};
+  if (is_float(param.dtype))
+    return unsupported(fmt::format("scalars.{}: scalars of type {} are not passed to kernels; declare it as fp32",
+                                   param.name, name(param.dtype)));
+  const IntInterval range = range_of(param.dtype);
+  const double least = std::max(static_cast<double>(range.lo), -kMostExact),
+               most = std::min(static_cast<double>(range.hi), kMostExact);
+  if (value >= least && value <= most && value == std::floor(value)) return static_cast<Int64>(value);
+  return invalid(
+      fmt::format("scalars.{}: {} is no value of {}, its declared type", param.name, value, name(param.dtype)));
 }
 
 // Returns where a parameter of the spec, the gradient of one, or a number of `places` is kept; null: `param` is

@@ -196,9 +196,8 @@ llvm::Type* ExprEmitter::raw_type(Dtype dtype) {
 
 Value* ExprEmitter::raw_to_value(Value* raw, Dtype dtype) {
   if (is_float(dtype)) return widen(ir_, raw, dtype);
-  const bool is_unsigned = dtype == Dtype::U32 || dtype == Dtype::U8;
   llvm::Type* type = raw->getType()->getWithNewType(int_);
-  return is_unsigned ? ir_.b.CreateZExtOrTrunc(raw, type) : ir_.b.CreateSExtOrTrunc(raw, type);
+  return is_unsigned(dtype) ? ir_.b.CreateZExtOrTrunc(raw, type) : ir_.b.CreateSExtOrTrunc(raw, type);
 }
 
 // k plus or minus something that is the same for all keys.
