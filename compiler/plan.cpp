@@ -30,7 +30,7 @@ Result<void> check_target(const AttentionSpec& spec, const Target& target) {
   if (target.gpu && spec.dtype == Dtype::F32 && !merges(spec)) {
     return unsupported(
         fmt::format("dtype: fp32 runs on host targets only, {} computes {}; use bf16, or a target like x86-64-v3",
-                    target.name, is_forward(spec) ? "fp16, bf16, e4m3 and e5m2" : "fp16 and bf16"));
+                    target.name, is_forward(spec) || indexes(spec) ? "fp16, bf16, e4m3 and e5m2" : "fp16 and bf16"));
   }
   if (target.gpu && !target.can.cp_async) {
     return unsupported(fmt::format(
