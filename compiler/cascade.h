@@ -1,5 +1,6 @@
-// How GPUs compute a spec with `shared_prefix` whose shared keys are read once: by three specs that do not have it, whose kernels are launched one after
-// the other. Keys that all sequences share are read once, for the queries of all of them.
+// This file says how GPUs compute a spec with `shared_prefix` whose shared keys are read once: by three specs that do not
+// have it, whose kernels are launched one after the other. Keys that all sequences share are read once, for the queries of
+// all of them.
 //
 //   own      each sequence from the end of its shared keys on; it appends, and rotates queries for both
 //   prefix   a batch of pieces: piece i of the shared keys for all queries, as if they were of one sequence

@@ -46,7 +46,7 @@ struct PartRule {
   bool cuts() const { return queries > 0 || keys > 0; }
 };
 
-// How the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.
+// Says how the work of a call is cut into items: every head of every sequence is cut along its queries, its keys or both.
 struct GridRule {
   int queries = 0;        // of an item; 0: it has all of them
   int keys = 0;           // of an item; 0: it has all of them

@@ -1,5 +1,5 @@
-// How a spec with `compute=` is computed: kernels of their own round Q, K and V to 8 bits, Q and K rotated if it says so,
-// and one attends to what they leave in the workspace, as it does to tensors of 8 bits that a caller brings.
+// This file says how a spec with `compute=` is computed: kernels of their own round Q, K and V to 8 bits, Q and K rotated if
+// it says so, and one attends to what they leave in the workspace, as it does to tensors of 8 bits that a caller brings.
 #pragma once
 
 #include "compiler/launch.h"
@@ -12,13 +12,13 @@ struct Narrowing {
 };
 
 Result<Narrowing> narrowing_of(const AttentionSpec& spec);
-// The attention of these alone, not validated.
+// Returns the spec of the attention to what was rounded, which nothing has validated.
 AttentionSpec attention_to_rounded(const AttentionSpec& spec);
 
 // The sizes of a call that rounds Q, or K or V: packed tokens are all of one sequence there, unless blocks have scales.
 CallSizes rounding_sizes(const AttentionSpec& spec, const CallSizes& call, bool keys);
 
-// Where in the workspace Q, K and V of 8 bits lie, in bytes from its beginning. Rows are padded to 16 bytes.
+// Says where in the workspace Q, K and V of 8 bits lie, in bytes from its beginning. Rows are padded to 16 bytes.
 struct NarrowedOffsets {
   std::int64_t rows = 0, scales = 0, row_bytes = 0, blocks = 0;  // blocks: of a sequence, that have scales
 };

@@ -1,5 +1,6 @@
-// Which tensors TMA copies for a plan, as data: what is known of their tensor maps before a call. With the addresses,
-// strides and lengths of a call runtime/launch/tensor_maps.h makes layouts of them. Families say in `finish` what they need.
+// This file says which tensors TMA copies for a plan, as data: what is known of their tensor maps before a call. With the
+// addresses, strides and lengths of a call runtime/launch/tensor_maps.h makes layouts of them. Families say in `finish` what
+// they need.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace flashjit {
 
-// How the rows of an operand lie (templates/kernel_params.h has the dimensions of each).
+// Says how the rows of an operand lie (templates/kernel_params.h has the dimensions of each).
 enum class RowsForm : unsigned char {
   Dense,        // by batch index
   Packed,       // of sequences one after the other

@@ -203,7 +203,7 @@ __device__ inline void release_next_launch() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Until the launch before is done, and what it wrote can be read.
+// Waits until the launch before is done, and what it wrote can be read.
 __device__ inline void wait_for_launch_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

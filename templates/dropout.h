@@ -1,5 +1,5 @@
-// Which weights dropout drops: a function of seed, offset, batch index, head, query and key alone, so that forward,
-// backward, the host and every tiling drop the same ones. Shared by host and device.
+// This file says which weights dropout drops: a function of seed, offset, batch index, head, query and key alone, so that
+// forward, backward, the host and every tiling drop the same ones. Shared by host and device.
 //
 // A call of a generator gives 16 numbers of 8 bits: those of queries i and i + 8 of 16, and of keys 2 j + {0, 1, 8, 9} in
 // each half of 32. Where mma.sync and wgmma lay sums out, with rows that are queries, a lane has all 16 of a call.
@@ -69,8 +69,8 @@ constexpr unsigned kCounterFactor = 1664525;
 
 // Rows whose calls begin in the middle of a sequence begin at a block of so many: a call has numbers of 32 keys and 16 queries.
 constexpr int kDropoutBlock = 32;
-// The key of a call. `placed`: its rows may stand from other positions on than 0. Their begins add to the counter, and are added here, times
-// the factor that the counter is multiplied with, so that kernels count from 0.
+// The key of a call. `placed`: its rows may stand from other positions on than 0. Their begins add to the counter, and are
+// added here, times the factor that the counter is multiplied with, so that kernels count from 0.
 template <bool placed>
 inline FourWords dropout_key(const KernelParams& params) {
   FourWords key = dropout_key(static_cast<unsigned long long>(params.seed_at ? *params.seed_at : params.seed),

@@ -66,7 +66,7 @@ template <WeightRows rows, int dropped>
 inline unsigned mask_of_operand(const TileNumbers& numbers, int i) {
   return kept_halves<dropped>(numbers_of_operand<rows>(numbers, i));
 }
-// One of its two weights: 32 bits.
+// The mask of one of its two weights has 32 bits.
 template <WeightRows rows, int dropped>
 inline unsigned mask_of_weight(const TileNumbers& numbers, int i, int column) {
   const unsigned mask = mask_of_operand<rows, dropped>(numbers, i);
@@ -89,8 +89,8 @@ inline TileNumbers numbers_of_call(const FourWords& call, unsigned key_tile) {
   return {{second ? call.word[2] : call.word[0], second ? call.word[3] : call.word[1]}};
 }
 
-// Where rows are keys: the part of its call that a lane keeps, and the part that lane ^ 4 gets. The halves of a word belong
-// to a query and to the one 8 further on.
+// Where rows are keys, a lane keeps one half of its call, and lane ^ 4 gets the other one. The halves of a word belong to a
+// query and to the one 8 further on.
 struct CallHalves {
   unsigned own, other;
 };
@@ -98,7 +98,7 @@ inline CallHalves halves_of_call(const TileNumbers& call, unsigned lane) {
   const unsigned own = 0x5410 + lane / 4 % 2 * 0x2222;
   return {permute_bytes(call.word[0], call.word[1], own), permute_bytes(call.word[0], call.word[1], own ^ 0x2222)};
 }
-// With what the other lane had as `other`.
+// Here `halves.other` is what the other lane had as `other`: the two lanes have exchanged it.
 inline TileNumbers numbers_of_halves(const CallHalves& halves, unsigned lane) {
   const unsigned swap = lane / 4 % 2 * 0x4444;
   return {

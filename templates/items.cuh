@@ -1,4 +1,4 @@
-// Which items a block of a persistent kernel takes.
+// This file says which items a block of a persistent kernel takes.
 #pragma once
 
 #include "config.gen.cuh"

@@ -27,11 +27,11 @@ enum class HeadTiles : unsigned char { single, grouped };     // grouped: the he
 enum class Transpose : unsigned char { none, loop, launch };  // where V is, so that its keys lie along rows
 enum class Keys : unsigned char { whole, parts };             // of a query tile: one block has them, or several
 enum class TileSource : unsigned char { range, list };        // which tiles a loop visits: tile_lists/ has the lists
-// How backward makes dQ: by a launch of its own, or by sums in memory of the launch of dK and dV, in any order or in that
+// Says how backward makes dQ: by a launch of its own, or by sums in memory of the launch of dK and dV, in any order or in that
 // of keys.
 enum class DqSums : unsigned char { launch, atomics, ordered };
 
-// How backward sums up what scores give for the elements of a parameter that one read of the score takes.
+// Says how backward sums up what scores give for the elements of a parameter that one read of the score takes.
 enum class GradientSum : unsigned char {
   own,      // each score has an element to itself
   pairs,    // each score of a head has one, other heads or sequences may have the same
@@ -186,7 +186,7 @@ constexpr bool folds_scale(const KernelConfig& c) {
 // Bytes of an element in memory: of Q, and of K and V.
 constexpr int query_bytes(const KernelConfig& c) { return has_scaled_queries(c) ? 1 : size_of(c.element); }
 constexpr int cache_bytes(const KernelConfig& c) { return is_scaled(c) ? 1 : size_of(c.element); }
-// How many keys share a scale; 0: all of a sequence.
+// Says how many keys share a scale; 0: all of a sequence.
 constexpr int keys_of_scale(const KernelConfig& c) { return c.token_scales ? 1 : c.scale_block; }
 constexpr bool has_key_scales(const KernelConfig& c) { return keys_of_scale(c) > 0; }
 
@@ -204,7 +204,7 @@ constexpr int queries_per_tile(const KernelConfig& c) {
   if (c.head_tiles != HeadTiles::grouped) return c.tile_q;
   return c.tile_q > group_size(c) ? c.tile_q / group_size(c) : 1;
 }
-// Whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as
+// Says whether a warpgroup may leave out a KV tile that the block sees, if none of its own rows see it. Where tiles are as
 // long as the block has rows that is never so with a causal mask. Holes and lists are those of the block. (With one stage the
 // producer would wait for that tile.)
 constexpr bool has_own_tiles(const KernelConfig& c, int warpgroups) {

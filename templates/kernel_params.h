@@ -122,12 +122,12 @@ struct KernelParams {
   int key_rows;               // that K has: in pages, those of the pool; else of a sequence or, packed, of all tokens
   Places q_places, k_places;  // config.places: of the queries and of the keys
   Int64 table_stride_head;    // config.head_tables: from the line of a KV head to that of the next
-  const float* weights;       // index: [batch, query, head], what the heads of a query count for, ...
-  float* scores;  // ... and [batch, query, KV head, key], their sums; null: a launch finds the keys with the
-                  // largest, and writes their numbers to key_index, and how many to key_count if that is given
+  const float* weights;       // index: [batch, query, head], the factors of the heads of a query
+  float* scores;  // index: [batch, query, KV head, key]; null: a launch finds the keys with the largest scores, and
+                  // writes their numbers to key_index, and how many there are to key_count if that is given
   Strides weights_stride, scores_stride;
-  const int* q_positions;  // a mask beside lists of a pool: [batch, query], where queries are in sequences, and ...
-  const int* k_positions;  // ... as key_index, where keys are, or of pages the first ones
+  const int* q_positions;  // [batch, query], for a mask beside lists of a pool: positions in the queries' sequences
+  const int* k_positions;  // for the same, shaped like key_index: the positions of keys, of pages that of the first key
   Strides q_positions_stride, k_positions_stride;
 };
 
@@ -141,7 +141,7 @@ struct KernelParams {
 struct alignas(64) TensorMap {
   unsigned long long words[16];
 };
-// How far the first of the dimensions that end a sequence steps from one page, batch index or group of heads to the next,
+// Says how far the first of the dimensions that end a sequence steps from one page, batch index or group of heads to the next,
 // and from token to token.
 struct EndSteps {
   int outer, token;

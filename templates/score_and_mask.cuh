@@ -27,7 +27,7 @@ __device__ inline bool is_hidden(const KernelParams& params, const Sequence& seq
 // evaluated in a loop, and a bit for each key says what came of it.
 constexpr int kWordKeys = 128;  // of which a thread has 32: two of every eight
 
-// Which of this thread's keys query q sees, one bit for each, from its key `first` on, of a tile that has `keys` more.
+// Says which of this thread's keys query q sees, one bit for each, from its key `first` on, of a tile that has `keys` more.
 __device__ inline u32 evaluate_mask(const KernelParams& params, const Sequence& seq, int q, int first, int keys) {
   u32 bits = 0;
 #pragma unroll 2

@@ -1,6 +1,6 @@
-// Which query tile of which head of which sequence a block works on, how long that sequence is, and where its rows are.
-// The last two are answered here and nowhere else: a new source of lengths, or another way to find rows, is a case of
-// find_lengths, or of the functions around it, of kv_rows.cuh and of hopper/rows.cuh.
+// This file says which query tile of which head of which sequence a block works on, how long that sequence is, and where its
+// rows are. The last two are answered here and nowhere else: a new source of lengths, or another way to find rows, is a case
+// of find_lengths, or of the functions around it, of kv_rows.cuh and of hopper/rows.cuh.
 #pragma once
 
 #include "config.gen.cuh"
@@ -42,7 +42,7 @@ __device__ inline void find_rows(Sequence& seq, const KernelParams& p) {
   seq.k_token = kKeyRows == Rows::packed ? p.offsets_k[seq.b] : 0;
 }
 
-// Which one of the call's sequences it is, for who numbers them.
+// Says which one of the call's sequences it is, for who numbers them.
 __device__ inline int sequence_number(const KernelParams& p, const Sequence& seq) {
   return kChosen ? seq.b * p.queries_of_sequence + static_cast<int>(seq.q_token) : seq.b;
 }

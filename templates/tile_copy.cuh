@@ -116,8 +116,8 @@ __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int c
   constexpr int kChunks = kTile.chunks(), kColumns = kTile.chunk_columns();
   constexpr int kSpan = threads % kChunks == 0 ? kChunks : static_cast<int>(kTile.group());
   constexpr int kRowStep = threads / kSpan;
-  // Derived again for each tile: a few integer instructions beside hundreds of matrix ones, instead of registers that
-  // are held across the loop. Unsigned, so that division and modulo become shifts and masks.
+  // These are derived again for each tile: a few integer instructions beside hundreds of matrix ones take less than
+  // registers that are held across the loop. They are unsigned, so that division and modulo become shifts and masks.
   const u32 thread = recompute(threadIdx.x);
   const u32 row = thread / kSpan, chunk = thread % kSpan;
   const int left = count - first - static_cast<int>(row);
@@ -147,7 +147,7 @@ __device__ inline void copy_tile(u32 shared, const Rows& rows, int first, int co
   else start_tile<threads, tile_rows, head_dim, copy_bytes>(shared, rows, first, count);
 }
 
-// One chunk of finished elements to global memory.
+// Stores a chunk of finished elements to global memory.
 template <int copy_bytes, class T>
 __device__ inline void store_chunk(T* global, uint4 value) {
   if constexpr (copy_bytes == 16) {

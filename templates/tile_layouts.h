@@ -1,4 +1,4 @@
-// How tiles lie in shared memory: for ldmatrix, and for TMA and WGMMA. Shared by host and device.
+// This file says how tiles lie in shared memory: for ldmatrix, and for TMA and WGMMA. Shared by host and device.
 #pragma once
 
 #include "templates/kernel_config.h"

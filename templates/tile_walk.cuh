@@ -1,4 +1,4 @@
-// Which tile of keys comes next.
+// A walk says which tile of keys comes next.
 #pragma once
 
 #include "templates/sequence.cuh"

@@ -54,13 +54,13 @@ struct Plain {
   __device__ static ScoreAndSlope score_and_slope(const Params&, const Sequence&, float s, int, int) {
     return {s, 1.0f};
   }
-  // Does it, or a derivative, read tensors at indices that depend on query or key, behind whose ends there may be nothing,
-  // and that no producer brings?
+  // True if the score or a derivative reads tensors at indices that depend on query or key, behind whose ends there may be
+  // nothing, and that no producer brings.
   static constexpr bool kLoadsByPosition = false;
 
   // kReads: how often the score reads parameters whose gradients are wanted. Each read has the number of the gradient, how
-  // it is summed up, and where its element is. Reads that are summed by head have numbers of their own;
-  // has_own_heads(): do heads have elements of their own?
+  // it is summed up, and where its element is. Reads that are summed by head have numbers of their own.
+  // has_own_heads() says whether heads have elements of their own.
   static constexpr int kReads = 0, kHeadReads = 0;
   static constexpr int gradient_of(int) { return 0; }
   static constexpr GradientSum gradient_sum(int) { return GradientSum::own; }

@@ -16,7 +16,7 @@ std::vector<NamedTensor> outputs_of(ProblemData& data);
 // `unit_of_weights`: the coarser of what the kernels multiply with V; see unit_of_weights().
 std::string compare_outputs(const std::vector<NamedTensor>& expected, ProblemData& got, double unit_of_weights = 0);
 
-// How far rounding moves a probability, where products are of 8 bits; else 0: outputs are rounded as coarsely.
+// Says how far rounding moves a probability, where products are of 8 bits; else 0: outputs are rounded as coarsely.
 double unit_of_weights(const Facts& facts);
 
 }  // namespace flashjit

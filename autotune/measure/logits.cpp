@@ -88,7 +88,7 @@ void add_outliers(NamedTensor& tensor, std::uint64_t seed) {
   }
 }
 
-// How far above the rest key `t` of `tokens` is; `chosen` is the one that stands out by chance.
+// Says how far above the rest key `t` of `tokens` is; `chosen` is the one that stands out by chance.
 double height(const LogitKind& kind, std::int64_t t, std::int64_t tokens, std::int64_t chosen) {
   const double along = static_cast<double>(t) / static_cast<double>(tokens);
   switch (kind.name) {

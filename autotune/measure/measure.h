@@ -1,4 +1,4 @@
-// How kernels are timed. Several subjects are measured in interleaved rounds, so that clocks, temperature and
+// This file says how kernels are timed. Several subjects are measured in interleaved rounds, so that clocks, temperature and
 // neighbours touch all of them alike; the median and the 10th and 90th percentile of the rounds are reported.
 #pragma once
 

@@ -70,7 +70,7 @@ __attribute__((target("avx512f,avx512bf16"))) double multiply_pairs() {
   return 2.0 * 32 * kChains * kRounds;
 }
 
-// The system's leave to use tiles was asked for by the host library, which else would not choose them.
+// The host library has asked the system for leave to use tiles; without that leave it would not choose them.
 __attribute__((target("amx-tile,amx-bf16"))) double multiply_tiles() {
   struct alignas(64) TileConfig {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};

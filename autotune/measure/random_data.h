@@ -18,7 +18,7 @@ namespace flashjit {
 //   Slopes     as Contents says
 // Only Plain depends on seed and name.
 void fill_random(NamedTensor& tensor, std::uint64_t seed);
-// Which ints that gives.
+// Returns the range of the ints that are drawn so.
 IntInterval range_of_random(Dtype dtype, Contents contents);
 
 }  // namespace flashjit

@@ -1,4 +1,5 @@
-// Which weights dropout drops, as compiler/SPEC.md defines it ("Dropout"): written plainly, apart from what kernels use.
+// This file says which weights dropout drops, as compiler/SPEC.md defines it ("Dropout"): written plainly, apart from what
+// kernels use.
 #pragma once
 
 #include <cstdint>

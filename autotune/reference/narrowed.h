@@ -38,7 +38,7 @@ class Narrowed {
   std::list<std::vector<float>> scales_;
 };
 
-// How far elements in doubt may move the results of a row whose O and LSE are known.
+// Adds how far elements in doubt may move the results of a row whose O and LSE are known.
 void add_doubts(ExactRow& row, const std::vector<Logit>& logits, const std::vector<float>& values,
                 const std::vector<float>& value_scale);
 

@@ -142,7 +142,7 @@ class Problem {
                         double size, float scale) const;
   std::string wrong_latent(const RowId& token) const;
   LatentRow latent_row_of(std::int64_t b, std::int64_t k) const;
-  // How far elements in doubt move the product of a query and a key.
+  // Says how far elements in doubt move the product of a query and a key.
   double doubt(const RowId& row, std::int64_t k, const std::vector<double>& query, const float* key) const;
   std::vector<Logit> exact_logits(const RowId& row, const KeysValues& kv, ExactRow& result) const;
   ExactRow exact(const RowId& row, const KeysValues& kv, bool with_errors) const;

@@ -1,4 +1,4 @@
-// How rows turn by their positions (compiler/SPEC.md, `rope`), in float64.
+// This file says how rows turn by their positions (compiler/SPEC.md, `rope`), in float64.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,7 @@ struct Element {
   bool operator==(const Element&) const = default;
 };
 
-// Which elements a score reads, and what it is where one of them is another number. Both must outlive it.
+// Says which elements a score reads, and what it is where one of them is another number. Both must outlive it.
 class ElementReads {
  public:
   ElementReads(const AttentionSpec& spec, const Arguments& arguments) : spec_(spec), arguments_(arguments) {}

@@ -62,7 +62,7 @@ struct TuneOutcome {
   const TunedCandidate& of(std::size_t i) const { return candidates[i]; }
   double regret() const { return candidates[first_choice].us / candidates[best].us - 1; }
   std::string why_best() const;  // the fastest, or what decided against that
-  // Whether it is known what is fastest. If not, the default is the best, and no record is made.
+  // Says whether it is known what is fastest. If not, the default is the best, and no record is made.
   bool decided() const;
   double gain_of(std::size_t i) const { return candidates[untuned].us / candidates[i].us; }
 };
@@ -83,8 +83,8 @@ class Tuning {
 
 Result<TuneOutcome> tune(Session& session, TuneJob job, const TuneOptions& options);
 
-// `best` and `fastest`, from what the candidates were measured to be. The best is the default, unless another is certainly faster than
-// that; of such, what ties with the fastest of them and is first in the model's order.
+// `best` and `fastest`, from what the candidates were measured to be. The best is the default, unless another is certainly
+// faster than that; of such, what ties with the fastest of them and is first in the model's order.
 void choose_best(TuneOutcome& outcome);
 
 std::string today();  // year, month and day, with hyphens

@@ -14,7 +14,7 @@ struct NamedScalar {
   std::string text;
 };
 
-// How leaves are spelled in the generated function.
+// Says how leaves are spelled in the generated function.
 struct CudaExprContext {
   const std::vector<Param>* params = nullptr;  // the parameter block's order: extra[i] is (*params)[i]
   bool wide_ints = false;                      // ints are `long long` instead of `int`

@@ -61,7 +61,7 @@ struct HostConfig {
   std::int64_t kept_at() const { return ranges_at() + round_up(rows() / row_block * kRangeBytes, 64); }
   std::int64_t scratch_bytes() const { return round_up(kept_at() + kept_bytes(), 4096); }
 
-  // Which weights of a tile dropout keeps, as bits (emit/dropout.h).
+  // A bit for each weight of a tile says whether dropout keeps it (emit/dropout.h).
   std::int64_t kept_row_bytes() const { return kept_row_bytes(tile_kv); }
   std::int64_t kept_row_bytes(std::int64_t keys) const { return round_up(kKeptKeys + keys, 8 * lanes) / 8; }
   std::int64_t kept_bytes() const { return dropped == 0 ? 0 : kept_bytes(kept_row_bytes(), tile_q); }

@@ -13,7 +13,7 @@
 
 namespace flashjit::host {
 
-// Which items never meet in an element: those of different sequences, KV heads, keys.
+// Says which items never meet in an element: those of different sequences, KV heads, keys.
 struct ItemsApart {
   bool by_b = true, by_hk = true, by_k = true;
 };

@@ -127,7 +127,7 @@ class Problem {
     return scale;
   }
 
-  // visit(batch index or page, row there) for the keys of a list that have a row, until it returns false.
+  // Calls visit(batch index or page, row there) for the keys of a list that have a row, until it returns false.
   template <class Visit>
   void visit_listed(std::int64_t b, std::int64_t hk, const Visit& visit) const {
     const auto begin = [&](const Strides& s) {

@@ -1,5 +1,5 @@
-// Which positions of one axis a mask leaves for a tile of the other: keys for a tile of queries, or queries for a tile
-// of keys.
+// This file says which positions of one axis a mask leaves for a tile of the other: keys for a tile of queries, or queries
+// for a tile of keys.
 //
 // Every sub-condition becomes two ranges of positions: one that holds every position which is visible with some of the
 // tile (`some`), and one whose positions are visible with all of it (`all`). A comparison is solved for the position
@@ -189,7 +189,7 @@ bool TileSolver::contiguous(const Range& a, const Range& b) {
   return (!a.begin && !b.begin) || (!a.end && !b.end) || (before(a.begin, b.end) && before(b.begin, a.end));
 }
 
-// Whether a tile along the axis has a position in common with the range.
+// Says whether a tile along the axis has a position in common with the range.
 Expr TileSolver::touches(const Range& range, bool with_begin, bool with_end) {
   Expr test = Expr::boolean(!range.never);
   if (range.guard) test = test & range.guard;

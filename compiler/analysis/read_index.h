@@ -1,5 +1,5 @@
-// Which scores read one element of a parameter: over these its gradient is a sum. For kernels that write gradients of
-// parameters (ReadGradient in compiler/language/gradient.h).
+// This file says which scores read one element of a parameter: over these its gradient is a sum. For kernels that write
+// gradients of parameters (ReadGradient in compiler/language/gradient.h).
 #pragma once
 
 #include "compiler/language/expr.h"

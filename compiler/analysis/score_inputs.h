@@ -21,7 +21,7 @@ std::vector<Expr> copied_inputs(const AttentionSpec& spec, const KernelConfig& c
 
 inline constexpr int kMostOuterIndices = 2;
 std::vector<Expr> outer_indices(const Expr& input);
-// Which index is the query; -1: none.
+// Says which index is the query; -1: none.
 int query_index(const Expr& input);
 
 // Does the expression read a tensor at an index that depends on the key? Others are read once for all scores of a row.

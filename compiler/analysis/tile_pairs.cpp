@@ -103,7 +103,8 @@ Known PairSolver::in_runs(const Expr& e, std::int64_t run_q, std::int64_t run_kv
   return known;
 }
 
-// A condition that nothing is known of before it is asked for each pair of positions; of others it stays unknown.
+// Nothing is known of such a condition before it is asked for each pair of positions. One that does not read at pairs stays
+// unknown.
 Known PairSolver::asked(const Expr& e) {
   const std::int64_t run_q = std::gcd(equal_run(e, Variable::Q), tile_q_),
                      run_kv = std::gcd(equal_run(e, Variable::K), tile_kv_);
@@ -194,7 +195,7 @@ std::optional<PairAnalysis> PairSolver::analyse(const Expr& mask) {
 }  // namespace
 
 std::optional<PairAnalysis> analyse_pairs(const Expr& mask, int tile_q, int tile_kv) {
-  // In many runs an answer may have too many operations.
+  // An answer that is put together from many runs may have too many operations. Then the analysis is made without runs.
   auto pairs = PairSolver(tile_q, tile_kv, kMostRuns).analyse(mask);
   return pairs ? pairs : PairSolver(tile_q, tile_kv, 0).analyse(mask);
 }

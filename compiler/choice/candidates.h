@@ -1,5 +1,5 @@
-// Which schedules exist for a spec on a target, and why the others do not. The default choice and the tuner both start
-// here.
+// This file says which schedules exist for a spec on a target, and why the others do not. The default choice and the tuner
+// both start here.
 #pragma once
 
 #include <string>

@@ -195,8 +195,8 @@ std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& targe
 }
 
 // Where there are few queries, or a cache of 8 bits keeps hopper away, a family that does not split the keys leaves most SMs
-// idle with few sequences, and one that does may read them twice with many: of both, that which loses less. Nothing where
-// the shape is known.
+// idle with few sequences, and one that does may read them twice with many: of both, the one that loses less
+// is taken. Returns the shape with few sequences by which it is judged, or nothing where the shape is known.
 std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& target, Shape shape) {
   constexpr std::int64_t kFew = 2;
   const bool is_open = target.gpu && attends(spec) && !spec.batch.pinned() && shape == assumed_shape(spec);

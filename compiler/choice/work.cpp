@@ -16,7 +16,7 @@ constexpr int kSampledTiles = 16;
 // with a period (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over tiles
 // where the work grows evenly.
 constexpr int kSampleOffsets[kSampledTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
-// How a mask with holes is sampled: so many tiles are visited, and lattice x lattice positions of a mixed one give its
+// Says how a mask with holes is sampled: so many tiles are visited, and lattice x lattice positions of a mixed one give its
 // share.
 struct Density {
   int visits = 16, lattice = 4;

@@ -31,7 +31,7 @@ constexpr std::string_view kVariableNames[] = {"q",     "k", "b",    "h",    "hk
                                                "k_len", "s", "q_lo", "q_hi", "k_lo", "k_hi"};
 static_assert(std::size(kVariableNames) == static_cast<std::size_t>(Variable::KHi) + 1);
 
-// How an operation is called in messages.
+// Says how an operation is called in messages.
 std::string_view spelling(Op op) {
   if (const Function* function = find_function(op)) return function->name;
   switch (op) {

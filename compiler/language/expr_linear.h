@@ -22,7 +22,7 @@ struct Linear {
   bool constant_only() const { return terms.empty(); }
 };
 
-// Nothing when a factor or the constant would leave int64.
+// Returns nothing when a factor or the constant would leave int64.
 std::optional<Linear> linear_of(const Expr& expr);
 // a + factor * b.
 std::optional<Linear> add(const Linear& a, const Linear& b, std::int64_t factor);

@@ -7,7 +7,7 @@
 namespace flashjit {
 namespace {
 
-// How tightly the parser binds: an argument that binds less tightly than the argument has to gets parentheses.
+// Says how tightly the parser binds: an argument that binds less tightly than the argument has to gets parentheses.
 enum Level { kOr = 1, kAnd, kNot, kComparison, kSum, kProduct, kUnary, kPrimary };
 
 struct Infix {
@@ -50,7 +50,7 @@ bool converted_by(const Expr& other) { return other->type == Type::Float && othe
 
 bool is_constant(const Expr& expr) { return expr->op == Op::IntConst || expr->op == Op::FloatConst; }
 
-// b > a rather than a < b.
+// Says whether `b > a` reads better than `a < b`.
 bool reads_better_first(const Expr& a, const Expr& b) {
   return (b->op == Op::Variable && a->op != Op::Variable) || (is_constant(a) && !is_constant(b));
 }

@@ -296,7 +296,7 @@ void Simplifier::flatten(Op op, const Expr& expr, std::vector<Expr>& out) const 
   for (const Expr& arg : expr->args) flatten(op, arg, out);
 }
 
-// Whether `a` being true makes `b` true: the same, or both comparisons of ints that differ by a constant.
+// Says whether `a` being true makes `b` true: the same, or both comparisons of ints that differ by a constant.
 bool Simplifier::implies(const Expr& a, const Expr& b) {
   if (a.get() == b.get()) return true;
   const auto is_order = [](const Expr& e) {

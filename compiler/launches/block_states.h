@@ -13,7 +13,7 @@ void add_block_states(Plan& plan);
 // For `explain`; nothing where there is none.
 std::string describe_block_states(const Plan& plan);
 
-// How many blocks of queries and of keys sequences of a call have.
+// Says how many blocks of queries and of keys sequences of a call have.
 struct BlockCounts {
   std::int64_t q = 0, k = 0;
 };

@@ -11,16 +11,17 @@ namespace flashjit {
 
 struct Shape;
 
-// The launch, and memory for the lists of all queries, which the launches of the family then read in place of the call's.
+// Adds the launch, and memory for the lists of all queries. The launches of the family then read these lists in place of the
+// call's.
 void add_shown_keys(Plan& plan);
 
 // Has a call read the copy, [query, KV head, entry], on whichever device.
 void read_shown_keys(KernelParams& params, int heads_kv, int selected, int* keys);
 
-// For `explain`; nothing where there is none.
+// Returns what `explain` says of the launch: nothing where there is none.
 std::string describe_shown_keys(const Plan& plan);
 
-// About how long the others wait for it.
+// Predicts how long the launches behind it wait for it, in microseconds.
 double shown_keys_us(const AttentionSpec& spec, const Target& target, const Shape& shape);
 
 }  // namespace flashjit

@@ -15,7 +15,7 @@ void add_value_rows(Plan& plan);
 // For `explain`; nothing where there is none.
 std::string describe_value_rows(const Plan& plan);
 
-// About how long the others wait for it.
+// Predicts how long the launches behind it wait for it, in microseconds.
 double value_rows_us(const AttentionSpec& spec, const Target& target, const Shape& shape);
 
 }  // namespace flashjit

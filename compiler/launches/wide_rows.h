@@ -16,7 +16,7 @@ void add_wide_rows(Plan& plan);
 // For `explain`; nothing where there is none.
 std::string describe_wide_rows(const Plan& plan);
 
-// About how long the others wait for it.
+// Predicts how long the launches behind it wait for it, in microseconds.
 double wide_rows_us(const AttentionSpec& spec, const Target& target, const Shape& shape);
 
 }  // namespace flashjit

@@ -28,7 +28,8 @@ struct Maker {
   // A structure of this name; a file of the vocabulary has its state. Both are empty for what is no structure.
   Statement role(Kind kind, std::string_view structure, std::string_view file) const;
   Statement loop(std::string_view form, Body body) const;
-  // Until slots are full, or empty; until so many groups of products are under way at most; registers stay where they are.
+  // These statements wait until slots are full, or empty, or until so many groups of products are under way at most, or they
+  // keep registers where they are.
   Statement await_full(Names buffers, std::string_view form = {});
   Statement await_empty(Names buffers, std::string_view form = {});
   Statement wait(std::int64_t pending);

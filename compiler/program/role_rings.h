@@ -73,14 +73,14 @@ struct Rings {
   std::string at(const Step& step) const;
   Result<void> wrong(const Step& step, std::string_view what) const;
 
-  // Which slot a reader's statement is about, and the slot that is filled next.
+  // Says which slot a reader's statement is about, and the slot that is filled next.
   std::int64_t slot_of(const Actor& actor, const Step& step, int b) const;
   std::int64_t slot_to_fill(Actor& actor, const Step& step, int b) const;
   // The slots that all who give them back have released.
   std::int64_t released(int b) const;
   // All who fill a part of it have, and what its barriers tell of beside it is there.
   bool is_full(int b, std::int64_t slot) const;
-  // Whether a wait is over.
+  // Says whether a wait is over.
   Result<bool> await(Actor& actor, const Step& step) const;
 
   Result<void> fill(Actor& actor, const Step& step, int b);

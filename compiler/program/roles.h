@@ -44,7 +44,7 @@ struct RoleTrace {
 // Producer, transposer if there is one, consumers. Behind the items comes the end, which is announced as one.
 Result<std::vector<RoleTrace>> trace_roles(const Program& program, const Scenario& scenario);
 
-// How many consumers there are.
+// Says how many consumers there are.
 std::int64_t consumers_of(const Program& program);
 
 }  // namespace flashjit

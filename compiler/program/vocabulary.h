@@ -9,7 +9,7 @@
 
 namespace flashjit {
 
-// Which of the threads that come to a statement arrive at the barrier of a slot.
+// Says which of the threads that come to a statement arrive at the barrier of a slot.
 enum class Arrival : unsigned char {
   ByThread,   // all of them
   ByWarp,     // one of each warp

@@ -144,7 +144,7 @@ inline std::span<const Param> given_params(const AttentionSpec& spec) {
   return std::span(spec.params).first(spec.params.size() - (has_blocks(spec) ? 1 : 0));
 }
 
-// How Q and O, and how K and V lie in memory. Operations that read no keys do not ask which sequence a token is of, unless
+// Says how Q and O, and how K and V lie in memory. Operations that read no keys do not ask which sequence a token is of, unless
 // blocks of its rows have scales; nor do queries that have lists of keys.
 inline bool is_packed(const AttentionSpec& spec) {
   return spec.layout == Layout::Packed && !selects(spec) && (reads_keys(spec) || spec.scale_block > 0);

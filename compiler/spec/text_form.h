@@ -27,7 +27,7 @@ std::string quoted(std::string_view text);
 enum class Lines { Many, One };
 std::string harmless(std::string_view text, Lines lines);
 
-// How many characters have to be put in, left out or replaced to make `b` of `a`.
+// Says how many characters have to be put in, left out or replaced to make `b` of `a`.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // The name closest to `text`, if one is close enough to be a slip of the pen; otherwise empty.

@@ -10,7 +10,7 @@ namespace flashjit {
 
 inline constexpr int kMaxHeads = 65535, kMaxPageSize = 65536, kMaxListBlock = 65536, kMaxScaleBlock = 1024;
 
-// How values of such a field are written, and the largest number that any of them has.
+// Says how values of such a field are written, and the largest number that any of them has.
 struct WholeNumberField {
   std::string_view name, written;
   int most;

@@ -96,7 +96,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// How many words of the two texts are in one of them only.
+// Says how many words of the two texts are in one of them only.
 std::size_t distance(const BundleKey& a, const BundleKey& b) {
   const auto x = words_of(a.spec + " " + a.pins), y = words_of(b.spec + " " + b.pins);
   std::vector<std::string> different;

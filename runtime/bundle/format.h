@@ -71,7 +71,7 @@ Result<std::vector<std::uint8_t>> unpack(const BundleItem& item, std::span<const
 // position.
 std::vector<std::uint8_t> encode_bundle(BundleIndex index, std::vector<PackedCode> frames);
 
-// How many bytes header, index and their checksum have together, which is what decode_index wants to see. Errors say
+// Says how many bytes header, index and their checksum have together, which is what decode_index wants to see. Errors say
 // what is wrong with the file, without its name.
 Result<std::uint64_t> bundle_head_bytes(std::span<const std::uint8_t> header, std::uint64_t file_bytes);
 Result<BundleIndex> decode_index(std::span<const std::uint8_t> head, std::uint64_t file_bytes);

@@ -1,4 +1,4 @@
-// How long a prepare may take, and who may call it off.
+// This file says how long a prepare may take, and who may call it off.
 #pragma once
 
 #include <algorithm>
@@ -14,18 +14,18 @@ class CompileBounds {
  public:
   using Clock = std::chrono::steady_clock;
 
-  CompileBounds() = default;  // none
-  // A timeout of 0: none. The clock starts here.
+  CompileBounds() = default;  // without any bound
+  // The clock starts here. A timeout of 0 is no bound.
   CompileBounds(std::chrono::milliseconds timeout, const std::atomic<bool>* cancel);
 
   bool any() const { return deadline_ != Clock::time_point::max() || cancel_; }
   bool is_over() const { return (cancel_ && cancel_->load(std::memory_order_relaxed)) || Clock::now() >= deadline_; }
-  // Timeout or Cancelled; for when it is over.
+  // Returns the error, Timeout or Cancelled, for when it is over.
   Error error() const;
   std::optional<Error> over() const { return is_over() ? std::optional(error()) : std::nullopt; }
-  // How long to sleep at most before looking again.
+  // Returns how long a caller may sleep before it looks again.
   std::chrono::milliseconds slice(std::chrono::milliseconds most) const;
-  // Waits on `condition` until `done()`; false once it is over.
+  // Waits on `condition` until `done()`. Returns false once the time is over.
   template <class Condition, class Lock, class Done>
   bool wait(Condition& condition, Lock& lock, const Done& done) const {
     if (!any()) {

@@ -42,7 +42,8 @@ StoreKey host_key_of(const Plan& plan, std::string_view compiler) {
   const Capabilities& can = plan.target.can;
   key.field("instructions", fmt::format("avx2={:d} avx512={:d} avx512_bf16={:d} amx_bf16={:d}", can.avx2, can.avx512,
                                         can.avx512_bf16, can.amx_bf16));
-  // They follow from the spec by the compiler, which is not in that library.
+  // The tile limits follow from the spec by code of the compiler, and the identity of the host library does not cover that
+  // code.
   const TileAnalysis& tiles = plan.tiles;
   const std::pair<const char*, const Expr&> limits[] = {{"begin", tiles.begin},
                                                         {"end", tiles.end},

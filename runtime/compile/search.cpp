@@ -31,7 +31,7 @@ std::string why_rejected(Family family, const Result<Compiled>& compiled) {
   return family->why_rejected(findings);
 }
 
-// How many candidates of a family are compiled before it is given up, or one that spills is accepted: each costs a
+// This is how many candidates of a family are compiled before it is given up, or one that spills is accepted: each costs a
 // compile.
 constexpr int kMostAttempts = 4;
 constexpr int kRegisterStep = 16;  // estimated registers by which each further attempt is looser

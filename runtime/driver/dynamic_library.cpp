@@ -72,7 +72,7 @@ std::string elf_build_id(const std::string& path) {
   return {};
 }
 
-// Whether the loader has made the memory at `address` read-only after it wrote there (relro).
+// Says whether the loader has made the memory at `address` read-only after it wrote there (relro).
 bool is_write_protected(const link_map& map, ElfW(Addr) address) {
   struct Question {
     ElfW(Addr) base, offset;

@@ -26,7 +26,7 @@ Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, 
 Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options, const EnvironmentSettings& settings,
                                                    EngineFiles files);
 
-// How many threads compute on a processor.
+// Says how many threads compute on a processor.
 int host_threads(const EngineOptions& options, const EnvironmentSettings& settings);
 
 // Where kernels and tuning records are kept; empty: nowhere.

@@ -262,7 +262,7 @@ double error_of(const float* share, int heads, const std::vector<double>& wanted
   return std::sqrt(differs / norm);
 }
 
-// Whether the results are right, which rank 0 alone can say.
+// Says whether the results are right, which rank 0 alone can say.
 bool compare(const Queries& mine, const Rows& gradients) {
   const Whole whole = rank == 0 ? by_definition() : Whole{};
   const Rows o = mine.o.read(), dq = mine.dq.read();

@@ -40,7 +40,7 @@ Result<Int64> whole_number(const ParamView& param) {
                              param.name, param.scalar, kLargestExact));
 }
 
-// How many of the last dimensions lie without gaps: columns, or the tokens, head and bytes of a page of latents.
+// Says how many of the last dimensions lie without gaps: columns, or the tokens, head and bytes of a page of latents.
 int contiguous_dims(const Operand& operand, const AttentionSpec& spec) {
   if (operand.is_in_bytes_of(spec) && latent_rows(spec.cache_format).scales_behind_page) return 3;
   if (operand.aligned) return 1;

@@ -1,4 +1,4 @@
-// How many blocks a launch has, and in which order persistent kernels take their items.
+// This file says how many blocks a launch has, and in which order persistent kernels take their items.
 #pragma once
 
 #include <cstdint>

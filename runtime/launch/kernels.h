@@ -35,7 +35,7 @@ class RunnableKernel : public Kernel {
   Result<std::int64_t> workspace_bytes(const Arguments& arguments) const override;
   virtual Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
   std::int64_t workspace_bytes(const CallSizes& sizes) const { return checker_.workspace_bytes(sizes); }
-  // Where in the workspace a kernel that rotates Q leaves it, contiguous.
+  // Says where in the workspace a kernel that rotates Q leaves it, contiguous.
   std::int64_t rotated_q_at(const CallSizes& sizes) const { return checker_.offset_of(rotated_q_, sizes); }
 
  protected:

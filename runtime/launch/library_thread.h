@@ -1,4 +1,4 @@
-// How every thread of the library is made.
+// This file says how every thread of the library is made.
 #pragma once
 
 #include <signal.h>

@@ -17,7 +17,7 @@ Bytes bytes_of(const TensorView& tensor, const TensorRule& rule, std::uint64_t b
   return bytes;
 }
 
-// How many bytes a tensor covers from each multiple of the period on, which it takes wherever its strides lead.
+// Says how many bytes a tensor covers from each multiple of the period on, which it takes wherever its strides lead.
 std::int64_t width(const Bytes& bytes, std::int64_t period) {
   std::int64_t width = bytes.element;
   for (int i = 0; i < bytes.d.rank; ++i) {

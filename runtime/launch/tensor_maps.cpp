@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint64_t kAlignment = 16;  // of addresses and strides
 constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
 
-// How a packed sequence ends: see templates/hopper/rows.cuh. Steps in the last two dimensions only move the address.
+// This is how a packed sequence ends: see templates/hopper/rows.cuh. Steps in the last two dimensions only move the address.
 constexpr std::uint64_t kSequenceEnd = std::uint64_t{1} << 30;
 constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;  // times kSequenceEnd it is 0 modulo 2^64
 

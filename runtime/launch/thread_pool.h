@@ -7,7 +7,7 @@
 
 namespace flashjit {
 
-// How many threads this process may really use: the affinity mask, and the CPU quota of its control group.
+// Says how many threads this process may really use: the affinity mask, and the CPU quota of its control group.
 int usable_cores();
 
 class ThreadPool {

@@ -28,7 +28,7 @@
 
 namespace flashjit {
 
-// Which pair is whose: numbers only. Any number of threads; nothing waits.
+// Knows which pair is whose, by numbers only. Any number of threads may ask at the same time, and none waits.
 class CounterSlots {
  public:
   static constexpr int kStreams = 1 << 14, kGraphLaunches = 1 << 13;

@@ -28,7 +28,7 @@ inline constexpr std::size_t kMaxEntryBytes = std::size_t{256} << 20;
 
 std::vector<std::uint8_t> encode(const StoreEntry& entry);
 
-// Nothing if a single bit is not as encode() wrote it.
+// Returns nothing if a single bit is not as encode() wrote it.
 std::optional<StoreEntry> decode(std::span<const std::uint8_t> bytes);
 
 }  // namespace flashjit

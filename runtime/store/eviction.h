@@ -27,7 +27,7 @@ struct EvictionOutcome {
   std::uint64_t removed_bytes = 0, left_bytes = 0;
 };
 
-// Nothing if another process is evicting and does not end within `wait`.
+// Returns nothing if another process is evicting and does not end within `wait`.
 std::optional<EvictionOutcome> evict(const StoreDirectory& directory, const EvictionGoal& goal,
                                      std::chrono::milliseconds wait);
 

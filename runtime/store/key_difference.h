@@ -23,7 +23,7 @@ struct KeyDifference {
 // `pins`: the schedule that was asked for here. Fields of the schedule that nobody pinned follow from spec and target.
 std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& there, std::string_view pins);
 
-// How far apart two keys are, by their causes: another build of the same kernel is nearer than another kernel.
+// Says how far apart two keys are, by their causes: another build of the same kernel is nearer than another kernel.
 int distance(const std::vector<KeyDifference>& differences);
 
 }  // namespace flashjit

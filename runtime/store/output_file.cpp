@@ -18,7 +18,7 @@ namespace flashjit {
 namespace {
 
 constexpr int kMostLinks = 40;  // as the kernel
-// Short, as the name of the file itself may be as long as names can be.
+// The prefix is short, because the name of the file itself may be as long as names can be.
 constexpr std::string_view kPrefix = ".flashjit-chunk-";
 
 Error failed(std::string_view path, int error) {
@@ -33,8 +33,8 @@ struct Destination {
   struct stat old = {};
 };
 
-// Planted, it may be, by somebody who wants a file of ours overwritten. The system refuses to follow such links where
-// fs.protected_symlinks is set, which it cannot do for who reads them, as is done here.
+// Somebody may have planted a link so that a file of ours is overwritten. Where fs.protected_symlinks is set, the system
+// refuses to follow such links, but it cannot refuse to let us read them, as is done here.
 Result<void> check_link(const std::string& path, const std::string& link, const struct stat& info) {
   constexpr mode_t kEverybodys = S_ISVTX | S_IWOTH;
   const std::filesystem::path above = std::filesystem::path(link).parent_path();

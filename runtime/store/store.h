@@ -83,7 +83,7 @@ class KernelStore {
   std::vector<std::string> notes_;
 };
 
-// For the command line; each opens one directory itself, without creating it.
+// The command line calls these functions. Each opens one directory by itself, and creates none.
 struct StoreStat {
   std::string directory;
   std::int64_t entries = 0;
@@ -102,8 +102,8 @@ Result<StoreStat> stat_store(const std::string& directory,
                              StoreDirectory::Access access = StoreDirectory::Access::Existing);
 Result<std::vector<StoreListing>> list_store(const std::string& directory,  // reads and checks every entry
                                              StoreDirectory::Access access = StoreDirectory::Access::Existing);
-Result<int> remove_bad_entries(const std::string& directory);  // how many
-Result<int> clear_store(const std::string& directory);         // how many
+Result<int> remove_bad_entries(const std::string& directory);  // returns how many
+Result<int> clear_store(const std::string& directory);         // returns how many
 Result<EvictionOutcome> prune_store(const std::string& directory, const EvictionGoal& goal);
 
 }  // namespace flashjit

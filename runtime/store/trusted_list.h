@@ -1,5 +1,5 @@
-// Which files of code may be used, where owners and modes say too little: shared directories and bundles that came over
-// a network. The list is what sha256sum prints, and is brought here in a way that is trusted.
+// This file says which files of code may be used, where owners and modes say too little: shared directories and bundles that
+// came over a network. The list is what sha256sum prints, and is brought here in a way that is trusted.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// Which schedule `prepare` takes when none is pinned: that of a tuning record, or the cost model's for the shape that
-// is hinted at; and the tuning that a prepare may ask for.
+// This file says which schedule `prepare` takes when none is pinned: that of a tuning record, or the cost model's for the
+// shape that is hinted at; and the tuning that a prepare may ask for.
 #pragma once
 
 #include <optional>

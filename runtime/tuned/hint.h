@@ -1,4 +1,4 @@
-// Which schedule a hint of the sizes gives (PrepareOptions::shape), and why not the fastest.
+// This file says which schedule a hint of the sizes gives (PrepareOptions::shape), and why not the fastest.
 #pragma once
 
 #include <optional>

@@ -3,15 +3,15 @@
 
 namespace flashjit {
 
-// Pair i turns by base^(-2 i / dims) radians from one position to the next. Kept as a fraction of a whole turn in 64
-// bits: times the position, the bits that overflow are whole turns, so nothing is lost however far it is. The fraction
-// has the error of a double: after a million positions the angle is right to 1e-9.
+// Pair i turns by base^(-2 i / dims) radians from one position to the next. The angle is kept as a fraction of a whole turn
+// in 64 bits. When it is multiplied by the position, the bits that overflow are whole turns, so nothing is lost however far
+// the position is. The fraction has the error of a double: after a million positions the angle is right to 1e-9.
 constexpr int kMostRopePairs = 288;
 struct RopeTurns {
   unsigned long long of[kMostRopePairs];
 };
 
-// The number of which the n-th power is 1 / base: by Newton's method, from above.
+// Finds the number whose n-th power is 1 / base by Newton's method, from above.
 constexpr double inverse_root(double base, int n) {
   double root = 1;
   for (int step = 0; step < 500; ++step) {
@@ -35,8 +35,8 @@ constexpr RopeTurns rope_turns(int dims, double base) {
   return turns;
 }
 
-// Rows of tables have a column for each pair: how many bytes of them a wide access can take where tensors are aligned to
-// so many.
+// Returns how many bytes of a row of a table a wide access can take where tensors are aligned to `aligned` bytes. Such a row
+// has a column for each pair.
 constexpr int rope_table_bytes(int dims, int aligned) {
   const int of_rows = dims % 8 == 0 ? 16 : dims % 4 == 0 ? 8 : 4;
   return aligned < 4 ? 4 : aligned < of_rows ? aligned : of_rows;

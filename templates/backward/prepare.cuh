@@ -24,7 +24,7 @@ __device__ inline float* listed_sums(float* key_sums, u32 row, int hk) {
   return key_sums + (static_cast<Int64>(row) * config.heads_kv + hk) * listed_row_floats(config);
 }
 
-// Which rows of K a block of a launch over all of them has, so many, and of which KV head.
+// Says which rows of K a block of a launch over all of them has, so many, and of which KV head.
 struct KeyRowsOfBlock {
   u32 first;
   int count, hk;

@@ -97,7 +97,7 @@ __device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams&
                                    int row_lo, int column_lo) {
   const Coords<side> first = first_coords<side>(row_lo, column_lo);
   for_each<kNTiles>([&](int m, int n, int e) {
-    // Behind the ends a tensor that the score reads may end as well.
+    // A tensor that the score reads may end where queries and keys do, so nothing is read behind these ends.
     const Coords<side> at = first.moved(m * 16 + e / 2 * 8, n * 8 + e % 2);
     const int q = min(at.q, seq.q_len - 1), k = min(at.k, seq.k_len - 1);
     const auto [score, by_s] = score_and_slope(params, seq, s[m][n][e] * config.scale, q, k);
@@ -157,7 +157,7 @@ __device__ inline void make_probabilities(Scores& s, const Facts<side>& facts) {
   });
 }
 
-// Which weights of a warp are kept.
+// Says which weights of a warp are kept.
 struct DrawnWeights {
   TileNumbers tiles[kRowTiles][kNTiles / 2];
 

@@ -108,7 +108,7 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
   return true;
 }
 
-// Which columns of one head of the group meet the rows.
+// Says which columns of one head of the group meet the rows.
 template <Side side>
 __device__ inline void begin_head(const KernelParams& params, BlockState& block, const RowFacts* facts, int head) {
   if (threadIdx.x == 0) {

@@ -48,8 +48,8 @@ constexpr int heads_side_by_side(const KernelConfig& c) {
 // Blocks that go through the same keys at the same time, each for a head and a row tile: what they read again comes from L2.
 constexpr int sides(const KernelConfig& c) { return heads_side_by_side(c) * c.decode.row_tiles; }
 
-// Lanes that copy a row of a tile, 16 bytes each: a power of two, and so many that no more rows than a tile has are copied
-// at once.
+// The number of lanes that copy a row of a tile, 16 bytes each: a power of two, and large enough that no more rows than a
+// tile has are copied at once.
 constexpr int lanes_of_row(const KernelConfig& c, int head_dim) {
   int lanes = c.tile_kv < 32 ? 32 / c.tile_kv : 1;
   while (lanes * lane_columns(c) < head_dim) lanes *= 2;
@@ -62,14 +62,14 @@ constexpr bool has_ring(const KernelConfig& c) { return c.stages > 1; }
 // A warp, or a block, passes on so many floats of a row besides its part of O: reference, sum, largest score, and a zero.
 constexpr int kRowState = 4;
 
-// A part of a tile's result, in floats: O, then what belongs to its rows.
+// The size of a part of a tile's result, in floats: O comes first, then what belongs to its rows.
 constexpr int part_floats(const KernelConfig& c) { return c.tile_q * (c.head_dim_v + kRowState); }
-// A block begins with what others have begun, and ends with what others go on with.
+// A block begins with a tile that others have begun, and ends with one that others go on with.
 constexpr int kPartsPerBlock = 2;
 
 constexpr int larger(int a, int b) { return a > b ? a : b; }
 
-// How the keys of a call are cut into ranges where parts have many rows: so many ranges, and so many steps without keys that
+// Says how the keys of a call are cut into ranges where parts have many rows: into how many, and how many steps without keys
 // lead into each row tile.
 struct RangeCut {
   int count, lead;
@@ -81,7 +81,7 @@ constexpr int kMostLead = 4;
 // Warpgroups take tiles in turns, so two take no longer than one. In longer calls four take less time than twice the parts.
 constexpr int least_of_range(int steps) { return steps < 96 ? 2 : 4; }
 // Where all sequences are as long as the first, ranges are whole row tiles, or equal pieces of one, if they are little longer
-// than `count` equal ones: tiles that no two ranges share need no parts. The number of such ranges, or 0.
+// than `count` equal ones: tiles that no two ranges share need no parts. Returns the number of such ranges, or 0.
 constexpr int whole_pieces(int of_tile, int steps, int count) {
   if (of_tile == 0) return 0;
   const int least = (steps + count - 1) / count, pieces = larger(of_tile / least, 1);
@@ -89,7 +89,7 @@ constexpr int whole_pieces(int of_tile, int steps, int count) {
   const bool fits = steps % piece == 0 && (piece % of_tile == 0 || of_tile % piece == 0);
   return fits && piece * 15 <= least * 16 ? steps / piece : 0;
 }
-// `of_tile`: steps of the first row tile; `steps` of the whole call. Each range has keys.
+// `of_tile` are the steps of the first row tile, and `steps` those of the whole call. Each range has keys.
 constexpr RangeCut cut_of_large_parts(int of_tile, int steps, int most) {
   const int fewer = larger(steps / least_of_range(steps), 1), count = fewer < most ? fewer : most;
   const int pieces = whole_pieces(of_tile, steps, count), lead = larger(steps / count - 1, 0);

@@ -53,7 +53,7 @@ struct RowState {
   }
 };
 __device__ inline RowState state_without_keys() { return {-kInfinity, 0, -kInfinity, earlier_of<Earlier>(-kInfinity)}; }
-// Memory has a state in four words.
+// In memory a state is four words.
 __device__ inline float4 words_of(const RowState& state) {
   return make_float4(state.reference, state.sum, state.top, float_of(state.earlier));
 }
@@ -62,10 +62,11 @@ __device__ inline RowState state_of(float4 words) { return {words.x, words.y, wo
 struct Row {
   int q, h;
 };
-// A row of the tiles of a KV head.
+// Finds the query and the head of a row of the tiles of a KV head.
 __device__ inline Row row_at(const Sequence& seq, int row) { return {row / kGroup, seq.hk * kGroup + row % kGroup}; }
 
-// A factor makes O final, and with accumulate the share of what is there; below 0: the row keeps all of that.
+// `own` is the factor that makes O final. With accumulate `before` is the share of the O that is there; below 0, the row keeps
+// all of that O.
 struct RowEnd {
   float own;
   Earlier before;

@@ -195,7 +195,7 @@ struct Course {
   }
 };
 
-// Which tile of a segment comes first for this warp, and where.
+// Finds the tile of a segment that comes first for this warp, and where its keys lie.
 __device__ inline void look_ahead(const KernelParams& params, const Segment& segment, int& tile, KvTiles& tiles) {
   tile = first_of_warp(params, segment);
   tiles.where.look_ahead(segment, tile);

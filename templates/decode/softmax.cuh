@@ -22,7 +22,7 @@ using QueryWords = u32[kKeyPieces][2 * kKeyProducts];
 using Scores = float[kKeyOctets][4 * kRowPairs];  // of row octet r elements 2 r and 2 r + 1
 using Output = float[kOctets][kOutputs][4];
 
-// How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
+// This is how far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
 constexpr float kRaiseThreshold = 8.0f;
 
 // The state of a warp's rows; `sum` is this lane's share. With scales of keys O is in units, and halves hold P over them.

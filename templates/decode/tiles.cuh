@@ -81,7 +81,7 @@ __device__ inline uint4 inside_key(uint4 piece, int j) {
   return is_inside<config.head_dim_qk, kKeyColumns>(j, key_column()) ? piece : make_uint4(0, 0, 0, 0);
 }
 
-// Which key of eight column n of S is. In panels, whose rows are rotated by their number, the lanes of a quarter warp meet
+// Says which key of eight column n of S is. In panels, whose rows are rotated by their number, the lanes of a quarter warp meet
 // no bank twice if columns 2 i and 2 i + 1 are rows that differ in 4, and the rows of even columns, as those of odd ones,
 // are different halves.
 __device__ inline int key_of_column(int n) { return has_ring(config) ? n ^ (n & 1) << 2 : n; }

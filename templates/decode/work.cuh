@@ -1,7 +1,7 @@
-// How the work of a call is dealt out. A step is a KV tile of a row tile of a KV head. All steps of the call, one sequence
-// after the other, are cut into as many ranges of the same length as there are blocks for; each block works on one range, in
-// segments: the steps of its range that belong to one row tile. So blocks are done at the same time, however uneven the
-// lengths. Which ranges a tile falls into follows from the lengths and the number of blocks alone.
+// This file says how the work of a call is dealt out. A step is a KV tile of a row tile of a KV head. All steps of the call,
+// one sequence after the other, are cut into as many ranges of the same length as there are blocks for; each block works on
+// one range, in segments: the steps of its range that belong to one row tile. So blocks are done at the same time, however
+// uneven the lengths. Which ranges a tile falls into follows from the lengths and the number of blocks alone.
 //
 // Or row tiles belong to teams: clusters of blocks, or single ones, that have all keys of a row tile.
 //
@@ -161,7 +161,7 @@ struct Ranges {
   }
 };
 
-// No more ranges than give each warp of a block a tile, where warps take them by themselves.
+// Where warps take tiles by themselves, there are no more ranges than give each warp of a block a tile.
 __device__ inline Ranges ranges_of(const KernelParams& p, const Steps& all) {
   const int most = p.blocks / (kSides * config.decode.cluster);
   RangeCut cut = {max(1, min(most, kFixedParts ? all.keys : all.keys / max(config.decode.warps, 1))), 0};

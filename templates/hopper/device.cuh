@@ -48,15 +48,15 @@ __device__ inline void arrive_in(u32 barrier, u32 block) {
       "r"(block)
       : "memory");
 }
-// All threads of all blocks.
+// All threads of all blocks of the cluster wait for each other.
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The same in two: that a block is there takes others no waiting, and nothing has been written yet.
+// The same in two steps, so that a block need not wait to say that it is there. It orders no writes: there are none yet.
 __device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// 16 bytes into the shared memory of a block, where this one has `to` and `barrier`, at which they are counted there: who
-// waits for that needs no fence, which would be one of the whole GPU.
+// Stores 16 bytes in the shared memory of another block, at the place that is `to` in this one. They are counted at that
+// block's `barrier`: who waits there needs no fence, which would be one of the whole GPU.
 __device__ inline void store_in(u32 block, u32 to, const float4& value, u32 barrier) {
   asm volatile(
       "{\n .reg .b32 there, counted;\n mapa.shared::cluster.u32 there, %0, %2;\n"
@@ -189,7 +189,7 @@ __device__ inline void copy_bytes(u32 shared, const void* global, u32 bytes, u32
       "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// A box of shared memory to the tensor, what lies outside of it left out.
+// Stores a box of shared memory to the tensor, without what lies outside of the tensor.
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(shared), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
@@ -200,25 +200,25 @@ __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x
                "r"(shared), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
                : "memory");
 }
-// So many bytes, on 16 bytes.
+// Stores `bytes` bytes; addresses and size are multiples of 16.
 __device__ inline void store_bytes(void* global, u32 shared, u32 bytes, u64 policy) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(global),
                "r"(shared), "r"(bytes), "l"(policy)
                : "memory");
 }
 __device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until the stores of this thread have read shared memory, or are complete.
+// These wait until the stores of this thread have read shared memory, or are complete.
 __device__ inline void wait_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void wait_stores() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Four 8x8 matrices of 16-bit elements to shared memory: lane l gives the address of row l % 8 of matrix l / 8.
+// Stores four 8x8 matrices of 16-bit elements to shared memory: lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c),
                "r"(d)
                : "memory");
 }
 
-// The same, each matrix transposed.
+// Stores the same, each matrix transposed.
 __device__ inline void store_matrices_transposed(u32 row, const u32 (&f)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(f[0]),
                "r"(f[1]), "r"(f[2]), "r"(f[3])
@@ -241,14 +241,14 @@ __device__ inline u32 bit_range(u32 first, u32 count) {
   return bits;
 }
 
-// The larger of the lower halves, and of the upper ones.
+// Returns the larger of the lower halves, and the larger of the upper ones.
 __device__ inline u32 max_of_halves(u32 a, u32 b) {
   u32 larger;
   asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   return larger;
 }
 
-// The product of the lower halves, and that of the upper ones.
+// Returns the product of the lower halves, and that of the upper ones.
 __device__ inline u32 product_of_bf16(u32 a, u32 b) {
   u32 product;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
@@ -280,7 +280,7 @@ __device__ inline bool uniform(bool value) { return __any_sync(0xffffffff, value
 // Before the first product of a batch, and whenever other instructions have touched its registers.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until all but the newest `pending` batches are done.
+// Waits until all but the newest `pending` batches are done.
 template <int pending>
 __device__ inline void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");

@@ -140,7 +140,7 @@ constexpr int input_offset(const KernelConfig& c, int i) {
   return offset;
 }
 constexpr int inputs_bytes(const KernelConfig& c) { return input_offset(c, kMaxParams); }
-// How many bytes the copies for one warpgroup bring.
+// Says how many bytes the copies for one warpgroup bring.
 constexpr int copied_input_bytes(const KernelConfig& c) {
   int bytes = 0;
   for (int i = 0; i < kMaxParams; ++i)
@@ -174,9 +174,9 @@ constexpr int box_rows(const KernelConfig& c) {
 }
 
 // Shared memory: [ Q stages | K stages | V stages | copied V, if that is transposed | inputs of each warpgroup | O, if it
-// has memory of its own | ones, if they are apart | work states | redo list | key of dropout | barriers | scales of tiles | numbers
-// of the warps that do not compute ],
-// tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel of ones follows each stage of V.
+// has memory of its own | ones, if they are apart | work states | redo list | key of dropout | barriers | scales of tiles |
+// numbers of the warps that do not compute ], tiles on 1024 bytes, where every swizzle repeats. With row_sum=matrix a panel
+// of ones follows each stage of V.
 constexpr int kWorkStateBytes = 192;
 // With two slots for Q, one more than the items whose Q is on its way and the one whose tiles are visited: an item's
 // state is read until O is written, which is after Q of the next item may have been released.

@@ -11,7 +11,7 @@ namespace flashjit {
 
 constexpr int kVotingRows = 16;
 
-// How many of 128 columns that lie before column `end` are a thread's: as many bits of a word.
+// Says how many of 128 columns that lie before column `end` are a thread's: as many bits of a word.
 __device__ inline int columns_before(int end) {
   const int inside = min(max(end, 0), 128);
   return inside / 8 * 2 + min(inside % 8, 2);

@@ -59,12 +59,12 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
   }
 }
 
-// With accumulate: O and LSE go on from those of earlier calls. A lane has two neighbouring columns of each eight.
+// With accumulate O and LSE go on from those of earlier calls. A lane has two neighbouring columns of each eight.
 __device__ inline void store_continued(const KernelParams& params, const WorkState& work, const RowStates& rows,
                                        const Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // The row is found out twice: kept while its LSE is on its way, what it is made of spills with three warpgroups.
+    // The row is found out twice. With three warpgroups, registers that kept it while its LSE is on its way would spill.
     const int of_tile = static_cast<int>(recompute(tile_row(recompute(threadIdx.x), h)));
     const Row row = row_of(work, of_tile);
     if (row.q >= work.seq.q_len) continue;

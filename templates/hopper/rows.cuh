@@ -1,4 +1,4 @@
-// How TMA finds rows: boxes at their coordinates in the dimensions of the tensor maps (kernel_params.h).
+// This file says how TMA finds rows: boxes at their coordinates in the dimensions of the tensor maps (kernel_params.h).
 #pragma once
 
 #include "templates/hopper/device.cuh"

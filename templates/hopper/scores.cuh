@@ -104,8 +104,8 @@ __device__ inline void read_input(u32 inputs, int i, int pair, u32* words) {
   }
 }
 
-// Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no
-// registers to keep them from one tile to the next.
+// The two rows of a thread are found once for an item, unless three warpgroups, or elements of 32 bits that have been read,
+// leave no registers to keep them from one tile to the next.
 constexpr bool kKeepsQueries = kWarpgroups < 3 && config.inputs_32 == 0;
 struct Queries {
   Query of[2];
@@ -275,7 +275,7 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
 constexpr int kColumnWords = (kTileKv + 127) / 128;
 constexpr int kGroupScores = 16;
 
-// Which columns are seen.
+// Says which columns are seen.
 struct Columns {
   u32 of_row[2][kColumnWords];  // by this thread's rows
   u32 some[kColumnWords];       // by some row of the warp

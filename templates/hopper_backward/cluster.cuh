@@ -20,7 +20,7 @@ struct QueryGradientsState {
   float* dq_sums;
   float sums[kDqAtATime / 2];
 
-  // Which tile of queries dS of a slot is of.
+  // Says which tile of queries dS of a slot is of.
   __device__ int tile_of(u32 slot) const {
     int tile = 0;
     if (lane_id() == 0) tile = static_cast<int>(load_shared_word(shared.tile_number(slot)));

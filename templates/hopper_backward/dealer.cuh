@@ -29,7 +29,7 @@ struct Dealer {
     return number;
   }
 
-  // Until the sums that an item adds to are zero.
+  // Waits until the sums that an item adds to are zero.
   __device__ void wait_for_zeros(int item) const {
     const Ahead all(params);
     const int group = item / all.group, shares = all.shares_of(group);

@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-// Which weights of 64 keys and a step's queries are kept.
+// These say which weights of 64 keys and a step's queries are kept.
 constexpr int kQueryTiles = kTileQ / 16;
 using Kept = TileNumbers[1][kQueryTiles];
 

@@ -10,7 +10,7 @@ namespace flashjit {
 
 constexpr float kScale = config.scale * kDropoutFactor;  // of sums
 
-// Until all tiles of keys of the head are done. All blocks of the launch before have begun: nothing waits for this one.
+// Waits until all tiles of keys of the head are done. All blocks of the launch before have begun: nothing waits for this one.
 __device__ inline void wait_for_head(const KernelParams& params, const Sequence& seq, int* counters) {
   const int tiles = key_tiles(params) * params.parts;
   if (tiles == 0) return wait_for_launch_before();

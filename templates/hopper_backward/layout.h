@@ -31,7 +31,7 @@ constexpr bool in_clusters(const KernelConfig& c) { return c.hopper_backward.clu
 constexpr bool deals_to_clusters(const KernelConfig& c) { return in_clusters(c) && adds_in_order(c); }
 constexpr int block_keys(const KernelConfig& c) { return c.tile_kv / c.hopper_backward.cluster; }
 
-// How many of the columns of dK or dV one product takes; the next product takes the rest. With as many threads as a
+// Says how many of the columns of dK or dV one product takes; the next product takes the rest. With as many threads as a
 // cluster's block has, ptxas has 128 registers for an instruction.
 constexpr int columns_at_once(const KernelConfig& c, int columns) {
   return in_clusters(c) && columns > 192 ? 128 : columns;

@@ -6,7 +6,8 @@
 
 namespace flashjit {
 
-// A tile of K or V, and one of Q or dO: panel by panel, in the boxes of its map. Boxes of queries have the rows of a step.
+// These copy a tile of K or V, and one of Q or dO, panel by panel, in the boxes of its map. Boxes of queries have the rows of
+// a step.
 __device__ inline void copy_key_rows(u32 to, const PanelLayout& panels, const TensorMap& map, u32 barrier,
                                      const Sequence& seq, int key, u64 policy) {
 #pragma unroll
@@ -28,7 +29,7 @@ __device__ inline void copy_key_tile(u32 to, const PanelLayout& panels, const Te
   copy_key_rows(to, panels, map, barrier, item.seq, item.k_lo + static_cast<int>(first_key_of_block()), kEvictFirst);
 }
 
-// In a cluster, K of the other block, in the columns of dQ that this one makes.
+// In a cluster this copies K of the other block, in the columns of dQ that this one makes.
 __device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemory& shared, const BackwardItem& item) {
   const int panels = dq_panels(), first = static_cast<int>(cluster_rank()) * kDqPanels;
   const int key = item.k_lo + block_keys(config) - static_cast<int>(first_key_of_block());
@@ -78,7 +79,7 @@ __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps&
   }
 }
 
-// A warp, of which the first lane copies.
+// The producer is a warp, and its first lane copies.
 struct ProducerState {
   const KernelParams& params;
   const TensorMaps& maps;

@@ -159,7 +159,7 @@ struct DqConsumerState {
     for (int i = 0; i < kDqScores; ++i) s[i] = exp2_approx(s[i] * kExponentScale + minus_lse[i % 4 / 2]);
   }
 
-  // Which weights of a tile are kept.
+  // Draws which weights of a tile are kept.
   __device__ void draw(int tile) {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread % 32;
     const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(shared.dropout_key()),

@@ -41,7 +41,7 @@ __device__ inline int key_tiles(const KernelParams& params) {
 }
 __device__ inline int heads_with_keys(const KernelParams& params) { return config.heads_kv * params.batch; }
 
-// How many tiles of keys of a KV head are done.
+// Says how many tiles of keys of a KV head are done.
 __device__ inline int* done_of(const Sequence& seq, int* counters) {
   return counters + seq.b * config.heads_kv + seq.hk;
 }
@@ -66,7 +66,7 @@ struct Ahead {
     const int tiles = group_size(config) * params.tiles_q, each = (tiles + of_head - 1) / of_head;
     return item / of_head * tiles + min(item % of_head * each, tiles);
   }
-  // How many items of a group have shares that other items set to zero.
+  // Says how many items of a group have shares that other items set to zero.
   __device__ int shares_of(int of_group) const {
     return max(0, min((of_group + 1) * group, items) - max(of_group * group, ahead));
   }

@@ -88,7 +88,7 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
   }
 }
 
-// Which tile of which head a block of a launch over so many heads has.
+// Says which tile of which head a block of a launch over so many heads has.
 __device__ inline TileOfHead tile_of_block(const KernelParams& params, int block, int blocks, int heads,
                                            int heads_together) {
   const int of_all = kPacked ? heads : heads * params.batch, tiles = blocks / of_all;
@@ -265,7 +265,7 @@ struct SharedMemory {
   __device__ u32 exchange_empty(u32 stage) const { return exchange_full(kExchanges + stage); }
   __device__ u32 k_empty(u32 slot) const { return barrier(kLayout.barriers - kKeySlots + slot); }
   __device__ u32 v_empty() const { return barrier(kLayout.barriers - kKeySlots - 1); }
-  // An item has been found, all are done with it, and the next is to be found.
+  // Barriers of items: one has been found, all are done with it, and the next one is to be found.
   __device__ u32 item_full(u32 slot) const { return barrier(kLayout.barriers - kKeySlots - 2 - slot); }
   __device__ u32 item_empty(u32 slot) const { return item_full(kItemSlots + slot); }
   __device__ u32 item_wanted() const { return item_full(2 * kItemSlots); }
@@ -275,7 +275,7 @@ struct SharedMemory {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + slot * kItemBytes);
   }
 
-  // With sums in order: it is the turn of a step's dQ, and all of it has been added.
+  // Barriers of sums in order: it is the turn of a step's dQ, and all of it has been added.
   __device__ u32 turn(u32 i) const { return kInClusters ? ds_barrier(3, i) : exchange_full(2 * kExchanges + i); }
   __device__ u32 added(u32 i) const { return kInClusters ? ds_barrier(4, i) : exchange_empty(i); }
 

@@ -3,7 +3,7 @@
 
 namespace flashjit {
 
-// How many entries of a list a block has.
+// This is how many entries of a list a block has.
 constexpr int kShownThreads = 128, kShownEntries = 1024;
 
 // A call gives positions in sequences. No sequence has more; a key at another number is hidden.

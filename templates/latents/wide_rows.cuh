@@ -37,7 +37,7 @@ __device__ inline uint4 wide_columns(const LatentRow& row, int column) {
   return {wide[0], wide[1], wide[2], wide[3]};
 }
 
-// How many rows of K lie in a page or, where there are none, are those of a batch index, and how many there are in all.
+// Says how many rows of K lie in a page or, where there are none, are those of a batch index, and how many there are in all.
 __device__ inline int rows_of_block(const KernelParams& p) {
   return config.page_size > 0 ? config.page_size : kChosen ? p.key_rows : p.k_len;
 }

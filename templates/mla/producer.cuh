@@ -8,7 +8,7 @@ namespace flashjit {
 
 constexpr int kBoxRows = keys_of_box(config), kBoxes = rows_of_block(config) / kBoxRows;
 constexpr u32 kPageRows = config.page_size > 0 ? config.page_size : 1;
-// How many tiles before their copies memory is asked for them; and how often, in ns, that warp asks what is copied.
+// This is how many tiles before their copies memory is asked for them; and how often, in ns, that warp asks what is copied.
 constexpr int kPrefetches = 2, kPoll = 100;
 constexpr int kLineBytes = 128;
 constexpr int kHalfPieces = kMlaPieces / kMlaConsumers;

@@ -92,11 +92,11 @@ struct SharedMemory {
   __device__ float& factor(u32 from, int row) const { return rows()[(1 + from) * kMlaRows + row]; }
   __device__ float& sum(u32 from, int row) const { return rows()[(1 + kMlaConsumers + from) * kMlaRows + row]; }
   __device__ float& top(u32 from, int row) const { return rows()[(1 + 2 * kMlaConsumers + from) * kMlaRows + row]; }
-  // Which keys of a tile of all there are, a bit for each: of those in slots, and of the next ones.
+  // Says which keys of a tile of all there are, a bit for each: of those in slots, and of the next ones.
   __device__ u32* seen(u32 tile) const {
     return reinterpret_cast<u32*>(memory + kLayout.seen_offset) + tile % kSeenTiles * kTileWords;
   }
-  // How many tiles have been copied, or are on their way.
+  // Says how many tiles have been copied, or are on their way.
   __device__ volatile int& copied() const { return reinterpret_cast<volatile int&>(memory[kLayout.copied_offset]); }
   // Did references of a warp's rows rise?
   __device__ int& rose(u32 from, u32 warp) const {
@@ -136,7 +136,7 @@ struct Segments {
   }
 };
 
-// How far the consumers, or the producer, have come. It lies in shared memory, as they are short of registers.
+// Says how far the consumers, or the producer, have come. It lies in shared memory, as they are short of registers.
 struct Progress {
   Segments segments;
   Segment segment;

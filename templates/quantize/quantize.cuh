@@ -59,7 +59,7 @@ __device__ inline int position_of(const KernelParams& p, const Tile& tile, int t
   return min(max(p.positions[tile.row(p.positions_stride, token)], 0), p.rope_positions - 1);
 }
 
-// Where in x the rows of a lane begin.
+// These offsets say where in x the rows of a lane begin.
 struct RowsOfX {
   Int64 at[2];
   __device__ RowsOfX(const KernelParams& p, const Tile& tile, const RowPair& rows)

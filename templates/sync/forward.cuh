@@ -226,7 +226,7 @@ __device__ inline void apply_value_scales(Scores& p, const KernelParams& params,
   if constexpr (kHasUnits) divide_by_units(p, rows, o);
 }
 
-// Which weights are dropped.
+// Draws which weights are dropped.
 __device__ inline void draw(Kept& kept, const BlockState& block, u32 key, int k_lo) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
   const DropoutCalls<WeightRows::queries> calls = {load_dropout_key(key), static_cast<u32>(block.seq.b),

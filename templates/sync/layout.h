@@ -34,7 +34,7 @@ constexpr SyncLayout sync_layout(const KernelConfig& c) {
   s.q = tile_layout(c.tile_q, padded_dim_qk(c), c.element);
   s.k = tile_layout(c.tile_kv, padded_dim_qk(c), c.element);
   s.v = tile_layout(c.tile_kv, padded_slice(c), c.element);
-  // fp32 is not staged; that it has memory as if it were is of no use.
+  // O of fp32 is not staged, so its size does not count here.
   s.o = tile_layout(c.tile_q, padded_slice(c), c.output == Element::f32 ? c.element : c.output);
   const int q_or_o = s.q.bytes() > s.o.bytes() ? s.q.bytes() : s.o.bytes();
   const int kv = c.stages * (s.k.bytes() + s.v.bytes());

@@ -74,7 +74,7 @@ __device__ inline void compute_scores(Scores& s, const HeldQueries& held, u32 q_
   }
 }
 
-// Which weights of a tile are kept.
+// Says which weights of a tile are kept.
 using Kept = TileNumbers[kMTiles][kTileKv / 16];
 
 // O += P V: the accumulator layout of S is the operand layout of P, so P never leaves registers.

@@ -7,7 +7,7 @@
 
 namespace flashjit {
 
-// How far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled. Softmax is
+// This is how far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled. Softmax is
 // the same for every reference; 2^8 keeps P far below the largest fp16 (2^16) and fp32 sums exact to the usual
 // rounding. P of e4m3 is raised, and ends sooner.
 constexpr float kRescaleThreshold = kNarrow ? 3.0f : 8.0f;

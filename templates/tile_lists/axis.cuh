@@ -16,7 +16,7 @@ struct TileAxis {
 
   __device__ static const int* offsets(const KernelParams& p) { return kKeys ? p.offsets_k : p.offsets_q; }
   __device__ static int length(const Sequence& seq) { return kKeys ? seq.k_len : seq.q_len; }
-  // How many the longest sequence has.
+  // Says how many tiles the longest sequence has.
   __device__ static int most_tiles(const KernelParams& p) { return ((kKeys ? p.k_len : p.q_len) + kTile - 1) / kTile; }
 
   // Tiles of all sequences have numbers.
@@ -35,7 +35,7 @@ struct TileValue {};
 
 // A mask that nothing is known of. tile_pairs.gen.cuh derives TilePairs from this.
 struct AnyPairs {
-  // How many values are read along queries or keys, and conditions asked of all pairs of positions.
+  // These say how many values are read along queries or keys, and conditions asked of all pairs of positions.
   static constexpr int kQueryValues = 0, kKeyValues = 0, kConditions = 0;
   template <class Value>
   __device__ static Int64 value(Value, const KernelParams&, const Sequence&, Int64) {

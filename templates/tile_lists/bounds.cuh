@@ -1,4 +1,4 @@
-// The first launches for lists of tiles: what tensors of a mask hold in a tile (compiler/analysis/tile_pairs.h).
+// The first launches for lists of tiles find what tensors of a mask hold in a tile (compiler/analysis/tile_pairs.h).
 #pragma once
 
 #include "templates/tile_lists/axis.cuh"
@@ -9,7 +9,7 @@ namespace flashjit {
 template <Along along>
 constexpr int kTileValues = along == Along::keys ? TilePairs::kKeyValues : TilePairs::kQueryValues;
 
-// By a warp: all values of positions begin..end-1.
+// A warp finds the least and the most of each value at the positions begin..end-1.
 template <Along along, int i = 0>
 __device__ inline void find_bounds(const KernelParams& params, const Sequence& seq, int begin, int end,
                                    ReadBounds* bounds) {

@@ -59,8 +59,8 @@ struct ListRow {
   }
 };
 
-// How many threads of the block before this one, and of the whole, have a full tile, and how many a mixed one: in the lower and
-// the upper half of a word. For each thread, all at the same time.
+// Says how many threads of the block before this one, and of the whole, have a full tile, and how many a mixed one: in the
+// lower and the upper half of a word. For each thread, all at the same time.
 struct Ranked {
   u32 before, all;
 };

@@ -47,7 +47,7 @@ struct ExplainArgs {
   bool all = false, json = false;
 };
 
-// Dense problems as they are; those with lengths that differ are explained by their longest sequence.
+// Dense problems are explained as they are, and those with lengths that differ by their longest sequence.
 Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
   if (args.shape.empty()) return assumed_shape(spec);
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, spec));

@@ -76,7 +76,7 @@ Result<void> check_files(const RunArgs& args, const AttentionSpec& spec, const I
   return check_files_differ(written, read);
 }
 
-// How far from attention to the numbers that Q, K and V of 8 bits were rounded from.
+// Adds how far the result is from attention to the numbers that Q, K and V of 8 bits were rounded from.
 Result<void> add_unrounded(const Arguments& arguments, DrawnProblem::Unrounded& unrounded,
                            const reference::CompareOptions& options, reference::Comparison& comparison) {
   Arguments numbers = unrounded.data.host_arguments();

@@ -23,7 +23,7 @@ struct TuneShard {
   bool ended = false;  // all problems of the shard have been tuned
 };
 
-// A line of a file of records, which begins with kShardLine; without its end.
+// The text is a line of a file of records, which begins with kShardLine, without its end.
 std::string print(const TuneShard& shard);
 std::optional<TuneShard> parse_tune_shard(std::string_view line);
 // Returns what a file with the line has: a shard that has not ended is none.
@@ -34,7 +34,7 @@ std::string empty_text(const TuneShard& shard);  // for a shard without problems
 // in any case. Neither machine nor schedule nor budget count, because a shard that is tuned again must be the same.
 std::uint64_t tune_cost(const TuneJob& job);
 
-// Leaves the problems of the shard.
+// Takes the problems of other shards out of `jobs`.
 TuneShard take_shard(const Shard& shard, const Machine& machine, std::vector<TuneJob>& jobs);
 
 // Returns the lines of a file with this shard in place of what was said of it before on such a machine, also where that was a

@@ -30,7 +30,7 @@ struct InputArgs {
   std::string hint(const ProblemShape& of) const { return no_hint || !record.empty() ? std::string() : hint_of(of); }
 };
 
-// Which option names the file of a tensor; one that is no operand is a parameter.
+// Says which option names the file of a tensor; one that is no operand is a parameter.
 std::string option_of(std::string_view tensor);
 void add_line_info_option(CLI::App& app, bool& line_info);
 void add_input_options(CLI::App& app, InputArgs& args, bool files);

@@ -45,11 +45,11 @@ class Output {
   bool failed_ = false;
 };
 
-// To be called once, first. From then on a closed pipe is an error of the write to it, which a file of a kernel is not lost by; a reader
-// of stdout that has gone (`| head`) ends the command as it ends others, by SIGPIPE and without a word.
+// To be called once, first. From then on a closed pipe is an error of the write to it, which a file of a kernel is not lost
+// by; a reader of stdout that has gone (`| head`) ends the command as it ends others, by SIGPIPE and without a word.
 void notice_closed_pipes();
 
-// How wide help may be: what COLUMNS says, else the width of the terminal that stdout is, else 100.
+// Says how wide help may be: what COLUMNS says, else the width of the terminal that stdout is, else 100.
 std::size_t help_columns();
 
 // A line, or several, on stderr.

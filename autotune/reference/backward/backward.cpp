@@ -113,7 +113,7 @@ void taint(Gradient& row, const float* y) {
 
 void taint(Gradient& row) { row.tainted.assign(row.tainted.size(), true); }
 
-// Whether a kernel gets 0 where it multiplies P = 0 with what comes of these: it may not look for what is hidden in each
+// Says whether a kernel gets 0 where it multiplies P = 0 with what comes of these: it may not look for what is hidden in each
 // tile, and slopes of scores may be NaN where products are.
 bool is_finite_product(const std::vector<float>& a, const float* b, double offset = 0) {
   double sum = offset;

@@ -342,7 +342,7 @@ void TileEmitter::emit_kv_loop(const Tile& tile) {
   run(full_end, whole.end, "after", mixed_tile_, holes);
 }
 
-// How many of the tile's first columns the block of rows around `row` has to look at.
+// Says how many of the tile's first columns the block of rows around `row` has to look at.
 Value* TileEmitter::seen_columns(const Tile& tile, Value* row, Value* k_lo, Value* columns) {
   Value* block = b_.CreateUDiv(row, ir_.integer(c_.row_block));
   Value* address =

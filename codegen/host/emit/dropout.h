@@ -1,4 +1,4 @@
-// Which weights dropout keeps (templates/dropout.h), as bits: a row for each query, a bit for each key.
+// This file says which weights dropout keeps (templates/dropout.h), as bits: a row for each query, a bit for each key.
 #pragma once
 
 #include "codegen/host/emit/ir.h"

@@ -114,7 +114,7 @@ class NaiveEmitter {
   void start(const char* name) { call_ = ir_.function(name, {ir_.ptr}, true)->getArg(0); }
   Value* pointer(std::size_t offset) { return ir_.member(call_, offset, ir_.ptr, ""); }
   Value* integer(std::size_t offset) { return ir_.member(call_, offset, ir_.i64, ""); }
-  // Null: K and V have none.
+  // Loads a scale of the call; null where K and V have no scales.
   Value* scale(std::size_t offset) {
     return has_scaled_keys(plan_.spec) ? ir_.member(call_, offset, ir_.f32, "") : nullptr;
   }

@@ -1,5 +1,5 @@
-// Which tiles of keys each tile of queries has to visit, where a mask reads tensors: a byte for each pair of tiles, found when a
-// call begins (compiler/analysis/tile_pairs.h).
+// This file says which tiles of keys each tile of queries has to visit, where a mask reads tensors: a byte for each pair of
+// tiles, found when a call begins (compiler/analysis/tile_pairs.h).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct TileMapCall {
 using TileMapFunction = void (*)(const TileMapCall*);
 inline constexpr char kTileMapName[] = "flashjit_tile_map";
 
-// Nothing with places: tiles are those of the call's rows, and values are read at positions.
+// Returns nothing with places: tiles are those of the call's rows, and values are read at positions.
 inline std::optional<PairAnalysis> pairs_of(const Plan& plan, const HostConfig& config) {
   if (plan.spec.places) return std::nullopt;
   return analyse_pairs(plan.spec.mask, config.tile_q, config.tile_kv);

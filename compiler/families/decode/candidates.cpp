@@ -1,4 +1,4 @@
-// Which decode schedules exist, and why the others do not.
+// This file says which decode schedules exist, and why the others do not.
 #include <algorithm>
 #include <bit>
 

@@ -1,4 +1,4 @@
-// Which hopper schedules exist, and why the others do not.
+// This file says which hopper schedules exist, and why the others do not.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -17,7 +17,7 @@ struct CopyRoles : Maker {
   Attributes visited = {};                             // how tiles are
   std::string_view values = transposes ? "Vc" : "Vs";  // V as it is copied
 
-  // How V, or K, lie in memory.
+  // Says how V, or K, lie in memory.
   Statement load(std::string_view buffer, std::string_view from, std::string_view made) {
     const std::string_view form = !made.empty() ? made : pages ? "paged" : ends_keys(c) ? "ending" : "rows";
     return make(Kind::Load, {buffer}, {from}, form);

@@ -232,7 +232,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Let, "consumer",
      "Consumer consumer{{{{params, maps, shared, dq_sums, warpgroup, warpgroup * kRowsPerWarpgroup}}}};"},
     {Kind::Mark, "number", "number = next++;"},
-    {Kind::Mark, "uniform_number", "number = uniform(next++);"},  // that spares a register
+    {Kind::Mark, "uniform_number", "number = uniform(next++);"},  // a uniform number spares a register
     {Kind::Mark, "before", "before = at;"},
     {Kind::Mark, "values", "has_values = true;"},
 

@@ -1,4 +1,4 @@
-// Which mla schedules exist, and why the others do not.
+// This file says which mla schedules exist, and why the others do not.
 #include <algorithm>
 
 #include "compiler/families/choices.h"

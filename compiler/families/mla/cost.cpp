@@ -27,7 +27,8 @@ double matrix_share(const KernelConfig& c) {
   return (c.selected > 0 ? kHeldOfLists : kHeld)[c.decode.cluster - 1];
 }
 
-// How the steps of a call are dealt out: so many ranges, the steps of the longest, and how many parts are written and read.
+// Says how the steps of a call are dealt out: so many ranges, the steps of the longest, and how many parts are written and
+// read.
 struct Deal {
   double ranges, of_range, parts;
 };

@@ -87,7 +87,7 @@ void add_tiles(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   }
 }
 
-// How programs name buffers, and who stands for whose barriers.
+// Says how programs name buffers, and who stands for whose barriers.
 struct CodeName {
   std::string_view buffer, code, ring = {};
   Counter counter = Counter::Rings;

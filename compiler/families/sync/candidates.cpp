@@ -1,4 +1,4 @@
-// Which sync schedules exist, and why the others do not.
+// This file says which sync schedules exist, and why the others do not.
 #include <algorithm>
 
 #include "compiler/families/choices.h"

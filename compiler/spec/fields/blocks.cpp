@@ -22,7 +22,7 @@ Result<void> check_size(std::string_view which, int size) {
 
 Param block_states_param() { return {.name = std::string(kBlockStates), .dtype = Dtype::U8, .rank = 4}; }
 
-// Which list a query head has: its own, that of its KV head, or that of all.
+// Says which list a query head has: its own, that of its KV head, or that of all.
 Expr head_of_lists(const AttentionSpec& spec) {
   if (spec.blocks.heads == 1) return Expr::integer(0);
   return Expr::variable(spec.blocks.heads == spec.heads_q ? Variable::H : Variable::Hk);

@@ -75,27 +75,26 @@ struct Arguments {
   std::int64_t max_q_len = 0;   // packed: no query sequence is longer
   std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
   // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
-  // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given
-  // by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of K and V of 8 bits
-  // "scale_k" and "scale_v", fp32 [batch, KV heads] or less, or with `token_scales` as k without its last dimension and
-  // heads last, and of Q "scale_q", fp32 [batch, heads] or less, which may be left out; with `scales=block(N)` these
-  // have a dimension of blocks before that of heads, of packed sequences as many as max_q_len or max_k_len tokens fill,
-  // and of K and V in pages those of a page; with `append` "k_new" and "v_new", shaped like q with the KV heads (with
-  // `v_in_k` no "v_new"), and k and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half the
-  // columns that rotate], and of quantize "positions", i32 [batch, tokens], which may be left out; with `shared_prefix`
-  // "shared_prefix", i32 [1]; with `dropout` "seed" and "offset", i64 [1], which a launch reads when it runs; with
-  // `blocks` lists, i32: "block_count" [batch, heads of lists, blocks of queries] and "block_index" with a dimension
-  // more, and "full_count" and "full_index", both or none;
+  // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given by
+  // their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of K and V of 8 bits "scale_k"
+  // and "scale_v", fp32 [batch, KV heads] or less, or with `token_scales` as k without its last dimension and heads last,
+  // and of Q "scale_q", fp32 [batch, heads] or less, which may be left out; with `scales=block(N)` these have a dimension of
+  // blocks before that of heads, of packed sequences as many as max_q_len or max_k_len tokens fill, and of K and V in pages
+  // those of a page; with `append` "k_new" and "v_new", shaped like q with the KV heads (with `v_in_k` no "v_new"), and k
+  // and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half the columns that rotate], and of quantize
+  // "positions", i32 [batch, tokens], which may be left out; with `shared_prefix` "shared_prefix", i32 [1]; with `dropout`
+  // "seed" and "offset", i64 [1], which a launch reads when it runs; with `blocks` lists, i32: "block_count" [batch, heads
+  // of lists, blocks of queries] and "block_index" with a dimension more, and "full_count" and "full_index", both or none;
   // with `select=keys(N)` "key_index", or with `select=pages(N)` "page_index", i32 [batch, tokens, KV heads, N] (packed:
-  // [tokens, KV heads, N]), and "key_count", the same without its last dimension, which may be left out; there are then
-  // no offsets and no block_table. With a mask beside lists of layout=paged(N) "q_positions", i32 [batch, tokens] (packed:
-  // [tokens]), and "k_positions", shaped like the lists. With `head_tables` "block_table" is [batch, KV heads, pages of a sequence]. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k
-  // and v, and with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a parameter, fp32. A merge has
-  // "o_parts", "lse_parts" and "max_parts", shaped like o and lse behind a dimension of parts. A quantize has "x",
-  // shaped like q, "y" like x, and "scale" like scale_q. An index has q, k, "weights", fp32 [batch, tokens, heads] (packed:
-  // [tokens, heads]), and "scores", fp32 [batch, tokens, KV heads, keys] (packed: [tokens, KV heads, keys]), or with
-  // `select=keys(N)` "key_index" and "key_count", which it writes. With `v_transposed` v is [batch, KV heads, d, keys], packed
-  // [KV heads, d, tokens].
+  // [tokens, KV heads, N]), and "key_count", the same without its last dimension, which may be left out; there are then no
+  // offsets and no block_table. With a mask beside lists of layout=paged(N) "q_positions", i32 [batch, tokens] (packed:
+  // [tokens]), and "k_positions", shaped like the lists. With `head_tables` "block_table" is [batch, KV heads, pages of a
+  // sequence]. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k and v, and with `dlse` "dlse" like lse; `grads`
+  // has "dsink" and "dNAME" of a parameter, fp32. A merge has "o_parts", "lse_parts" and "max_parts", shaped like o and lse
+  // behind a dimension of parts. A quantize has "x", shaped like q, "y" like x, and "scale" like scale_q. An index has q, k,
+  // "weights", fp32 [batch, tokens, heads] (packed: [tokens, heads]), and "scores", fp32 [batch, tokens, KV heads, keys]
+  // (packed: [tokens, KV heads, keys]), or with `select=keys(N)` "key_index" and "key_count", which it writes. With
+  // `v_transposed` v is [batch, KV heads, d, keys], packed [KV heads, d, tokens].
   std::map<std::string, Tensor, std::less<>> params;
   // Scalars of masks and scores, by name. "seed" and "offset" may be here, too, and with `places` are "q_begin", "q_step",
   // "q_total", "k_begin", "k_step" and "k_total", of which those may be left out that are 0, 1 and the call's own length.
@@ -206,7 +205,7 @@ struct PrepareOptions {
               // otherwise; a note in Facts says where that would have been faster
 };
 
-// How often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below
+// Says how often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below
 // 2^i us, the last one also all above.
 struct Histogram {
   static constexpr int kBuckets = 32;
@@ -256,7 +255,7 @@ class FLASHJIT_API Engine {
   virtual Counters counters() const = 0;
 };
 
-// Which weights `dropout` of a spec keeps in calls with this seed and offset: writes 1 for those, 0 for others, to a u8
+// Writes which weights `dropout` of a spec keeps in calls with this seed and offset, 1 for those, 0 for others, to a u8
 // tensor [batch, heads, q_len, k_len] on the host. With layout=packed, the first is the number of the sequence, and the
 // last two count in it. Errors: Invalid.
 FLASHJIT_API Result<void> dropout_mask(double dropout, std::int64_t seed, std::int64_t offset, const Tensor& kept);
