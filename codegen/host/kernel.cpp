@@ -61,8 +61,7 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   llvm::raw_string_ostream stream(problem);
   if (llvm::verifyModule(*generated.module, &stream))
     return Error{ErrorKind::Internal, "the generated LLVM IR is malformed", problem};
-  // Chosen keys are gathered, and their masks looked up, key by key.
-  const bool is_scalar = naive || plan.spec.selected > 0;
+  const bool is_scalar = naive || plan.spec.selected > 0;  // chosen keys are gathered one by one
   optimise(*generated.module, *generated.machine, is_scalar ? Emitted::ScalarLoops : Emitted::Vectors);
   return generated;
 }
@@ -91,9 +90,8 @@ class BlockedKernel final : public HostKernel {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
     SeenKeys seen;  // by any of its queries; only these are packed
-    std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0,
-                 scales_at = 0;                   // bytes from the start of the packed area
-    std::int64_t maps_at = 0;                     // in the same area, behind all of these
+    // Bytes from the start of the packed area.
+    std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0, scales_at = 0, maps_at = 0;
     std::int64_t first_pack = 0, first_tile = 0;  // work items before this pair's
   };
   std::int64_t rows_bytes(std::int64_t keys) const { return config_.padded_keys(keys) * std::int64_t{sizeof(void*)}; }
