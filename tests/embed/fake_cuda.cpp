@@ -172,7 +172,7 @@ int launch(const unsigned* config, Function* function, void** parameters, void**
   Context* context = top();
   if (!context) return kInvalidContext;
   Stream* stream = nullptr;
-  std::memcpy(&stream, config + 8, sizeof stream);  // after six sizes, the shared memory and padding
+  std::memcpy(&stream, config + 8, sizeof(void*));  // after six sizes, the shared memory and padding
   if (function->device != context->device || (stream && stream->device != context->device)) return kInvalidHandle;
   if (stream && stream->broken) return kBrokenCapture;
   if (stream && stream->capturing) ++stream->nodes;

@@ -95,9 +95,9 @@ TEST_P(OneCompile, PerKeyAndTheSameBytesForAll) {
       const auto fetched = store.fetch(key(std::to_string(key_number)), [&]() -> Result<StoreEntry> {
         ++made;
         std::this_thread::sleep_for(milliseconds(100));
-        return kernel(static_cast<std::size_t>(1000 + key_number));
+        return kernel(1000 + static_cast<std::size_t>(key_number));
       });
-      return fetched && fetched->entry->payload == kernel(static_cast<std::size_t>(1000 + key_number)).payload;
+      return fetched && fetched->entry->payload == kernel(1000 + static_cast<std::size_t>(key_number)).payload;
     };
     std::vector<pid_t> children;
     for (int process = 0; process < crowd.processes; ++process) {

@@ -93,7 +93,9 @@ TEST_F(OutputFault, AReaderOfAFifoGetsWhatIsWritten) {
     std::thread reader([&] { got = text_of(fifo); });
     const auto done = write_each_way(way, link);
     // A writer that replaced the FIFO leaves the reader waiting.
-    FileHandle(::open(fifo.c_str(), O_WRONLY | O_NONBLOCK));
+    {
+      const FileHandle opened_and_closed(::open(fifo.c_str(), O_WRONLY | O_NONBLOCK));
+    }
     reader.join();
     EXPECT_TRUE(done) << done.error().message;
     EXPECT_FALSE(got.empty()) << way;

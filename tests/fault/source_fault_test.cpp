@@ -31,9 +31,8 @@ std::vector<Token> tokens_of(const std::string& text) {
       R"re(//[^\n]*|("[^"\n\\]*")|([A-Za-z_][A-Za-z_0-9]*)|([0-9][A-Za-z_0-9.]*(?:[eE][+-][0-9]+f?)?)|([^\s]))re");
   std::vector<Token> tokens;
   for (std::sregex_iterator i(text.begin(), text.end(), token), end; i != end; ++i) {
-    for (int kind = 0; kind < 4; ++kind) {
-      if ((*i)[static_cast<std::size_t>(kind + 1)].matched)
-        tokens.push_back({static_cast<Token::Kind>(kind), (*i)[static_cast<std::size_t>(kind + 1)]});
+    for (std::size_t kind = 0; kind < 4; ++kind) {
+      if ((*i)[kind + 1].matched) tokens.push_back({static_cast<Token::Kind>(kind), (*i)[kind + 1]});
     }
   }
   return tokens;
@@ -191,15 +190,16 @@ std::vector<std::string> greedy_specs() {
                     remainders = repeat(60, [&](int i) { return " | (q + k) % " + number(i) + " == 1"; });
   std::string doubled = "s";
   while (doubled.size() < 1000) doubled = "(" + doubled + " * " + doubled + ")";
-  return {
-      "fwd bf16 d=256 heads=64/2 score=\"" + deep + "\"",
-      "fwd bf16 d=256 heads=64/2 score=\"s" + wide + "\"",
+  const std::string reads =
       "fwd bf16 d=64 heads=64/2 score=\"s + a[b, h, q, k] * e + i[h, q, k] + c[b, q] + d[b, k] + f[q, k] + g[q, k] + j[k]\""
-      " params=\"a: fp32[4], i: bf16[3], c: i32[2], d: i64[2], e: fp32, f: fp16[2], g: u8[2], j: u32[1]\"",
-      "fwd bf16 d=64 heads=64/2 score=\"" + doubled + "\"",
-      "fwd bf16 d=256 heads=64/2 mask=\"causal" + distances + "\"",
-      "fwd bf16 d=64 heads=64/2 mask=\"causal" + remainders + "\"",
-      "fwd fp16 d=256 heads=64/2 layout=packed lse=ln max_logit sink score=\"softcap(30); bias(table, bf16)\""};
+      " params=\"a: fp32[4], i: bf16[3], c: i32[2], d: i64[2], e: fp32, f: fp16[2], g: u8[2], j: u32[1]\"";
+  return {"fwd bf16 d=256 heads=64/2 score=\"" + deep + "\"",
+          "fwd bf16 d=256 heads=64/2 score=\"s" + wide + "\"",
+          reads,
+          "fwd bf16 d=64 heads=64/2 score=\"" + doubled + "\"",
+          "fwd bf16 d=256 heads=64/2 mask=\"causal" + distances + "\"",
+          "fwd bf16 d=64 heads=64/2 mask=\"causal" + remainders + "\"",
+          "fwd fp16 d=256 heads=64/2 layout=packed lse=ln max_logit sink score=\"softcap(30); bias(table, bf16)\""};
 }
 
 TEST(SourceFault, SizeIsBounded) {
