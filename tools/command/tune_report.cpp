@@ -229,7 +229,8 @@ std::string tuned_text(const Json& spec) {
   }
   text += fmt::format("  noise     {:.1f} %, by which the default differs from itself\n", 100 * number(spec, "noise"));
   if (!spec.value("recorded", true)) return text + "  record    none\n";
-  return text + "  record    kept: prepare takes the best where it is told such sizes (PrepareOptions::shape, or the spec)\n";
+  return text +
+         "  record    kept: prepare takes the best where it is told such sizes (PrepareOptions::shape, or the spec)\n";
 }
 
 std::string tuned_table(const std::vector<Json>& specs) {
