@@ -17,13 +17,22 @@ Result<std::shared_ptr<Engine>> Engine::create(const EngineOptions& options) {
   });
 }
 
+namespace {
+
+Result<PrepareLog> open_log(const EngineOptions& options, const EnvironmentSettings& settings) {
+  if (options.record.empty()) return PrepareLog::open(settings.log_file, settings.record, "FLASHJIT_RECORD");
+  return PrepareLog::open(settings.log_file, options.record, "record");
+}
+
+}  // namespace
+
 Result<std::shared_ptr<Engine>> create_engine(const EngineOptions& options, const EnvironmentSettings& settings) {
   if (options.threads < 0 || options.threads > kMaxThreads) {
     return invalid(fmt::format("threads: {} is outside 0..{}; 0 uses every core", options.threads, kMaxThreads));
   }
   FLASHJIT_ASSIGN(trusted, options.trusted_list.empty() ? TrustedList::read(settings.trusted_list)
                                                         : TrustedList::read(options.trusted_list, "trusted_list"));
-  FLASHJIT_ASSIGN(log, PrepareLog::open(settings.log_file, options.record));
+  FLASHJIT_ASSIGN(log, open_log(options, settings));
   EngineFiles files{std::move(trusted), std::move(log)};
   EnvironmentSettings of_engine = settings;
   of_engine.jit = settings.jit && options.jit;

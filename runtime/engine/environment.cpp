@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace flashjit {
 namespace {
@@ -19,6 +21,20 @@ Result<bool> switched(const char* name, bool absent) {
   if (value != "on" && value != "off")
     return invalid(fmt::format("{}: '{}' is not a value; use on or off", name, value));
   return value == "on";
+}
+
+// Splits paths at each ':'. An empty one between two of them is a slip, and would be looked for as a file without a name.
+Result<std::vector<std::string>> listed(const char* name) {
+  const std::string value = variable(name);
+  std::vector<std::string> paths;
+  for (std::size_t begin = 0; !value.empty() && begin <= value.size();) {
+    const std::size_t end = std::min(value.find(':', begin), value.size());
+    if (end == begin)
+      return invalid(fmt::format("{}: '{}' has an empty path; write paths with one ':' between two", name, value));
+    paths.push_back(value.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return paths;
 }
 
 }  // namespace
@@ -43,6 +59,9 @@ Result<EnvironmentSettings> read_environment() {
   settings.jit = jit;
   FLASHJIT_ASSIGN(line_info, switched("FLASHJIT_LINE_INFO", false));
   settings.line_info = line_info;
+  FLASHJIT_ASSIGN(bundles, listed("FLASHJIT_BUNDLES"));
+  settings.bundles = std::move(bundles);
+  settings.record = variable("FLASHJIT_RECORD");
   settings.log_file = variable("FLASHJIT_LOG");
   settings.dump_dir = variable("FLASHJIT_DUMP_DIR");
   settings.trusted_list = variable("FLASHJIT_TRUSTED_LIST");

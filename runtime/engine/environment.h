@@ -3,16 +3,21 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "compiler/result.h"
 
 namespace flashjit {
 
 struct EnvironmentSettings {
-  std::string cache_dir;     // FLASHJIT_CACHE_DIR (a StorePath), else $XDG_CACHE_HOME/flashjit, else
-                             // $HOME/.cache/flashjit; empty: none of them
-  bool jit = true;           // FLASHJIT_JIT=off, or an engine's jit=false: what is in no bundle is an error, and no
-                             // compiler is opened
+  std::string cache_dir;  // FLASHJIT_CACHE_DIR (a StorePath), else $XDG_CACHE_HOME/flashjit, else
+                          // $HOME/.cache/flashjit; empty: none of them
+  bool jit = true;        // FLASHJIT_JIT=off, or an engine's jit=false: what is in no bundle is an error, and no
+                          // compiler is opened
+  std::vector<std::string>
+      bundles;               // FLASHJIT_BUNDLES: paths with ':' between them, for engines of GPUs that are given
+                             // no bundles
+  std::string record;        // FLASHJIT_RECORD: the manifest of engines that are given none
   std::string log_file;      // FLASHJIT_LOG: one line per prepare is appended; "stderr" is the stream
   std::string dump_dir;      // FLASHJIT_DUMP_DIR: everything that prepare makes, one folder per kernel
   std::string trusted_list;  // FLASHJIT_TRUSTED_LIST: digests of the files that bundles and shared directories may have

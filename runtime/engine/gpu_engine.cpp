@@ -219,8 +219,12 @@ Result<Target> gpu_target(const std::string& asked, const GpuInfo& gpu) {
 // The caller must learn of missing bundles and kernels before the first request, not at it.
 Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings,
                              const std::string_view target, const TrustedList* trusted) {
-  auto opened = Bundles::open(options.bundles, trusted);
-  if (!opened) return Error{opened.error().kind, "bundles: " + opened.error().message, opened.error().detail};
+  const bool are_given = !options.bundles.empty();
+  auto opened = Bundles::open(are_given ? options.bundles : settings.bundles, trusted);
+  if (!opened) {
+    const std::string_view setting = are_given ? "bundles" : "FLASHJIT_BUNDLES";
+    return Error{opened.error().kind, fmt::format("{}: {}", setting, opened.error().message), opened.error().detail};
+  }
   Bundles& bundles = *opened;
   if (!options.required.empty()) {
     FLASHJIT_TRY(with_stack("required", [&] { return bundles.check_manifest(options.required, target); }));
@@ -228,10 +232,11 @@ Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSett
   if (!settings.jit && bundles.empty()) {
     return Error{
         ErrorKind::NotFound,
-        fmt::format("{}, and no bundle was given: kernels come from bundles alone then; name them in "
-                    "EngineOptions::bundles (--bundle), and build them with: flashjit build MANIFEST --arch {} -o "
-                    "kernels.fjb",
-                    kNoJit, target),
+        fmt::format(
+            "{}, and no bundle was given: kernels come from bundles alone then; name them in "
+            "FLASHJIT_BUNDLES or EngineOptions::bundles (--bundle), and build them with: flashjit build MANIFEST --arch {} -o "
+            "kernels.fjb",
+            kNoJit, target),
         {}};
   }
   if (!settings.jit) FLASHJIT_TRY(bundles.check_target(target));
@@ -241,7 +246,8 @@ Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSett
 // A processor computes the same where kernels are compiled, and is no way out where they are to come from bundles.
 Result<std::shared_ptr<const Driver>> open_driver(const EngineOptions& options, const EnvironmentSettings& settings) {
   auto driver = Driver::open();
-  const bool of_bundles = !settings.jit || !options.bundles.empty() || !options.required.empty();
+  const bool of_bundles =
+      !settings.jit || !options.bundles.empty() || !settings.bundles.empty() || !options.required.empty();
   if (driver || driver.error().kind != ErrorKind::NotFound || of_bundles) return driver;
   Error error = driver.error();
   error.message += ", or use the host target (Device::Host, --target host)";

@@ -32,14 +32,14 @@ std::string log_text(const Result<std::shared_ptr<Kernel>>& kernel, std::string_
 
 }  // namespace
 
-Result<PrepareLog> PrepareLog::open(std::string log_file, const std::string& manifest) {
+Result<PrepareLog> PrepareLog::open(std::string log_file, const std::string& manifest, std::string_view setting) {
   PrepareLog log;
   log.log_file_ = std::move(log_file);
   if (!manifest.empty()) {
     auto recorder = Recorder::open(manifest);
     if (!recorder) {
       Error error = recorder.error();
-      error.message = fmt::format("record: {}; name a file that can be written, or leave it out", error.message);
+      error.message = fmt::format("{}: {}; name a file that can be written, or leave it out", setting, error.message);
       return error;
     }
     log.recorder_ = std::move(*recorder);

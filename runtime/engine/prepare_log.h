@@ -1,5 +1,5 @@
 // Every prepare is written down twice: as a line of FLASHJIT_LOG, and as a line of the manifest that
-// EngineOptions::record names.
+// EngineOptions::record or FLASHJIT_RECORD names.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ namespace flashjit {
 
 class PrepareLog {
  public:
-  // Either may be empty: there is none then. Error: the manifest cannot be written.
-  static Result<PrepareLog> open(std::string log_file, const std::string& manifest);
+  // Either may be empty: there is none then. Error: the manifest, which `setting` names, cannot be written.
+  static Result<PrepareLog> open(std::string log_file, const std::string& manifest, std::string_view setting);
 
   void log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const;
   // Before `log`. `pins` are the caller's. That a line cannot be written here or there must not fail what was asked for:

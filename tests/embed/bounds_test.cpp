@@ -225,6 +225,29 @@ TEST_F(BoundsTest, ABundleHeedsNoSizesAndSaysSo) {
   EXPECT_TRUE(says_unheeded(**kernel));
 }
 
+// Whoever cannot reach the options of an engine, because a library made it, names bundles and a manifest in the environment.
+TEST_F(BoundsTest, TheEnvironmentNamesBundlesAndAManifest) {
+  const TemporaryFolder temporary;
+  const std::string bundle = temporary.path() + "/x.fjb", manifest = temporary.path() + "/kernels.txt";
+  ASSERT_TRUE(build_bundle(bundle));
+  setenv("FLASHJIT_JIT", "off", 1);
+  setenv("FLASHJIT_BUNDLES", bundle.c_str(), 1);
+  setenv("FLASHJIT_RECORD", manifest.c_str(), 1);
+  const auto made = Engine::create({.disk_cache = false});
+  setenv("FLASHJIT_BUNDLES", (bundle + ":" + bundle + "-of-others").c_str(), 1);
+  const auto missing = Engine::create({.disk_cache = false}),
+             given = Engine::create({.disk_cache = false, .bundles = {bundle}});
+  for (const char* name : {"FLASHJIT_JIT", "FLASHJIT_BUNDLES", "FLASHJIT_RECORD"}) unsetenv(name);
+  ASSERT_TRUE(made) << made.error().message;
+  const auto kernel = (*made)->prepare(kSpec);
+  ASSERT_TRUE(kernel) << kernel.error().message;
+  EXPECT_EQ((*kernel)->facts().source, "bundle");
+  EXPECT_TRUE(shell("grep -qx '" + std::string((*kernel)->facts().spec) + "' '" + manifest + "'"));
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().message.find("FLASHJIT_BUNDLES: "), 0u) << missing.error().message;
+  EXPECT_TRUE(given) << "an engine's own bundles count: " << given.error().message;
+}
+
 // An option says of one engine what the environment says of all.
 TEST_F(BoundsTest, AnEngineWithoutJitTakesBundlesAlone) {
   const TemporaryFolder temporary;

@@ -344,7 +344,7 @@ TEST_F(OutputFault, AnUnwritableLogIsSaidOnceAndItsLinesAreHarmless) {
     return facts.notes;
   };
   for (const char* file : {"/dev/full", "/dev/null/log"}) {
-    const auto log = PrepareLog::open(file, "");
+    const auto log = PrepareLog::open(file, "", "record");
     ASSERT_TRUE(log);
     std::vector<std::string> notes;
     for (int i = 0; i < 3; ++i) {
@@ -354,13 +354,13 @@ TEST_F(OutputFault, AnUnwritableLogIsSaidOnceAndItsLinesAreHarmless) {
     EXPECT_EQ(notes[0].find(std::string("FLASHJIT_LOG: ") + file + ": cannot be written: "), 0u) << notes[0];
     EXPECT_NE(notes[0].find("unset it"), std::string::npos);
   }
-  const auto log = PrepareLog::open(at("log"), "");
+  const auto log = PrepareLog::open(at("log"), "", "record");
   ASSERT_TRUE(log);
   EXPECT_TRUE(says(*log).empty());
   EXPECT_EQ(text_of(at("log")), "prepare fwd \\x1b]0;x\\x07\\x0aprepare all: fine: invalid: no\\x1b[2J\n");
   // A FIFO that nobody reads does not stop the program.
   ASSERT_EQ(mkfifo(at("fifo").c_str(), 0600), 0);
-  const auto fifo = PrepareLog::open(at("fifo"), "");
+  const auto fifo = PrepareLog::open(at("fifo"), "", "record");
   EXPECT_EQ(says(*fifo).size(), 1u);
 }
 

@@ -60,6 +60,20 @@ def test_the_example_of_the_readme():
     exec(compile(text[begin:text.index("```", begin)], "README.md", "exec"), {})  # what a user would paste
 
 
+def test_calls_are_recorded_and_built_ahead():
+    """Nobody who calls attention() makes its engine: the environment says where it records."""
+    flashjit, numpy = load("numpy")
+    os.environ["FLASHJIT_RECORD"] = support.scratch("kernels.txt")
+    q = numpy.ones((1, 8, 2, 64), "float16")
+    for mask in ("causal", None, "causal"):
+        flashjit.attention(q, q, q, mask=mask)
+    specs = [line for line in harness.read(support.scratch("kernels.txt")).decode().splitlines() if not line.startswith("#")]
+    assert len(specs) == 2 and ['mask="causal"' in spec for spec in specs] == [True, False], specs
+    harness.need("nvrtc")
+    harness.flashjit("build", support.scratch("kernels.txt"), "--arch", "sm_90a", "-o", support.scratch("kernels.fjb"))
+    assert len(harness.flashjit("bundle", "ls", support.scratch("kernels.fjb"), "--json").lines()) == 2
+
+
 def test_the_command():
     flashjit, = load()
     version = flashjit.version()

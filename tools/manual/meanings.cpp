@@ -12,6 +12,8 @@ constexpr Meaning kVariables[] = {
      "The kernel store: a directory, then, behind ':', shared ones that are only read. Where it is not set, the store is "
      "$XDG_CACHE_HOME/flashjit, or ~/.cache/flashjit."},
     {"FLASHJIT_JIT", "'off': kernels come from bundles alone, and no compiler is opened."},
+    {"FLASHJIT_BUNDLES", "Bundles to take kernels of GPUs from, with ':' between them, where no '--bundle' is given."},
+    {"FLASHJIT_RECORD", "A manifest to which each spec that is made ready is added, where no '--record' is given."},
     {"FLASHJIT_LOG", "A file, or 'stderr', to which a line is added for each kernel that is made ready."},
     {"FLASHJIT_DUMP_DIR", "A folder that gets everything that is generated, in a folder for each kernel."},
     {"FLASHJIT_TRUSTED_LIST", "A file with the digests that bundles and shared kernels must have to be used."},

@@ -90,11 +90,12 @@ typedef struct flashjit_engine_options {
   int32_t threads;          /* host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows */
   uint64_t cache_max_bytes; /* on disk; above it, what was used longest ago is removed; 0: 2 GiB */
   const char* const*
-      bundles; /* GPU: files of `flashjit build`, looked in before the store; with no_jit nothing else is */
+      bundles; /* GPU: files of `flashjit build`, looked in before the store; with no_jit nothing else is.
+                  None: those of $FLASHJIT_BUNDLES */
   int64_t bundle_count;
   const char* required;     /* GPU: a manifest; fails with NOT_FOUND, and lists them, if bundles lack some of its specs;
                                null: none */
-  const char* record;       /* a manifest to which newly prepared specs are appended; null: none */
+  const char* record;       /* a manifest to which newly prepared specs are appended; null: $FLASHJIT_RECORD, or none */
   const char* override_dir; /* GPU: a folder of FLASHJIT_DUMP_DIR with edited source files, which are compiled instead;
                                null: none */
   int64_t isolate_compiler; /* GPU, 1: NVRTC runs in a process of its own, flashjit-compiler: a crash or hang of it is

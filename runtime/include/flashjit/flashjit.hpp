@@ -150,10 +150,12 @@ struct EngineOptions {
   int threads = 0;  // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
   std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
   std::vector<std::string> bundles;  // GPU: files of `flashjit build`, looked in before the store, in this order. With
-                                     // jit=false kernels come from them alone, and NVRTC is never opened
+                                     // jit=false kernels come from them alone, and NVRTC is never opened. None:
+                                     // $FLASHJIT_BUNDLES
   std::string
       required;  // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target
-  std::string record;  // a manifest, made if need be: what is newly prepared is appended, each spec with its pins once
+  std::string record;  // a manifest, made if need be: what is newly prepared is appended, each spec with its pins once;
+                       // empty: $FLASHJIT_RECORD, or none
   std::string override_dir;  // a folder that FLASHJIT_DUMP_DIR or `flashjit compile --out` wrote, with edited source
                              // files: they are compiled instead of the generated ones. For experiments; the arguments
                              // of a launch stay those of the schedule. GPU only

@@ -21,9 +21,10 @@ class EnvironmentTest : public testing::Test {
     for (const char* name : kNames) unsetenv(name);
     for (const auto& [name, value] : saved) setenv(name.c_str(), value.c_str(), 1);
   }
-  static constexpr const char* kNames[] = {
-      "FLASHJIT_CACHE_DIR",    "FLASHJIT_JIT",       "FLASHJIT_LOG",     "FLASHJIT_DUMP_DIR", "FLASHJIT_NVRTC",
-      "FLASHJIT_TRUSTED_LIST", "FLASHJIT_LINE_INFO", "FLASHJIT_THREADS", "XDG_CACHE_HOME",    "HOME"};
+  static constexpr const char* kNames[] = {"FLASHJIT_CACHE_DIR", "FLASHJIT_JIT",     "FLASHJIT_LOG",
+                                           "FLASHJIT_DUMP_DIR",  "FLASHJIT_NVRTC",   "FLASHJIT_TRUSTED_LIST",
+                                           "FLASHJIT_LINE_INFO", "FLASHJIT_THREADS", "FLASHJIT_BUNDLES",
+                                           "FLASHJIT_RECORD",    "XDG_CACHE_HOME",   "HOME"};
   std::map<std::string, std::string> saved;
 };
 
@@ -50,13 +51,19 @@ TEST_F(EnvironmentTest, Values) {
   EXPECT_TRUE(nothing->jit);
   EXPECT_EQ(nothing->threads, 0);
   EXPECT_FALSE(nothing->line_info);
+  EXPECT_TRUE(nothing->bundles.empty());
+  EXPECT_EQ(nothing->record, "");
   setenv("FLASHJIT_JIT", "off", 1);
   setenv("FLASHJIT_LINE_INFO", "on", 1);
   setenv("FLASHJIT_THREADS", "12", 1);
+  setenv("FLASHJIT_BUNDLES", "/a.fjb:b.fjb", 1);
+  setenv("FLASHJIT_RECORD", "kernels.txt", 1);
   const auto set = read_environment();
   ASSERT_TRUE(set);
   EXPECT_FALSE(set->jit);
   EXPECT_EQ(set->threads, 12);
+  EXPECT_EQ(set->bundles, (std::vector<std::string>{"/a.fjb", "b.fjb"}));
+  EXPECT_EQ(set->record, "kernels.txt");
   EXPECT_TRUE(set->line_info);
 }
 
@@ -64,6 +71,9 @@ TEST_F(EnvironmentTest, BadValuesAreNamed) {
   for (const auto& [name, value] :
        std::initializer_list<std::pair<const char*, const char*>>{{"FLASHJIT_JIT", "maybe"},
                                                                   {"FLASHJIT_LINE_INFO", "1"},
+                                                                  {"FLASHJIT_BUNDLES", ":a"},
+                                                                  {"FLASHJIT_BUNDLES", "a:"},
+                                                                  {"FLASHJIT_BUNDLES", "a::b"},
                                                                   {"FLASHJIT_THREADS", "0"},
                                                                   {"FLASHJIT_THREADS", "-1"},
                                                                   {"FLASHJIT_THREADS", "4x"},
