@@ -1,5 +1,5 @@
-// The consumer's vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
-// word. loop.gen.cuh says what the consumer does and in which order.
+// The consumer's vocabulary: the registers of a thread that computes, and the functions that lines of loop.gen.cuh
+// call. loop.gen.cuh determines what the consumer does, and in which order.
 #pragma once
 
 #include "matrix.gen.cuh"
@@ -13,15 +13,15 @@ constexpr bool kReplacesQueries = output_replaces_queries(config);
 
 using OutputPiece = float[kProductColumns / 2];
 
-// In the step of this tile, is P V of the tile before it added to the sum that O has not taken in yet? O takes in the sum
-// of kTiles tiles at a time. The number of the tile decides: where the ring stands depends on what the block has done
-// before, and bits must not.
+// Returns whether, in the step of this tile, P V of the previous tile joins the sum that O has not taken in yet. O
+// takes in the sum of kTiles tiles at a time. The tile's number decides, and not the position of the ring, which
+// depends on the block's earlier items: results must not depend on these.
 __device__ inline bool joins_sum(int tile) {
   constexpr int kTiles = tiles_of_sum(config);
   return static_cast<u32>(tile) % kTiles != kTiles - 1;
 }
 
-// O takes in a piece of its columns: what has been multiplied of them, in units of V where there are such.
+// O takes in a piece of its columns: the products of these columns, times the scale of V where tiles have scales.
 template <int piece>
 __device__ inline void take_in(Output& o, const OutputPiece& t) {
 #pragma unroll
@@ -57,36 +57,37 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
   const TensorMaps& maps;
   const SharedMemory& shared;
   Inputs inputs = {shared, maps.has_inputs != 0};
-  Ring<kQStages> q_ring = {};  // of this item
-  Ring<kStages> ring = {};     // of the next K; V is one tile behind
-  Tiles tiles;                 // of this item, that this warpgroup visits
-  u32 marks = 0;               // what it is to this warpgroup: in one register, there are few
-  Queries queries;             // of this item's main steps
-  RowScales scales;            // of this item
-  float unit = 1.0f;           // kHasUnits: of V in the product that O takes in later
+  Ring<kQStages> q_ring = {};  // The slot of this item's Q.
+  Ring<kStages> ring = {};     // The slot of the next K. V is one tile behind.
+  Tiles tiles;                 // The tiles of this item that this warpgroup visits.
+  // Bits that say what this warpgroup has to do for the item. One register holds all marks, because registers are scarce.
+  u32 marks = 0;
+  Queries queries;    // The queries of this item's main steps.
+  RowScales scales;   // The scales of this item's rows.
+  float unit = 1.0f;  // kHasUnits: the scale of V in the product that O takes in next.
 
   Output o;
   Scores s;
   Probabilities p;
-  OutputPiece t;  // kAddsTiles: P V of a tile, which O then takes in
+  OutputPiece t;  // kAddsTiles: it holds P V of a tile until O takes it in.
   RowStates rows;
 
   // V is one tile behind K.
   __device__ Ring<kValueStages> values() const { return {ring.count - 1}; }
-  // Where the columns of a piece begin in it.
+  // Returns the address where the columns of a piece of V begin.
   __device__ u32 values_at(int piece = 0) const {
     return recompute(shared.v(values().stage())) + piece * kProductColumns * kPanelWidth;
   }
-  // The scale of V in this slot, which its product is multiplied by.
+  // Returns the scale of V in this slot, by which its product is multiplied.
   __device__ float unit_of(Ring<kValueStages> v) const { return kHasUnits ? shared.scales(v.count).v : 1.0f; }
-  // Where no scores are under way, a product has their registers.
+  // A product takes the registers of the scores while no scores are being computed.
   __device__ OutputPiece& piece() { return reinterpret_cast<OutputPiece&>(s); }
 
   __device__ bool is_marked(u32 mark) const { return uniform((marks & mark) != 0); }
   __device__ int next_tile(const WorkState& work, int tile) const {
     return config.mask_has_holes ? uniform(visible_tile(params, work, tile - 1)) : tile - 1;
   }
-  // Beside a product of its own there is no register for the last full tile: it is read where it is asked for.
+  // P V with registers of its own leaves no register for the number of the last full tile, so each use reads it again.
   __device__ int last_full(const WorkState& work) const {
     return kAddsTiles ? uniform(work.shares[warpgroup_id()].tiles.full_last) : tiles.full_last;
   }
@@ -98,19 +99,19 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
     return !any_of_warpgroup(rows.reference[0] == -kInfinity || rows.reference[1] == -kInfinity);
   }
 
-  // The warpgroups' turns with products.
+  // Warpgroups issue products by turns.
   __device__ void begin_turn() { sync_named(kTurnBarrier + warpgroup_id(), 2 * kThreadsPerWarpgroup); }
   __device__ void end_turn() {
     arrive_named(kTurnBarrier + (warpgroup_id() + 1) % kWarpgroups, 2 * kThreadsPerWarpgroup);
   }
-  // The warp is done with a stage.
+  // The warp has finished reading a stage, and gives it back.
   __device__ void release(u32 barrier) {
     if (lane_id() == 0) arrive(barrier);
   }
 
-  // The item that comes next. Its marks wait above those of the item whose O is still to be written: registers are few.
-  // In turns there is no deadlock in this wait: when a warpgroup has its turn here, the others have issued their last
-  // use of the only Q.
+  // Looks up the item that comes next. Its marks stand in bits above the marks of the item whose O is still to be
+  // written, because registers are scarce. With turns this wait cannot deadlock: when a warpgroup has its turn here,
+  // the others have issued their last read of the only Q.
   static constexpr int kNext = 16;
   __device__ void look_up(int& tile) {
     wait_barrier(shared.q_full(q_ring.stage()), q_ring.parity());
@@ -122,12 +123,12 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
     marks |= uniform(share.marks) << kNext;
   }
 
-  // The item will be done again, and what is written of it now is written over. Several threads may say so, all the
-  // same.
+  // The item will be repeated, and its results will be overwritten. Several threads may note this, with the same
+  // number.
   __device__ void note_failure(const WorkState& work) { atomicMax(&shared.redo(work.redo_slot), work.rank); }
 
-  // With accumulate a warp with a wrong row stores nothing of the item, and remembers that: the others have gone on from
-  // O and LSE when the item is done again, and must not do so twice.
+  // With accumulate, a warp with a failed row stores nothing of the item, and remembers this. The other warps have
+  // added to O and LSE already, and must not do so again when the item is repeated.
   __device__ u32& failed_items(const WorkState& work) const {
     return shared.failed_items(threadIdx.x / 32 - kThreadsPerWarpgroup / 32, work.redo_slot);
   }
@@ -143,12 +144,12 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
     return uniform(failed == 0);
   }
 
-  // Q has been read for the last time, and its slot may be filled again. The work state lives on: there are more of
-  // these.
+  // Q has been read for the last time, and its slot may be filled again. The work state is still read: there are more
+  // states than slots of Q.
   __device__ void release_queries() {
     if constexpr (!kReplacesQueries) arrive(shared.q_empty(q_ring.stage()));
   }
-  // Or O of the item before has left the slot of its Q.
+  // Where O takes the slot of Q, the slot is free when O of the previous item has left it.
   __device__ void release_output() {
     if constexpr (kReplacesQueries) {
       if (q_ring.count == 0) return;
@@ -158,8 +159,8 @@ struct ConsumerState : KeyParts<kKeyParts>, OwnSums<kSumsApart>, QueryOperand<qu
   }
 };
 
-// All items of a block: between two of them the careful step, then main steps and careful ones, and what the producer
-// says where there are no more.
+// Visits all items of a block. The careful step leads from one item to the next, main and careful steps follow, and
+// where no item is left, the consumer does what the producer's state asks for.
 template <class Consumer>
 __device__ inline void take_items(Consumer& c) {
   bool changes = true;

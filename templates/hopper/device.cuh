@@ -22,7 +22,7 @@ __device__ inline void arrive_expecting(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Arrives when all copies that this thread has asked for by copy_async are there.
+// Arrives when all copies that this thread has issued by copy_async are complete.
 __device__ inline void arrive_when_copied(u32 barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -39,8 +39,8 @@ __device__ inline void wait_barrier(u32 barrier, u32 parity) {
 
 // ---- clusters: blocks that reach each other's shared memory ----
 
-// Arrives at the barrier of this address in a block. Writes of this thread need not be visible there: a fence of the whole
-// GPU, which would make them so, would take longer than the wait.
+// Arrives at the barrier that has this address in another block. Earlier writes of this thread need not become visible
+// there: that would take a fence of the whole GPU, which takes longer than the wait.
 __device__ inline void arrive_in(u32 barrier, u32 block) {
   asm volatile(
       "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -52,11 +52,12 @@ __device__ inline void arrive_in(u32 barrier, u32 block) {
 __device__ inline void sync_cluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// The same in two steps, so that a block need not wait to say that it is there. It orders no writes: there are none yet.
+// These two split sync_cluster(), so that a block need not wait to say that it is there. They order no writes, because
+// there are none yet.
 __device__ inline void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 __device__ inline void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// Stores 16 bytes in the shared memory of another block, at the place that is `to` in this one. They are counted at that
-// block's `barrier`: who waits there needs no fence, which would be one of the whole GPU.
+// Stores 16 bytes in the shared memory of another block, at the place that is `to` in this one. That block's `barrier`
+// counts the bytes, so a thread that waits there needs no fence, which would be one of the whole GPU.
 __device__ inline void store_in(u32 block, u32 to, const float4& value, u32 barrier) {
   asm volatile(
       "{\n .reg .b32 there, counted;\n mapa.shared::cluster.u32 there, %0, %2;\n"
@@ -78,7 +79,8 @@ __device__ inline u32 load_from(u32 block, u32 address) {
   return value;
 }
 
-// Bytes of shared memory to another block, where this one has `to` and `barrier`, at which they are counted there.
+// Copies bytes of shared memory to another block. `to` and `barrier` are addresses in this block that stand for the
+// same places in the other one, whose barrier counts the bytes.
 __device__ inline void copy_to_block(u32 block, u32 to, u32 from, u32 bytes, u32 barrier) {
   asm volatile(
       "{\n .reg .b32 there, counted;\n mapa.shared::cluster.u32 there, %0, %4;\n"
@@ -98,7 +100,7 @@ __device__ inline void arrive_named(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Loads what does not change before anything that follows waits.
+// Loads data that never changes. The load is issued before later instructions that wait.
 __device__ inline u32 load_early(const int* address) {
   u32 value;
   asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(value) : "l"(address));
@@ -130,13 +132,14 @@ __device__ inline void grow_registers() {
 constexpr u64 kEvictNormal = 0x1000000000000000ull, kEvictFirst = 0x12F0000000000000ull,
               kEvictLast = 0x14F0000000000000ull;
 
-// Fetches the map of a tensor, which copies need, before the first of them.
+// Fetches the map of a tensor before the first copy that needs it.
 __device__ inline void prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// A box of the tensor to shared memory; its bytes are counted at `barrier`. Innermost coordinate first. To shared::cta: where
-// an address could be another block's, ptxas checks before each copy that it is not on GPUs without clusters (sm_120a).
+// Copies a box of the tensor to shared memory; `barrier` counts the bytes. The innermost coordinate comes first. The
+// instruction names shared::cta, because for an address that could be another block's, ptxas adds a check before each
+// copy on GPUs without clusters (sm_120a).
 __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0, int x1, int x2,
                                 int x3) {
   asm volatile(
@@ -153,13 +156,14 @@ __device__ inline void copy_box(u32 shared, const TensorMap& map, u32 barrier, u
       "l"(&map), "r"(barrier), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
 }
-// To L2.
+// Copies a box of the tensor to L2.
 __device__ inline void prefetch_box(const TensorMap& map, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(x0), "r"(x1),
                "r"(x2), "r"(x3)
                : "memory");
 }
-// To the same offset in the shared memory of each block of the cluster whose bit is set; the bytes are counted in each.
+// Copies a box to the same offset in the shared memory of each block of the cluster whose bit is set. The barrier of
+// each block counts its bytes.
 __device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map, u32 barrier, u64 policy, int x0,
                                    int x1, int x2, int x3) {
   asm volatile(
@@ -176,7 +180,7 @@ __device__ inline void copy_box_to(u16 blocks, u32 shared, const TensorMap& map,
       "l"(&map), "r"(barrier), "h"(blocks), "l"(policy), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
       : "memory");
 }
-// Bytes in one piece, multiples of 16.
+// Copies bytes in one piece; addresses and size are multiples of 16.
 __device__ inline void copy_bytes(u32 shared, const void* global, u32 bytes, u32 barrier) {
   asm volatile("cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
                "l"(global), "r"(bytes), "r"(barrier)
@@ -189,7 +193,7 @@ __device__ inline void copy_bytes(u32 shared, const void* global, u32 bytes, u32
       "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// Stores a box of shared memory to the tensor, without what lies outside of the tensor.
+// Stores a box of shared memory to the tensor, except for elements outside the tensor.
 __device__ inline void store_box(const TensorMap& map, u32 shared, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
                "r"(shared), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
@@ -218,7 +222,7 @@ __device__ inline void store_matrices(u32 row, u32 a, u32 b, u32 c, u32 d) {
                : "memory");
 }
 
-// Stores the same, each matrix transposed.
+// Stores four 8x8 matrices, each of them transposed.
 __device__ inline void store_matrices_transposed(u32 row, const u32 (&f)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(f[0]),
                "r"(f[1]), "r"(f[2]), "r"(f[3])
@@ -234,29 +238,29 @@ __device__ inline void add_to_global(float* to, float a, float b, float c, float
 // Ordinary stores to shared memory before this are seen by matrix products and bulk copies after it.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// `count` ones from bit `first` on; what lies beyond bit 31 is left out.
+// Returns a word with `count` ones from bit `first` on; bits beyond bit 31 are left out.
 __device__ inline u32 bit_range(u32 first, u32 count) {
   u32 bits;
   asm("bmsk.clamp.b32 %0, %1, %2;" : "=r"(bits) : "r"(first), "r"(count));
   return bits;
 }
 
-// Returns the larger of the lower halves, and the larger of the upper ones.
+// Returns in each half of a word the larger of the two halves there.
 __device__ inline u32 max_of_halves(u32 a, u32 b) {
   u32 larger;
   asm("max.u16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   return larger;
 }
 
-// Returns the product of the lower halves, and that of the upper ones.
+// Returns in each half of a word the product of the two halves there.
 __device__ inline u32 product_of_bf16(u32 a, u32 b) {
   u32 product;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
   return product;
 }
 
-// This is x if the word has this bit, else -infinity. It is one statement, as a tile has one for each score: three that
-// the compiler has to follow take longer to compile, for the same code [M69].
+// Returns x if the word has this bit, else -infinity. One statement does it, because a tile has one for each score: the
+// compiler takes longer over three, for the same code [M69].
 __device__ inline float where_bit(u32 word, u32 bit, float x) {
   asm("{\n .reg .pred there;\n .reg .b32 only;\n"
       "and.b32 only, %1, %2;\n setp.ne.u32 there, only, 0;\n selp.f32 %0, %0, 0fFF800000, there;\n}"
@@ -277,7 +281,7 @@ __device__ inline bool uniform(bool value) { return __any_sync(0xffffffff, value
 
 // ---- warpgroup matrix products ----
 
-// Before the first product of a batch, and whenever other instructions have touched its registers.
+// Products need this before the first one of a batch, and whenever other instructions have touched their registers.
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until all but the newest `pending` batches are done.
@@ -308,17 +312,17 @@ __device__ inline void pin_fragments(u32 (&f)[n][4]) {
     for (int j = 0; j < 4; ++j) asm volatile("" : "+r"(f[i][j])::"memory");
 }
 
-// The low word of what says where an operand lies in shared memory: panels of 128 bytes a row, swizzled in groups of
-// eight rows. `next_panel` is the step, in bytes, to the panel of the next columns; operands that are not read
-// transposed ignore it. The high word is always kDescriptorHigh, and a step further in shared memory is added to the
-// low one, in 16 bytes.
+// Returns the low word of the descriptor of an operand in shared memory: panels of 128 bytes a row, swizzled in groups
+// of eight rows. `next_panel` is the step, in bytes, to the panel of the next columns; operands that are not read
+// transposed ignore it. The high word is always kDescriptorHigh. A step in shared memory is added to the low word in
+// units of 16 bytes.
 __device__ inline u32 descriptor(u32 address, int next_panel = 16) {
   // An address in shared memory has only these bits, and higher bits mean something else in a descriptor.
   return (address & 0x3FFFF) >> 4 | next_panel >> 4 << 16;
 }
 
-// The low word for an operand with rows of 16 bytes, eight of which are a matrix, and no swizzle. A step of a product
-// takes 32 bytes of a row: the 16 bytes behind a row are that row once more.
+// Returns the low word for an operand with rows of 16 bytes, eight of which are a matrix, and no swizzle. A step of a
+// product takes 32 bytes of a row: the 16 bytes behind a row repeat the row.
 __device__ inline u32 rows_descriptor(u32 address) { return (address & 0x3FFFF) >> 4; }
 
 }  // namespace flashjit

@@ -1,7 +1,7 @@
-// Masks for the scores of a warp: 16 rows of so many columns, as warpgroup products leave them. A thread has rows lane / 4 and
-// lane / 4 + 8, and of every eight columns two. It would ask the mask for each of its scores; so the warp asks for one row
-// after the other, and each lane for columns of its own, one of each 32: what depends on a column, and what is read there, is
-// found once for all rows.
+// Masks for the scores of a warp: 16 rows of columns, as warpgroup products leave them. A thread has rows lane / 4 and
+// lane / 4 + 8, and two of every eight columns. Asking the mask for each of its scores would repeat work, so the warp
+// asks for one row after the other, and each lane for columns of its own, one of each 32. The warp then computes once
+// for all rows what depends on a column, and reads it once.
 #pragma once
 
 #include "templates/hopper/device.cuh"
@@ -11,13 +11,14 @@ namespace flashjit {
 
 constexpr int kVotingRows = 16;
 
-// Says how many of 128 columns that lie before column `end` are a thread's: as many bits of a word.
+// Returns how many of 128 columns that lie before column `end` are a thread's: the columns before it are that many low
+// bits of a word.
 __device__ inline int columns_before(int end) {
   const int inside = min(max(end, 0), 128);
   return inside / 8 * 2 + min(inside % 8, 2);
 }
 
-// A lane's reads, of which another lane has those that are asked for.
+// Returns what lane `lane` has read.
 template <int count, class Reads>
 __device__ inline Reads reads_of_lane(const Reads& own, int lane) {
   Reads reads = {};
@@ -29,12 +30,13 @@ __device__ inline Reads reads_of_lane(const Reads& own, int lane) {
 template <int columns>
 struct RowVotes {
   static constexpr int kVotes = (columns + 31) / 32;
-  u32 of[kVotes] = {};  // lane i has those on row i
+  u32 of[kVotes] = {};  // Lane i has the votes of row i.
 
-  // The first column of a lane: such that a byte of 32 votes is what a thread has of 32 columns.
+  // Returns the first column of a lane. The order of lanes makes a byte of 32 votes hold the bits of one thread's
+  // columns.
   __device__ static int first_column(u32 lane) { return static_cast<int>(lane / 2 % 4 * 8 + lane / 8 * 2 + lane % 2); }
 
-  // row_at(i): whom to ask on row i. sees(j): does it see the lane's column of the 32 of number j?
+  // row_at(i) returns whom to ask for row i, and its sees(j) whether the row sees the lane's column in block j of 32.
   template <class RowAt>
   __device__ void take(u32 lane, const RowAt& row_at) {
 #pragma unroll(Variant::kReadsAtPairs ? 1 : 4)  // what is read in here takes registers
@@ -48,8 +50,9 @@ struct RowVotes {
     }
   }
 
-  // Votes where reads alone say what a row sees; `own` are those of row lane % 16. Rows that read alike see alike, so the warp
-  // asks once for each of them, and most warps have rows of one or two kinds.
+  // Takes votes where a row's reads alone determine what the row sees; `own` are the reads of row lane % 16. Rows with
+  // equal reads see the same keys, so the warp asks once for each kind of row, and most warps have rows of one or two
+  // kinds.
   template <int count, class Reads, class Sees>
   __device__ void take_alike(const Reads& own, const Sees& sees) {
 #pragma unroll 1
@@ -67,8 +70,8 @@ struct RowVotes {
     }
   }
 
-  // Bit 2 j + c is column 8 j + c of a thread's row h, counted from its first, of the 128 columns of a word; those before
-  // `begin`, and from `end` on, counted likewise, are none.
+  // Returns the columns of a thread's row h among the 128 columns of a word: bit 2 j + c is column 8 j + c, counted
+  // from the thread's first one. Bits of columns before `begin` and from `end` on are 0.
   __device__ u32 bits(u32 lane, int h, int word, int begin, int end) const {
     u32 all = 0;
 #pragma unroll

@@ -5,16 +5,18 @@
 
 namespace flashjit {
 
-// O to its final scale; the sums become what LSE is taken of, relative to the references (in natural units).
+// Brings O to its final scale. The sums become those from which LSE is computed, relative to the references (in natural
+// units).
 __device__ inline void normalise(const KernelParams& params, const WorkState& work, RowStates& rows, Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     rows.reference[h] *= kNaturalScale;
     rows.sum[h] *= kLowered;
     float scale = is_scaled(config) ? kLowered * work.scales.v : kLowered;
-    if (config.sink && !(kKeyParts && params.parts > 1))  // else when parts are put together
+    // The launch that puts parts together takes in the sink of items with several parts.
+    if (config.sink && !(kKeyParts && params.parts > 1))
       scale *= take_in_sink(params, row_of(work, tile_row(threadIdx.x, h)).h, rows.reference[h], rows.sum[h]);
-    // Nothing visible leaves a sum of zero.
+    // A row that sees no key has a sum of zero.
     const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * kDropoutFactor * reciprocal_approx(rows.sum[h]);
 #pragma unroll
     for (int j = 0; j < config.head_dim_v / 8; ++j) {
@@ -24,14 +26,13 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
   }
 }
 
-// Did a reference turn out to be wrong for one of this thread's rows: too low, so that something overflowed, or
-// missing? Infinities and NaN of the inputs count as well: the careful loop then says what comes of them.
+// Returns whether a reference turned out to be wrong for one of this thread's rows: too low, so that something
+// overflowed, or missing. Infinities and NaN of the inputs count as well: the careful loop then finds their results.
 __device__ inline bool reference_failed(const WorkState& work, const RowStates& rows, const Output& o) {
   bool failed = false;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // Nothing visible is no failure: the sum is that of no exponentials, or, where a step took this reference,
-    // infinite.
+    // A row that sees no key has not failed: its sum is zero or, where a step took this reference, infinite.
     const float reference = rows.reference[h];
     failed |= !(rows.sum[h] < kLargestSum * kLowered) ||
               (fabsf(reference) >= kLargeScore * kNaturalScale && reference != -kInfinity);
@@ -44,11 +45,12 @@ __device__ inline bool reference_failed(const WorkState& work, const RowStates& 
   return failed || zero[0] + zero[1] + zero[2] + zero[3] != 0.0f;
 }
 
-// LSE and maximum.
+// Stores LSE and maximum.
 __device__ inline void store_rows(const KernelParams& params, const WorkState& work, const RowStates& rows) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // Opaque, or what storing O derives from it as well is kept in registers until then: d=256 with a mask spills.
+    // The row is opaque. Otherwise ptxas keeps what storing O derives from it in registers until then, and d=256 with a
+    // mask spills.
     const int of_tile = static_cast<int>(recompute(tile_row(recompute(threadIdx.x), h)));
     const Row row = row_of(work, of_tile);
     if (recompute(threadIdx.x) % 4 != 0 || row.q >= work.seq.q_len) continue;
@@ -59,12 +61,12 @@ __device__ inline void store_rows(const KernelParams& params, const WorkState& w
   }
 }
 
-// With accumulate O and LSE go on from those of earlier calls. A lane has two neighbouring columns of each eight.
+// With accumulate, O and LSE continue those of earlier calls. A lane has two neighbouring columns of each eight.
 __device__ inline void store_continued(const KernelParams& params, const WorkState& work, const RowStates& rows,
                                        const Output& o) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    // The row is found out twice. With three warpgroups, registers that kept it while its LSE is on its way would spill.
+    // The row is found twice. With three warpgroups, registers that kept it while its LSE is loaded would spill.
     const int of_tile = static_cast<int>(recompute(tile_row(recompute(threadIdx.x), h)));
     const Row row = row_of(work, of_tile);
     if (row.q >= work.seq.q_len) continue;
@@ -79,7 +81,8 @@ __device__ inline void store_continued(const KernelParams& params, const WorkSta
     const Row again = row_of(work, static_cast<int>(recompute(of_tile)));
     float* out = static_cast<float*>(params.o) + query_row(params.o_stride, work.seq, again.h, again.q) +
                  recompute(threadIdx.x) % 4 * 2;
-    // Loads are under way together: behind a store, which may change what it reads, each would wait for itself.
+    // Several loads are issued before the first store. A store may change what a later load reads, so loads behind
+    // stores would each wait for themselves.
     constexpr int kEights = config.head_dim_v / 8, kTogether = kEights < 16 ? kEights : 16;
 #pragma unroll
     for (int first = 0; first < kEights; first += kTogether) {
@@ -98,8 +101,8 @@ __device__ inline void store_continued(const KernelParams& params, const WorkSta
   }
 }
 
-// Where blocks leave what they have of items that are cut. Where none is there is no such member: one that nobody reads changes
-// which registers ptxas takes.
+// Holds where blocks store their parts of items that are cut. Kernels that cut no items have no such member: a member
+// that nobody reads changes which registers ptxas takes.
 template <bool cuts>
 struct KeyParts {
   float* first;
@@ -129,7 +132,7 @@ __device__ inline void store_part(float* part, const RowStates& rows, const Outp
   }
 }
 
-// O of an item that saw no keys is written as 0, whatever lies in the registers: `kept` is the mask of the bits that stay.
+// O of an item that saw no keys is written as 0, whatever the registers hold: `kept` is the mask of the bits that stay.
 __device__ inline u32 output_word(const Output& o, int i, u32 kept) {
   return pack<config.output>(o[i], o[i + 1]) & kept;
 }
@@ -137,7 +140,8 @@ __device__ inline float output_float(const Output& o, int i, u32 kept) {
   return __uint_as_float(__float_as_uint(o[i]) & kept);
 }
 
-// Where the warp's rows of O may lie: where this Q was, or in memory of their own, which those before have left.
+// Returns where the warp's rows of O lie: in the slot of this Q, or in memory of their own once earlier rows have left
+// it.
 __device__ inline u32 output_address(const SharedMemory& shared, u32 stage_of_q) {
   if constexpr (output_replaces_queries(config)) return shared.q(stage_of_q);
   wait_stores_read();
@@ -145,7 +149,7 @@ __device__ inline u32 output_address(const SharedMemory& shared, u32 stage_of_q)
   return shared.output();
 }
 
-// O by way of shared memory, in panels that are swizzled as Q's are.
+// Stores O by way of shared memory, in panels that are swizzled as Q's are.
 __device__ inline void send_output(const TensorMap& map, const EndSteps& steps, u32 address, const WorkState& work,
                                    const Output& o, u32 kept) {
   constexpr PanelLayout kO = panel_layout(kTileQ, config.head_dim_v, config.output);
@@ -153,7 +157,8 @@ __device__ inline void send_output(const TensorMap& map, const EndSteps& steps, 
   const u32 lane = lane_id(), row = lane % 16;
   const u32 first_row = recompute(threadIdx.x) / 32 * 16 - kThreadsPerWarpgroup / 2;
   const u32 panel = address + first_row * kPanelWidth;
-  const u32 chunk = row % kChunks ^ lane / 16;  // what the hardware's swizzle makes of chunk lane / 16 in this row
+  // The hardware's swizzle puts chunk lane / 16 of this row here.
+  const u32 chunk = row % kChunks ^ lane / 16;
 #pragma unroll
   for (int j = 0; j < kEights; j += 2) {
     u32 words[4] = {};
@@ -181,9 +186,9 @@ __device__ inline void send_output(const TensorMap& map, const EndSteps& steps, 
   commit_stores();
 }
 
-// O straight from registers. A lane has two neighbouring columns of each eight; lanes exchange one pair with their
-// neighbour, and then an even lane has four columns of one eight, an odd one of the next: stores of whole 32-byte
-// sectors, without shared memory, barriers or another tensor map.
+// Stores O directly from registers. A lane has two neighbouring columns of each eight. Lanes exchange one pair with
+// their neighbour, so that an even lane has four columns of one eight, and an odd lane four of the next: stores of
+// whole 32-byte sectors, without shared memory, barriers or another tensor map.
 __device__ inline void store_output(const KernelParams& params, const WorkState& work, const Output& o, u32 kept) {
   constexpr int kEights = config.head_dim_v / 8;
   const u32 lane = lane_id();

@@ -1,11 +1,11 @@
-// Sums of rows as a product by itself: P times ones (sums_apart).
+// Computes the sums of rows as a product by itself: P times ones (sums_apart).
 #pragma once
 
 #include "templates/hopper/softmax.cuh"
 
 namespace flashjit {
 
-// Issued: a step of it. The ones are the same in every step.
+// Issues a step of the product. The ones are the same in every step.
 __device__ inline void multiply_ones(float (&sums)[4], const u32 (&p)[4], u32 ones, int accumulate) {
   asm volatile(
       "{\n.reg .pred more;\n .reg .b64 ones;\n"
@@ -24,16 +24,17 @@ __device__ inline void take_in_sums(RowStates& rows, const float (&sums)[4]) {
   rows.sum[0] += sums[0];
   rows.sum[1] += sums[2];
 }
-// Sums that have been taken in fall when O does.
+// Sums that have been taken in are rescaled with O.
 __device__ inline void rescale_sums(RowStates& rows, const float (&factor)[2]) {
   rows.sum[0] *= factor[0];
   rows.sum[1] *= factor[1];
 }
 
-// Where there are none there is no such member: one that nobody reads changes which registers ptxas takes.
+// Kernels without a product of ones have no such member: a member that nobody reads changes which registers ptxas
+// takes.
 template <bool apart>
 struct OwnSums {
-  float of_tiles[4];  // that are multiplied; those of a row are alike
+  float of_tiles[4];  // The sums of the tiles that are being multiplied; all four of a row are alike.
 };
 template <>
 struct OwnSums<false> {};

@@ -1,6 +1,7 @@
-// The producer's vocabulary: it finds work and copies Q, K and V with TMA, as far ahead as the rings allow. loop.gen.cuh
-// says what it does and in which order. The producer is one thread. Where keys lie in pages a warp goes along, each lane
-// with a box, and where a tile takes many boxes all four warps of the warpgroup do; the first thread does all else.
+// The producer's vocabulary: it finds work, and copies Q, K and V with TMA as far ahead as the rings allow.
+// loop.gen.cuh determines what it does, and in which order. The producer is one thread. Where keys lie in pages, a warp
+// copies, each lane a box, and where a tile takes many boxes, all four warps of the warpgroup do; the first thread does
+// everything else.
 #pragma once
 
 #include "templates/hopper/work.cuh"
@@ -9,36 +10,36 @@
 
 namespace flashjit {
 
-constexpr int kTilesFoundAhead = 4;  // tiles; two are no better
+constexpr int kTilesFoundAhead = 4;  // More tiles than two gain nothing.
 
 struct ProducerState {
   const KernelParams& params;
   const TensorMaps& maps;
   const SharedMemory& shared;
-  const char* tiles;           // what a launch before has made of V, or of K and V
-  Ring<kQStages> q_ring = {};  // of the item that is found or announced next
-  Ring<kStages> ring = {};     // of the next K
-  int waiting_tile = -1;       // the V of this tile, of the item that was announced last, is to be copied next
+  const char* tiles;           // The tiles of V, or of K and V, that a launch before has made.
+  Ring<kQStages> q_ring = {};  // The slot of the item that is found or announced next.
+  Ring<kStages> ring = {};     // The slot of the next K.
+  int waiting_tile = -1;       // The tile of the item announced last whose V is copied next.
   Ring<1> inputs_ring = {};
-  int dealt = 0;   // items that this block was given; -1: there are no more
-  int window = 0;  // items since failed ones were last done again
+  int dealt = 0;   // Counts the items that this block was given; -1: no item is left.
+  int window = 0;  // Counts the items since failed ones were last repeated.
   Ring<1> clearing = {};
-  int again = -1;  // the item of the window to look at next; -1: not doing items again
+  int again = -1;  // The item of the window to look at next; -1: items are not being repeated.
 
   // The state that was announced last; before the first item it is the one that set_up() has left.
   __device__ const WorkState& announced() const { return shared.work(q_ring.count - 1); }
 
-  // The number of the tile at this index.
+  // Returns the number of the tile at this index.
   __device__ int number_of(int index) const { return kListed ? announced().list[index] : index; }
 
   __device__ bool leads() const { return !kInPages || threadIdx.x == 0; }
-  // After this, all threads of the producer see what the first one has done before.
+  // Makes all threads of the producer see what the first one has done.
   __device__ void join() const {
     if constexpr (kProducers > 32) sync_named(kProducerBarrier, kProducers);
     else if constexpr (kInPages) __syncwarp();
   }
 
-  // A tile of K or V.
+  // Copies a tile of K or V.
   template <class Panels>
   __device__ void copy_rows(u32 to, const Panels& panels, const TensorMap& map, u32 barrier, const WorkState& work,
                             int key) {
@@ -65,16 +66,17 @@ struct ProducerState {
     }
   }
 
-  // Boxes are numbered from panel to panel, and neighbours are those of different warps, so that all are at work.
+  // Returns the number of this thread's box. Boxes are numbered from panel to panel, and neighbouring boxes belong to
+  // different warps, so that all warps are at work.
   __device__ int box_number() const {
     const int thread = recompute(threadIdx.x);
     return thread % 32 * (kProducers / 32) + thread / 32;
   }
   __device__ int box() const { return kInPages ? box_number() % kBoxes : 0; }
 
-  // The page of this thread's box. Behind the length the table may hold anything: no page is looked up, and whatever
-  // page the box is taken from, it lies behind the end of the sequence. A number outside the pool is taken for that of
-  // its last page.
+  // Returns the page of this thread's box. Behind the length, the table may hold any number, so no page is looked up
+  // there: from whichever page the box is taken, it lies behind the end of the sequence. A number outside the pool is
+  // replaced by the last page's.
   __device__ u32 look_up_page(const WorkState& work, int key) const {
     const int first = key + box() * kBoxRows;
     if (first >= work.seq.k_len) return 0;
@@ -85,7 +87,7 @@ struct ProducerState {
   }
   __device__ u32 inside_pool(u32 page) const { return min(page, params.pages - 1u); }
 
-  // `outer`: the batch, or the page of the first key of the tile, which ends in the same one.
+  // `outer` is the batch index, or the page of the tile's first key; the tile ends in the same page.
   __device__ TileScales find_scales(const WorkState& work, int tile, int outer) const {
     const int key = kInPages ? tile * kTileKv % kPage : tile * kTileKv;
     return {scale_of(params.scale_k, params.scale_k_stride, outer, work.seq.hk, key),
@@ -93,7 +95,7 @@ struct ProducerState {
   }
 
   // Copies what the score function reads of a tile, for each warpgroup its rows. A warpgroup has one slot, which is
-  // free again when the scores of the tile before have been computed. To call it to L2 earlier costs more than it
+  // free again when the scores of the previous tile have been computed. An earlier prefetch to L2 costs more than it
   // brings [M77].
   __device__ void copy_inputs(const WorkState& work, int tile) {
 #pragma unroll 1
@@ -116,16 +118,16 @@ struct ProducerState {
     inputs_ring.advance();
   }
 
-  // In one piece, as it is to lie in shared memory.
+  // Copies a tile that a launch before has made, in one piece, as it is to lie in shared memory.
   __device__ void copy_made(u32 to, u32 barrier, const WorkState& work, int tile, int offset, int bytes) const {
     const Int64 number = first_tile_of_keys(params, work.seq) + tile;
     const char* made = tiles + (number * config.heads_kv + work.seq.hk) * made_tile_bytes(config);
     copy_bytes(to, made + offset, bytes, barrier, kEvictLast);
   }
 
-  // NaN in V would reach rows that do not see its key, as 0 times NaN is NaN. Such items are done again, and then V is
-  // cleared where none of their queries looks: behind a length that the mask reads, or before a window. Where nothing
-  // is done again, always.
+  // Returns whether V of this tile has to be cleared where no query of the item looks: behind a length that the mask
+  // reads, or before a window. NaN there would reach rows that do not see its key, as 0 times NaN is NaN. An item with
+  // NaN is repeated, and only the repetition clears V. Kernels that repeat no items always clear it.
   __device__ bool clears_values(int key) const {
     const WorkState& work = announced();
     if (!kMainIsCareful && work.kind != Work::careful_item) return false;
@@ -137,7 +139,8 @@ struct ProducerState {
   __device__ int kv_end(const WorkState& work) const {
     return Variant::kv_end(params, work.seq, work.range_lo, work.range_hi);
   }
-  // The keys of the tile that begins with `key` that are looked at, once all of them have been copied.
+  // The keys that queries see in the tile that begins with `key`; await_copied() returns them once the whole tile has
+  // been copied.
   struct Seen {
     int begin, end;
   };
@@ -193,15 +196,15 @@ struct ProducerState {
     }
   }
 
-  // The next item of this block.
+  // Returns the rank of this block's next item.
   __device__ int next_rank(int items) {
     const int round = dealt++;
     if (!kPersistent) return round == 0 ? blockIdx.x : items;
     return item_of_round(params, round, kInPages ? recompute(gridDim.x) : gridDim.x);
   }
 
-  // Chooses what is to be done next, an item or something else, and the item's rank. Items whose references did not hold
-  // are done again when all of the window are done: which items those are depends on the inputs alone, not on which block
+  // Chooses what is to be done next, an item or other work, and the item's rank. Items with failed references are
+  // repeated when all of the window are done. Which items these are depends on the inputs alone, not on which block
   // took them.
   __device__ Work choose_next(int& rank) {
     if (again >= 0) {
@@ -226,8 +229,8 @@ struct ProducerState {
     return kEndsWithoutNotice && dealt < 0 ? Work::last_flush : Work::flush;
   }
 
-  // Finds the scales of an item whose keys all share them. The producer has time to wait for them, and consumers have no
-  // registers to do so. The state is read from memory again, so that it takes no registers: else d=256 spills.
+  // Finds the scales of an item whose keys share one scale each. The producer has time to wait for them, and consumers
+  // have no registers for it. The state is addressed anew, so that it takes no registers: otherwise d=256 spills.
   __device__ void find_common_scales(WorkState& work) const {
     if (is_item(work.kind))
       work.scales = {kHasUnits ? 1.0f : key_scale(params, work.seq), value_scale(params, work.seq)};
@@ -254,11 +257,11 @@ struct ProducerState {
   }
 };
 
-// All items of the block. A turn is a tile, or what comes after an item. V follows one tile behind K: it is needed when
-// the scores of the next tile are on their way. The next item is found when few tiles of this one are still to be
-// copied: while there is time, and not earlier, or a block would take its next item at the start of a long one, and
-// blocks with short ones would be done too soon [M78]; nor before its first keys are on their way. Everything is here
-// once: the compiler copies all calls into this loop.
+// Deals out all items of the block. A turn is a tile, or what comes after an item. V follows one tile behind K: it is
+// needed when the scores of the next tile are being computed. The next item is found while few tiles of the current
+// item are still to be copied. Found earlier, it would be taken at the start of a long item, and blocks with short
+// items would be done too soon [M78]. Nor is it found before the current item's first keys are on their way. Each call
+// stands here once, because the compiler copies all of them into this loop.
 template <class Producer>
 __device__ inline void deal_items(Producer& p) {
   u32 flushes = 0;
@@ -274,7 +277,8 @@ __device__ inline void deal_items(Producer& p) {
     copies = tile >= p.announced().tiles.first;
     const int number = copies ? p.number_of(tile) : tile;
     if (copies) p.copy_tile_keys(p.announced(), number);
-    // The only Q is free again when the last scores of the item before are there; its last V must not wait for that.
+    // A single slot of Q is free again when the last scores of the previous item have been computed. That item's last V
+    // must not wait for it.
     p.copy_waiting_values();
     if (copies) {
       p.end_tile(number);

@@ -1,20 +1,21 @@
-// Q as the first operand of scores: from shared memory, or from registers (queries_in_registers).
+// Q as the first operand of scores. It is read from shared memory, or from registers (queries_in_registers).
 #pragma once
 
 #include "templates/hopper/scores.cuh"
 
 namespace flashjit {
 
-// The warpgroup's rows of Q, where that begins at `address` in shared memory.
+// Returns the address of the warpgroup's rows of Q, where Q begins at `address` in shared memory.
 __device__ inline u32 own_rows(u32 address) { return address + warpgroup_id() * kRowsPerWarpgroup * kPanelWidth; }
 
-// In shared memory Q begins at `queries`, and K at `keys`.
+// Multiplies Q, which begins at `queries` in shared memory, by K, which begins at `keys`.
 template <bool in_registers>
 struct QueryOperand {
   static constexpr int kSteps = padded_dim_qk(config) * size_of(config.element) / kStepBytes;
-  u32 operand[kSteps][4];  // of this item
+  u32 operand[kSteps][4];  // The rows of this item.
 
-  // Four matrices of eight rows and 16 bytes a step: of a warp's first and second eight rows, then what follows in these.
+  // Loads four matrices of eight rows and 16 bytes a step: a warp's first and second eight rows, then the next 16 bytes
+  // of these rows.
   __device__ void load_queries(u32 queries) {
     const u32 lane = lane_id(), row = threadIdx.x / 32 % 4 * 16 + lane % 16;
     const u32 from = queries + (warpgroup_id() * kRowsPerWarpgroup + row) * kPanelWidth;

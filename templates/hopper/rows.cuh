@@ -1,4 +1,4 @@
-// This file says how TMA finds rows: boxes at their coordinates in the dimensions of the tensor maps (kernel_params.h).
+// Boxes of rows for TMA, at their coordinates in the dimensions of the tensor maps (kernel_params.h).
 #pragma once
 
 #include "templates/hopper/device.cuh"
@@ -9,27 +9,27 @@ namespace flashjit {
 
 constexpr bool kGroupedHeads = config.head_tiles == HeadTiles::grouped;
 
-// Coordinates that end a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that what
-// is behind them is out of bounds (read as zeros) and not the next sequence; the dimensions after the head move that
-// end to where the sequence ends in memory: kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64),
+// This coordinate ends a packed sequence. Rows of the sequence lie at the end of a dimension of 2^30 rows, so that rows
+// behind them are out of bounds (read as zeros) and not the next sequence. The dimensions after the head move this end
+// to where the sequence ends in memory: first kSequenceEnd steps of minus a row (2^35 bytes minus a row, modulo 2^64),
 // then start + length steps of a row.
 constexpr int kSequenceEnd = 1 << 30;
 
-// Where what the dimensions before do not say lies all in one dimension, in steps that its strides have in common, so
-// that these are free: `outer` is a page, a batch index or a group of heads.
+// Returns the coordinate where one dimension covers everything that the dimensions before leave open. Its steps divide
+// the strides of `outer` (a page, a batch index or a group of heads) and of a token, so that any strides are possible.
 __device__ inline int end_of(const EndSteps& steps, int outer, int token) {
   return outer * steps.outer + token * steps.token;
 }
 
-// Rows of a page (or of a batch index of strided tensors) from `row` on, `left` of which belong to the sequence: to
-// shared memory, with zeros behind these.
+// Copies rows of a page (or of a batch index of strided tensors) to shared memory, from `row` on. `left` of them belong
+// to the sequence, and zeros follow.
 __device__ inline void copy_ending_keys(u32 to, const TensorMap& map, const EndSteps& steps, u32 barrier, int hk,
                                         int column, int page, int row, int left) {
   copy_box(to, map, barrier, kEvictLast, column, kSequenceEnd - left, hk, end_of(steps, page, row + left),
            kSequenceEnd);
 }
 
-// From key k on, of K or V: to shared memory.
+// Copies rows of K or V to shared memory, from key k on.
 __device__ inline void copy_keys(u32 to, const TensorMap& map, u32 barrier, const Sequence& seq, int column, int k,
                                  u64 policy = kEvictLast) {
   if constexpr (kRows == Rows::packed) {
@@ -40,8 +40,8 @@ __device__ inline void copy_keys(u32 to, const TensorMap& map, u32 barrier, cons
   }
 }
 
-// From query q on, of Q: the rows of a head, or those of the heads of the group, from `first` on. (A reference: read
-// before the rest of the work state, q would cost a packed producer registers.)
+// Copies rows of Q from query q on: those of a head, or those of the heads of the group, from head `first` on. (q is a
+// reference: read before the rest of the work state, it would cost the producer of packed tensors registers.)
 __device__ inline void copy_queries(u32 to, const TensorMap& map, const EndSteps& steps, u32 barrier,
                                     const Sequence& seq, int column, const int& q, u64 policy = kEvictFirst,
                                     int first = 0) {

@@ -1,4 +1,4 @@
-// Products to logits, on the fragments of a warpgroup product. A thread holds two rows (lane / 4 and lane / 4 + 8 of
+// Products to logits, in the registers of a warpgroup product. A thread holds two rows (lane / 4 and lane / 4 + 8 of
 // its warp's 16) and two adjacent columns of every eight; register 4j + 2h + c is row h, column 8j + 2 (lane % 4) + c.
 // The four lanes of a quad share the rows.
 #pragma once
@@ -20,16 +20,17 @@ constexpr int kProductPieces = product_pieces(config), kProductColumns = product
 using Scores = float[kScores];
 using Output = float[kOutputs];
 constexpr int kTilesOfP = kTileKv / step_columns(config.element);
-using Probabilities = u32[kTilesOfP][4];  // words of two, or of four of 8 bits, as operand A has them
+// Words hold two elements, or four of 8 bits, in the order of operand A.
+using Probabilities = u32[kTilesOfP][4];
 
-// Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
+// Logits that are not mere products are computed in the pass that exponentiates them, if no maximum is taken before.
 constexpr bool kLogitsInPass = !kScaleFolded && config.reference == Reference::first;
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 // The number of a consumer warpgroup. It is derived wherever it is needed, as these kernels are short of registers.
 __device__ inline u32 warpgroup_id() { return recompute(threadIdx.x) / kThreadsPerWarpgroup - 1; }
 
-// One vote of a warpgroup: true for all its threads if it is for any.
+// Returns true in all threads of a warpgroup if any of them votes for it.
 __device__ inline bool any_of_warpgroup(bool vote) {
   u32 result;
   asm volatile(
@@ -40,7 +41,7 @@ __device__ inline bool any_of_warpgroup(bool vote) {
   return uniform(result) != 0;
 }
 
-// The row of the tile that this thread's row h is.
+// Returns which row of the tile this thread's row h is.
 __device__ inline int tile_row(u32 thread, int h) {
   return static_cast<int>(thread / 32 * 16 - kThreadsPerWarpgroup / 2 + thread % 32 / 4) + h * 8;
 }
@@ -53,7 +54,8 @@ __device__ inline Row row_of(const WorkState& work, int row) {
   return {query_of_row(work, row), work.seq.h + row % kGroup};
 }
 
-// The score function gets these for this thread's row h. Queries behind the last are taken for the last one.
+// The query of this thread's row h, as the score function gets it. Queries behind the last one are replaced by the last
+// one.
 struct Query {
   Sequence seq;
   int q;
@@ -69,15 +71,15 @@ __device__ inline int first_key(u32 thread, int tile) { return tile * kTileKv + 
 
 // ---- tensors that the score function reads at every key, such as a bias [head, query, key] ----
 //
-// The producer has copied this tile of them (copy_inputs). A thread's scores are pairs of neighbouring keys, first
-// those of row 0: their elements are read four pairs at a time, and the next four before these are worked on.
+// The producer has copied this tile of each (copy_inputs). A thread's scores are pairs of neighbouring keys, those of
+// row 0 first. The elements for four pairs are read together, and the next four are read before these are used.
 
 constexpr int kRowPairs = kTileKv / 8, kPairs = 2 * kRowPairs;
 constexpr int kPairsAhead = 8;
 
-// The elements of parameter i for this thread's four pairs from `pair` on, each `kPairWords` behind the one before.
-// Chunks of 16 bytes are where the swizzle puts them: a row's number modulo 8 is XORed in. One row for all queries is
-// row 0, and all lanes read that.
+// Reads the elements of parameter i for this thread's four pairs from `pair` on; those of a pair stand `kPairWords`
+// words behind those of the pair before. A row's number modulo 8 is XORed into the number of a chunk of 16 bytes, as
+// the swizzle does. A row that all queries share is row 0, and all lanes read it.
 __device__ inline void read_input(u32 inputs, int i, int pair, u32* words) {
   const u32 lane = lane_id(), warp = recompute(threadIdx.x) % kThreadsPerWarpgroup / 32;
   const bool rows = config.inputs_q >> i & 1;
@@ -104,8 +106,8 @@ __device__ inline void read_input(u32 inputs, int i, int pair, u32* words) {
   }
 }
 
-// The two rows of a thread are found once for an item, unless three warpgroups, or elements of 32 bits that have been read,
-// leave no registers to keep them from one tile to the next.
+// The two rows of a thread are found once for an item, unless no registers are left to keep them from one tile to the
+// next, as with three warpgroups, or with inputs of 32 bits.
 constexpr bool kKeepsQueries = kWarpgroups < 3 && config.inputs_32 == 0;
 struct Queries {
   Query of[2];
@@ -118,23 +120,24 @@ struct Queries {
 // A consumer's view of the inputs, and its slot of their ring.
 struct Inputs {
   const SharedMemory& shared;
-  bool given;  // else the score function reads memory
+  bool given;  // If false, the score function reads memory.
   Ring<1> ring = {};
 
   __device__ u32 full() const { return shared.inputs_full(uniform(warpgroup_id())); }
-  // This tile of them has been read, or will not be.
+  // This tile of the inputs has been read, or will not be read.
   __device__ void release() {
     if (lane_id() == 0) arrive(shared.inputs_empty(warpgroup_id()));
     ring.advance();
   }
 };
 
-// Scales of queries are on their way while O is written. Not where keys have scales in blocks: d=128 spills 16 bytes.
+// Scales of queries are loaded while O is written. Where keys have scales in blocks they are not: d=128 would spill 16
+// bytes.
 constexpr bool kLoadsScalesEarly = kNarrow && !kHasUnits;
 
-// Factors from products to scores, for this thread's rows: elements of 8 bits have scales, which are found for an item
-// and, where keys have scales in blocks, for each tile. Rows of a head share one factor: a block of rows with one scale is
-// whole warpgroups.
+// Factors from products to scores, for this thread's rows. Elements of 8 bits have scales, which are found for an item
+// and, where keys have scales in blocks, for each tile. Rows of a head share one factor, because the rows with one
+// scale are whole warpgroups.
 struct RowScales {
   static constexpr int kCount = kGroupedHeads ? 2 : 1;
   float of[2] = {config.scale, config.scale};
@@ -155,7 +158,7 @@ struct RowScales {
   }
 };
 
-// A tile and where this thread is in it.
+// A tile, and this thread's place in it.
 struct Tile {
   const KernelParams& params;
   const WorkState& work;
@@ -164,10 +167,10 @@ struct Tile {
   const RowScales& row_scales;
   Queries queries;
   int k_lo;
-  float keys_scale = 1.0f;                               // that all keys of the tile share
-  u32 words[kHasInputs ? kPairsAhead * kPairWords : 1];  // of the pairs ahead
+  float keys_scale = 1.0f;                               // All keys of the tile share this scale.
+  u32 words[kHasInputs ? kPairsAhead * kPairWords : 1];  // The words of the pairs that have been read ahead.
 
-  // `known`: its queries have been found.
+  // `known` are the thread's queries, if they have been found before.
   __device__ void begin(const Queries* known = nullptr) {
     const u32 thread = recompute(threadIdx.x);
     if (known) queries = *known;
@@ -180,7 +183,7 @@ struct Tile {
       for (int pair = 0; pair < kPairsAhead; pair += 4) read(pair);
     }
   }
-  // Four pairs from this one on.
+  // Reads the elements of four pairs, from this pair on.
   __device__ void read(int pair) {
 #pragma unroll
     for (int i = 0; i < kMaxParams; ++i) {
@@ -188,13 +191,13 @@ struct Tile {
         read_input(inputs.shared.inputs(warpgroup_id(), i), i, pair, words_of(pair) + word_of(i));
     }
   }
-  // All have been read.
+  // All elements of the tile have been read.
   __device__ void release() {
     __syncwarp();
     inputs.release();
   }
 
-  // From a product of row h to its score.
+  // Returns the factor from a product of row h to its score.
   __device__ float scale(int h) const {
     const float of_row = row_scales.of[h % RowScales::kCount];
     return kHasUnits ? of_row * keys_scale : of_row;
@@ -205,8 +208,8 @@ struct Tile {
 
 // ---- logits ----
 
-// Visits the logits of a tile, with the inputs that the producer has copied, as symbolic numbers, each with its
-// register.
+// Visits the logits of a tile, with the inputs that the producer has copied. Logits are symbolic numbers, and each is
+// passed with the number of its register.
 template <class Math, class Visit>
 __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, const Visit& visit) {
 #pragma unroll
@@ -231,7 +234,7 @@ __device__ inline void for_each_logit(const Scores& s, Tile& tile, Math math, co
   }
 }
 
-// Are all arguments of tanh small, in all lanes of the warp?
+// Returns whether all arguments of tanh are small, in all lanes of the warp.
 __device__ inline bool small_arguments(const Scores& s, Tile& tile) {
   Probe::Largest largest;
   const Probe probe = {largest};
@@ -239,9 +242,9 @@ __device__ inline bool small_arguments(const Scores& s, Tile& tile) {
   return __all_sync(0xffffffff, probe.small());
 }
 
-// The logits of any tile, read from memory. Keys at or behind k_len are taken for the last key: the score function may
-// load from a tensor that ends there. Pairs of a row that lie behind it are left out; and without a branch somewhere
-// the compiler would load for all scores before it computes the first.
+// Computes the logits of any tile, with what the score function reads from memory. Keys at or behind k_len are replaced
+// by the last key, because the function may load from a tensor that ends there. Pairs behind k_len are left out. The
+// branch also keeps the compiler from loading for all scores before it computes the first one.
 template <bool clamps>
 __device__ inline void compute_logits(Scores& s, const Tile& tile) {
   constexpr int kPairsAtOnce = 4;
@@ -270,21 +273,21 @@ __device__ inline void compute_logits(Scores& s, const Tile& tile) {
 
 // ---- masks ----
 
-// Columns of a tile as bits: bit 2 j + c of word j / 16 is column 8 j + c, counted from a thread's first. A group is 32
-// columns of the warp, 16 registers of S: what to do with it is decided for the warp.
+// Columns of a tile as bits: bit 2 j + c of word j / 16 is column 8 j + c, counted from a thread's first one. A group
+// is 32 columns of the warp, 16 registers of S. The warp decides together what to do with a group.
 constexpr int kColumnWords = (kTileKv + 127) / 128;
 constexpr int kGroupScores = 16;
 
-// Says which columns are seen.
+// Holds which columns are seen.
 struct Columns {
-  u32 of_row[2][kColumnWords];  // by this thread's rows
-  u32 some[kColumnWords];       // by some row of the warp
-  u32 hidden[kColumnWords];     // from some row of the warp
+  u32 of_row[2][kColumnWords];  // This thread's rows see these columns.
+  u32 some[kColumnWords];       // Some row of the warp sees these columns.
+  u32 hidden[kColumnWords];     // These columns are hidden from some row of the warp.
   __device__ static bool any_of_group(const u32 (&words)[kColumnWords], int group) {
     return words[group / 4] >> group % 4 * 8 & 0xff;
   }
-  // Without a mask only the end of the keys cuts: leaving groups out gains nothing. The registers do not
-  // suffice for it either where products are added up in pieces: d=256 spills 308 bytes.
+  // Without a mask only the end of the keys cuts, and leaving groups out gains nothing. Where products are added up in
+  // pieces, registers do not suffice for leaving them out: d=256 would spill 308 bytes.
   __device__ bool sees_group(int group) const {
     return !config.has_mask || kProductPieces > 1 || any_of_group(some, group);
   }
@@ -307,11 +310,11 @@ __device__ inline Columns all_columns() {
   return columns;
 }
 
-// Where a query sees a range of keys, a bit for each column says which: comparisons take two cycles of a scheduler
-// each, and there would be two or three for every score. Long masks have such bits, too.
+// A bit for each column shows which keys a query sees, where these are a range: comparisons take two cycles of a
+// scheduler each, and every score would need two or three. Long masks have such bits, too.
 constexpr bool kMaskAsBits = config.mask_is_range || config.mask_is_long || config.mask_by_rows;
 
-// The bits of this thread's rows where a mask reads tensors.
+// Finds the bits of this thread's rows where a mask reads tensors.
 __device__ inline void vote_on_queries(Columns& columns, const KernelParams& params, const WorkState& work, int tile) {
   using Votes = RowVotes<kTileKv>;
   const u32 thread = recompute(threadIdx.x), lane = thread % 32;
@@ -388,7 +391,7 @@ __device__ inline Columns visible_columns(const KernelParams& params, const Work
   return columns;
 }
 
-// -infinity where a key is not visible, but in groups that no row sees.
+// Sets scores of hidden keys to -infinity, except in groups that no row sees.
 __device__ inline void hide_keys(Scores& s, const KernelParams& params, const WorkState& work, int tile,
                                  const Columns& columns) {
   if constexpr (kMaskAsBits) {
@@ -415,7 +418,7 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Wo
   }
 }
 
-// The score function, then the mask where it cuts.
+// Applies the score function, and then the mask where it cuts.
 __device__ inline void apply_score_and_mask(Scores& s, Tile& tile, bool mixed, const Columns& columns) {
   if constexpr (!kScaleFolded) {
     tile.begin();

@@ -1,6 +1,7 @@
-// V of 8 bits. A warpgroup product reads its second operand along what is summed up, so V is transposed on its way, by
-// warps that have nothing else to do. Its keys are exchanged within every 32: P is converted where the scores are, and
-// there a thread has keys 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of 16, where the first operand wants four in a row.
+// Transposes V of 8 bits. A warpgroup product reads its second operand along the dimension that is summed up, so warps
+// that have nothing else to do transpose V on its way. They also exchange keys within every 32: P is converted where
+// the scores are, and a thread has the scores of keys 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 of 16 there, while the first
+// operand wants four keys in a row.
 #pragma once
 
 #include "templates/hopper/work.cuh"
@@ -8,16 +9,16 @@
 
 namespace flashjit {
 
-constexpr int kUnitsAhead = kTransposesValues && kWarpgroups == 3 ? 2 : 4;  // three warpgroups leave few registers
-constexpr PanelLayout kGivenV = panel_layout(kTileKv, config.head_dim_v, config.element);  // as they are
+constexpr int kUnitsAhead = kTransposesValues && kWarpgroups == 3 ? 2 : 4;  // Three warpgroups leave few registers.
+constexpr PanelLayout kGivenV = panel_layout(kTileKv, config.head_dim_v, config.element);  // V as it is given.
 
-// A tile, by each of `warps` its blocks of columns.
+// Transposes a tile. Each of `warps` warps takes its blocks of columns.
 template <int warps>
 __device__ inline void transpose_tile(u32 to, u32 from, u32 warp) {
   transpose_tile<warps, kTileKv, config.head_dim_v, kLayout.v.panel_bytes(), 1, kUnitsAhead>(to, from, warp, AllRows());
 }
 
-// In the loop: the vocabulary of each of its warps.
+// The vocabulary of each transposing warp in the loop.
 struct TransposerState {
   const SharedMemory& shared;
   const u32 warp = threadIdx.x / 32 - 1;
@@ -29,7 +30,7 @@ struct TransposerState {
 
 // ---- ahead of the loop ----
 
-// A tile of `keys` keys, and behind them zeros, from rows of V to `tile`.
+// Transposes a tile of `keys` keys, with zeros behind them, from rows of V to `tile`.
 __device__ inline void transpose_rows(const char* rows, Int64 stride, int keys, uint4* tile) {
   extern __shared__ __align__(1024) char memory[];
   constexpr int kChunks = round_up(config.head_dim_v, kBlockColumns) / kChunkBytes;
@@ -50,7 +51,7 @@ __device__ inline void transpose_rows(const char* rows, Int64 stride, int keys, 
     tile[i] = load_shared(to + i * kChunkBytes);
 }
 
-// The next 16 keys of a column, of which there are so many. Packed sequences begin anywhere.
+// Loads the next 16 keys of a column that has `keys` keys left. Packed sequences begin at any address.
 __device__ inline uint4 load_keys(const unsigned char* at, int keys) {
   if (keys >= kChunkBytes && reinterpret_cast<u64>(at) % kChunkBytes == 0) return *reinterpret_cast<const uint4*>(at);
   u32 words[4] = {};
@@ -60,7 +61,7 @@ __device__ inline uint4 load_keys(const unsigned char* at, int keys) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The same from columns of V^T: keys are exchanged, and that is all.
+// Makes the same tile from columns of V^T, whose keys only have to be exchanged.
 __device__ inline void order_columns(const char* columns, Int64 stride, int keys, uint4* tile) {
   constexpr int kChunks = kTileKv / kChunkBytes;
   for (int i = threadIdx.x; i < config.head_dim_v * kChunks; i += kTransposingThreads) {
@@ -74,7 +75,7 @@ __device__ inline void order_columns(const char* columns, Int64 stride, int keys
   }
 }
 
-// A block for each tile of keys of each KV head.
+// Each block transposes a tile of keys of a KV head.
 __device__ inline void transpose_values(const KernelParams& params, char* transposed) {
   const int number = blockIdx.x / config.heads_kv, head = blockIdx.x % config.heads_kv;
   const auto [b, tile] = TileAxis<Along::keys>::tile_of(params, number);

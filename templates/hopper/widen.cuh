@@ -1,6 +1,6 @@
-// K and V of 8 bits under Q of 16: a launch before the loop widens them to the type of products, and leaves tiles of
-// both as shared memory is to have them. It walks through pages, so that the loop need not. To widen them in the loop,
-// on their way to the products, took much longer [M85].
+// Widens K and V of 8 bits under Q of 16. This launch before the loop converts them to the type of products, and leaves
+// tiles of both as shared memory is to have them. It walks through pages, so that the loop need not. Widening in the
+// loop, on the way to the products, took much longer [M85].
 #pragma once
 
 #include "templates/cache_elements.cuh"
@@ -9,7 +9,8 @@
 
 namespace flashjit {
 
-// Does any query of any head of the group see keys from first to last? A window leaves most of a cache as it is.
+// Returns whether any query of any head of the group sees keys from first to last. A window leaves most of a cache
+// unread.
 __device__ inline bool is_seen(const KernelParams& params, Sequence seq, int first, int last) {
   constexpr int kHeadsOfMask = config.has_mask ? group_size(config) : 1;
 #pragma unroll 1
@@ -21,15 +22,15 @@ __device__ inline bool is_seen(const KernelParams& params, Sequence seq, int fir
   return false;
 }
 
-// K or V, from key `first` on: eight columns at a time, and zeros behind the length and the head dim.
+// Widens K or V from key `first` on, eight columns at a time, with zeros behind the length and the head dim.
 constexpr int kWidenedColumns = 8;
 template <int head_dim>
 __device__ inline void widen_rows(const KernelParams& params, const Sequence& seq, const void* elements,
                                   const Strides& stride, int first, const PanelLayout& layout, char* tile) {
   constexpr int kChunks = round_up(head_dim, kPanelWidth / 2) / kWidenedColumns, kAll = kTileKv * kChunks,
                 kChunksOfPanel = kPanelWidth / kChunkBytes;
-  // Number of loads under way. With eight, ptxas spills for fp16 and d=24 (NVRTC 13.0): the conditions of the loads do not
-  // fit the predicates.
+  // The number of loads under way. With eight loads ptxas spills for fp16 and d=24 (NVRTC 13.0), because predicates are
+  // too few for the conditions of the loads.
   constexpr int kAhead = head_dim % 16 == 0 ? 8 : 4;
   const auto rows = key_rows(params, stride, static_cast<const Cached*>(elements) + key_begin(stride, seq), seq);
 #pragma unroll 1
@@ -52,7 +53,7 @@ __device__ inline void widen_rows(const KernelParams& params, const Sequence& se
   }
 }
 
-// A block for each tile of keys of each KV head.
+// Each block widens a tile of keys of a KV head.
 __device__ inline void widen_keys(const KernelParams& params, char* widened) {
   const int number = blockIdx.x / config.heads_kv, head = blockIdx.x % config.heads_kv;
   const auto [b, tile] = TileAxis<Along::keys>::tile_of(params, number);

@@ -1,5 +1,5 @@
-// Who works on what: the order of the work items, what the producer tells the consumers about one, and the barriers
-// between them.
+// Work of a block: the order of the work items, what the producer tells the consumers about an item, and the barriers
+// between producer and consumers.
 #pragma once
 
 #include "templates/dropout.cuh"
@@ -25,33 +25,34 @@ constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.hopper.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.hopper.row_sum == RowSum::matrix, kSumsApart = sums_apart(config);
 constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
-constexpr bool kHasUnits = has_tile_scales(config);      // scales of blocks of keys
+constexpr bool kHasUnits = has_tile_scales(config);      // True if scales of K and V belong to blocks of keys.
 constexpr bool kPersistent = config.hopper.grid == GridKind::persistent;
 constexpr bool kKeyParts = config.hopper.keys == Keys::parts;
 constexpr bool kMixesLengths = mixes_lengths(config);
 __device__ constexpr int larger(int a, int b) { return a > b ? a : b; }
-constexpr bool kListed = config.list_heads > 0;  // which tiles are visited
+constexpr bool kListed = config.list_heads > 0;  // True if lists say which tiles are visited.
 constexpr bool kInPages = finds_pages(config);
-constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;  // of a tile of keys
+// The producer copies a tile of keys in boxes.
+constexpr int kBoxRows = box_rows(config), kBoxes = config.tile_kv / kBoxRows;
 constexpr int kProducers = copying_threads(config);
 static_assert(!kInPages || boxes_of_tile(config) <= kProducers, "each thread has a box at most");
 constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
 
 // Named barriers; 0 is __syncthreads.
-constexpr int kTurnBarrier = 1;                           // one per consumer warpgroup: it is its turn
-constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;  // one per consumer warpgroup
+constexpr int kTurnBarrier = 1;                           // Each consumer warpgroup waits for its turn at one.
+constexpr int kVoteBarrier = kTurnBarrier + kWarpgroups;  // Each consumer warpgroup has one.
 constexpr int kProducerBarrier = kVoteBarrier + kWarpgroups;
 
-// At the end of a window of items the producer waits until all are done, and has those done again that failed. At the
-// end of the last one consumers look for themselves whether any did, and mostly are done at once: to be told so takes
-// longer [M86].
+// The producer ends a window of items with `flush`: it waits until all items are done, and has the failed ones
+// repeated. At `last_flush` the consumers look themselves whether an item failed. Mostly none did, and they are done at
+// once, which is faster than waiting for the producer's answer [M86].
 enum class Work { item, careful_item, flush, last_flush, end };
-// Products of 8 bits leave no registers for it (d=128: spills 40 bytes).
+// True if consumers end without that answer. Products of 8 bits leave no registers for this (d=128: spills 40 bytes).
 constexpr bool kEndsWithoutNotice = config.element != Element::f8;
 
-// KV tiles that some query can see, visited from the last to the first, and those among them in which every query sees
-// every key: they need no mask code. None: the last is before the first. Where there are lists of tiles, these are indices
-// into a list.
+// The KV tiles that some query can see, visited from the last to the first, and among them the full tiles, in which
+// every query sees every key and which need no mask code. A range is empty if its last tile is before its first. Where
+// there are lists of tiles, the numbers are indices into a list.
 struct Tiles {
   int first = 0, last = -1;
   int full_first = 0, full_last = -1;
@@ -59,38 +60,40 @@ struct Tiles {
 
 constexpr bool kOwnTiles = has_own_tiles(config, config.hopper.warpgroups);
 
-// Marks say what a warpgroup has to do for an item. They are bits of one register, because registers are scarce, and the
+// Marks say what a warpgroup has to do for an item. They are bits of one register, because registers are scarce. The
 // warpgroup may change them.
-constexpr u32 kFresh = 1;         // O holds no sums of the item yet
-constexpr u32 kItem = 2;          // the work is an item, whose O has to be written
-constexpr u32 kValues = 4;        // P of the previous tile has still to be multiplied with V
-constexpr u32 kExact = 8;         // every step takes the standard softmax
-constexpr u32 kIdle = 16;         // the item ends before the rows of this warpgroup begin
-constexpr u32 kPassesLast = 32;   // the block's last tile, which is visited first, is not one of this warpgroup's tiles
-constexpr u32 kPassesFirst = 64;  // neither is the block's first tile
-// Every row sees a key behind those that all rows see, so each has a reference when the main steps begin. Nobody finds that
-// out where warpgroups have tiles of their own: the producer has too few registers for it.
+constexpr u32 kFresh = 1;        // O holds no sums of the item yet
+constexpr u32 kItem = 2;         // the work is an item, whose O has to be written
+constexpr u32 kValues = 4;       // P of the previous tile has still to be multiplied with V
+constexpr u32 kExact = 8;        // every step takes the standard softmax
+constexpr u32 kIdle = 16;        // the item ends before the rows of this warpgroup begin
+constexpr u32 kPassesLast = 32;  // the block's last tile, which is visited first, is not one of this warpgroup's tiles
+// The block's first tile, which is visited last, is not one of this warpgroup's tiles.
+constexpr u32 kPassesFirst = 64;
+// Every row sees a key of a mixed tile behind the full ones, so each row has a reference when the main steps begin. The
+// producer does not find this out for warpgroups that have tiles of their own, because it has too few registers.
 constexpr u32 kAllBegun = 128;
 
 struct alignas(16) Share {
-  Tiles tiles;  // that this warpgroup visits: at least one if there are any
-  u32 marks;    // what the warpgroup has to do for the item
+  Tiles tiles;  // The tiles that this warpgroup visits: at least one, if the block has any.
+  u32 marks;    // They say what the warpgroup has to do for the item.
 };
 
-// One work item: a query tile of a head. The producer writes it, the consumers read it; both walk the same KV tiles.
+// One work item is a query tile of a head. The producer writes its state, the consumers read it, and both walk over the
+// same KV tiles.
 struct alignas(16) WorkState {
   Share shares[kWarpgroups];
   Tiles tiles;
   Sequence seq;
   Work kind;
-  int rank;                // in the order of the items
-  int redo_slot;           // in the list of items that may have to be done again
+  int rank;                // The item's place in the order of items.
+  int redo_slot;           // The item's slot in the list of items that may have to be repeated.
   int q_lo;                // the block's first query
-  int range_lo, range_hi;  // queries that the tile range is for
-  const int* list;         // kListed: the numbers of its tiles
-  TileScales scales;       // is_scaled: of K and V, where all keys share one. The producer has time to wait for them.
+  int range_lo, range_hi;  // The tile range is found for these queries.
+  const int* list;         // kListed: the list holds the numbers of the item's tiles.
+  TileScales scales;       // is_scaled: these scale K and V where all keys share one scale.
 
-  // Something other than an item.
+  // Turns the state into work that is no item.
   __device__ void set_other(Work other) {
     kind = other;
     tiles = {};
@@ -99,29 +102,31 @@ struct alignas(16) WorkState {
 };
 static_assert(sizeof(WorkState) <= kWorkStateBytes);
 
-// With packed heads neighbouring rows are the heads of one query.
+// With grouped heads, neighbouring rows of a tile are the heads of one query.
 __device__ inline int query_of_row(const WorkState& work, int row) { return work.q_lo + row / kGroup; }
 
 __device__ inline bool is_item(Work kind) { return kind == Work::item || kind == Work::careful_item; }
 __device__ inline bool any_of(const Tiles& tiles) { return tiles.last >= tiles.first; }
 
-// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below the first: none is left.
+// Returns the visible tile at or before `tile`, stepping over tiles in a hole of the mask. A result below the first
+// tile means that none is left.
 __device__ inline int visible_tile(const KernelParams& params, const WorkState& work, int tile) {
   return skip_holes<Walk::down, kTileKv>(params, work.seq, work.range_lo, work.range_hi, tile, work.tiles.first);
 }
 
-// The item of a rank with kMixesLengths. All heads of a tile go together, and tiles are taken in turns from the last one
-// down and from the first one up: single tokens, which are bound by reading keys, mostly lie at one end of a batch, and
-// prompts at the other. So blocks that read and blocks that multiply run side by side.
+// Returns the item of a rank with kMixesLengths. All heads of a tile go together, and tiles are taken by turns from the
+// last one down and from the first one up: single tokens, which are bound by reading keys, mostly lie at one end of a
+// batch, and prompts at the other. So blocks that read and blocks that multiply run side by side.
 __device__ inline WorkItem mixed_item_at(const KernelParams& params, int rank) {
   const int turn = rank / kHeads, tile = turn % 2 == 0 ? params.tiles_q - 1 - turn / 2 : turn / 2;
   const NumberedTile numbered = numbered_tile(params.offsets_q, params.batch, kQueries, tile);
   return {sequence_of(params, numbered.b, rank % kHeads * kGroup), numbered.tile};
 }
 
-// The item of a rank. Heads are taken in groups whose K and V stay in L2 together; within a group the query tiles with
-// the most keys come first (with a causal mask the last), or all tiles of a head one after the other. A head of all
-// batch indices goes together if they share what the score function reads: L2 then has it for all of them.
+// Returns the item of a rank. Heads are taken in groups whose K and V stay in L2 together. Within a group the query
+// tiles with the most keys come first (with a causal mask the last tiles), or all tiles of a head follow each other.
+// All batch indices of a head go together if they share what the score function reads, so that L2 holds it for all of
+// them.
 __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
   if constexpr (kMixesLengths) return mixed_item_at(params, rank);
   // Opaque, so that the reciprocals of these divisors are not kept in the few registers of the producer.
@@ -135,13 +140,14 @@ __device__ inline WorkItem item_at(const KernelParams& params, int rank) {
                                   : WorkItem{sequence_of(params, head / kHeads, head % kHeads * kGroup), tile};
 }
 
-// The number of the first tile of keys of a sequence, where a launch before the loop has made something of each tile.
+// Returns the number of the first tile of keys of a sequence, where a launch before the loop has widened or transposed
+// each tile.
 __device__ inline int first_tile_of_keys(const KernelParams& params, const Sequence& seq) {
   if constexpr (kKeyRows == Rows::packed) return static_cast<int>(seq.k_token) / kTileKv + seq.b;
   return seq.b * ((params.k_len + kTileKv - 1) / kTileKv);
 }
 
-// The tiles that some query of lo..hi sees.
+// Returns the tiles that some query of lo..hi sees.
 __device__ inline Tiles tiles_of(const KernelParams& params, const WorkState& work, int lo, int hi) {
   const int begin = Variant::kv_begin(params, work.seq, lo, hi), end = Variant::kv_end(params, work.seq, lo, hi);
   Tiles tiles;
@@ -152,9 +158,9 @@ __device__ inline Tiles tiles_of(const KernelParams& params, const WorkState& wo
   return tiles;
 }
 
-// A warpgroup visits the block's tiles, but one that its rows do not see. That is the last tile, as with a causal mask,
-// or for the last warpgroup the first, as at the front of a window: so it has at most one to leave out between two
-// items. Never none: all warpgroups have the same items.
+// A warpgroup visits the block's tiles except one that its rows do not see. This is the last tile, as with a causal
+// mask, or for the last warpgroup the first tile, as at the front of a window: a warpgroup leaves out at most one tile
+// between two items. It keeps at least one tile, because all warpgroups have the same items.
 __device__ inline Share share_of(const KernelParams& params, const WorkState& work, int warpgroup) {
   const Tiles& block = work.tiles;
   Share share = {block, kFresh | kItem | (work.kind == Work::careful_item ? kExact : 0)};
@@ -168,7 +174,8 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
   } else if constexpr (kOwnTiles) {
     Tiles own = tiles_of(params, work, lo, hi);
     if constexpr (kKeyParts) {
-      if (own.last < block.first || own.first > block.last) own.last = own.first - 1;  // none of this part's
+      // The warpgroup sees no tile of this part.
+      if (own.last < block.first || own.first > block.last) own.last = own.first - 1;
     }
     const bool sees_first = any_of(own) && own.first <= block.first, sees_last = any_of(own) && own.last >= block.last;
     const bool is_last = warpgroup == kWarpgroups - 1;
@@ -184,7 +191,7 @@ __device__ inline Share share_of(const KernelParams& params, const WorkState& wo
   return share;
 }
 
-// Leaves only one part of the tiles that an item sees. The part may be empty.
+// Leaves only one of the `parts` shares of an item's tiles. The share may be empty.
 __device__ inline void take_part(Tiles& tiles, int part, int parts) {
   const int first = tiles.first, count = max(tiles.last - first + 1, 0);
   tiles.first = first + count * part / parts;
@@ -192,7 +199,7 @@ __device__ inline void take_part(Tiles& tiles, int part, int parts) {
   tiles.full_first = max(tiles.full_first, tiles.first);
 }
 
-// The tiles of the block's queries.
+// Finds the tiles that the block's queries see.
 __device__ inline void find_tiles(WorkState& work, const KernelParams& params, int tile) {
   if constexpr (kListed) {
     const int* list = list_of<Along::keys>(params, work.seq, tile);
@@ -203,7 +210,8 @@ __device__ inline void find_tiles(WorkState& work, const KernelParams& params, i
   }
 }
 
-// False when the tile lies behind the end of its sequence. The parts of an item have ranks that follow each other.
+// Returns false if the tile lies behind the end of its sequence. The parts of an item have ranks that follow each
+// other.
 __device__ inline bool find_work(WorkState& work, const KernelParams& params, int rank) {
   const int parts = kKeyParts ? static_cast<int>(recompute(params.parts)) : 1;
   const WorkItem item = item_at(params, rank / parts);
@@ -223,7 +231,7 @@ __device__ inline bool find_work(WorkState& work, const KernelParams& params, in
 
 // ---- shared memory ----
 
-// A slot of a ring of `stages`, and the parity of its barriers there.
+// A position in a ring of `stages` slots: the slot, and the parity of its barriers.
 template <int stages>
 struct Ring {
   u32 count = 0;
@@ -234,7 +242,7 @@ struct Ring {
 };
 
 struct SharedMemory {
-  u32 base;  // address in shared memory
+  u32 base;  // The address of the block's shared memory.
   char* memory;
 
   __device__ u32 q(u32 slot) const { return base + slot * round_up(kLayout.q.bytes(), 1024); }
@@ -244,21 +252,21 @@ struct SharedMemory {
   __device__ u32 v(u32 stage) const {
     return base + kLayout.v_offset + stage * (values_side_by_side(config) ? kPanelWidth / 2 : kLayout.v_stage_bytes);
   }
-  // V as TMA brings it.
+  // Returns the address of V as TMA brings it.
   __device__ u32 copied_v(u32 stage) const {
     return base + kLayout.copied_v_offset + stage * kLayout.copied_v_stage_bytes;
   }
-  // The address of a warpgroup's tile of parameter i, which the score function reads.
+  // Returns the address of a warpgroup's tile of parameter i, which the score function reads.
   __device__ u32 inputs(u32 warpgroup, int i) const {
     return base + kLayout.inputs_offset + warpgroup * inputs_bytes(config) + input_offset(config, i);
   }
-  // The state of a block's item, counted from 0.
+  // Returns the state of a block's item; items are counted from 0.
   __device__ WorkState& work(u32 item) const {
     return *reinterpret_cast<WorkState*>(memory + kLayout.state_offset + item % kWorkSlots * kWorkStateBytes);
   }
-  // Ranks of items that must be done again, by their slot; -1: need not.
+  // The rank of the item that must be repeated, by its slot, or -1.
   __device__ int& redo(int i) const { return *reinterpret_cast<int*>(memory + kLayout.redo_offset + i * 4); }
-  // remembers_failures(): bits of a warp's items that must, by their slot.
+  // remembers_failures(): one bit for each of a warp's items, by slot, set if the item must be repeated.
   __device__ u32& failed_items(u32 warp, int slot) const {
     return *reinterpret_cast<u32*>(memory + kLayout.failed_offset + (warp * (kRedoSlots / 32) + slot / 32) * 4);
   }
@@ -272,26 +280,26 @@ struct SharedMemory {
     return all != ~0u;
   }
 
-  // The scales of the tile of keys with this number in the block.
+  // Returns the scales of the tile of keys that has this number in the block.
   __device__ TileScales& scales(u32 count) const {
     return reinterpret_cast<TileScales*>(memory + kLayout.scales_offset)[count % larger(scale_slots(config), 1)];
   }
 
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
 
-  // Where keys lie in pages, the producer keeps here what it knows of its items from one item to the next.
+  // Where keys lie in pages, the producer keeps its knowledge of items here from one item to the next.
   __device__ int& progress(int i) const { return number(i); }
-  // Not 0 tells the warps that transpose V that no more V comes, and that this slot holds none.
+  // A value other than 0 tells the warps that transpose V that no more V comes, and that this slot holds none.
   __device__ int& values_ended(u32 stage) const { return number((kInPages ? kProgressNumbers : 0) + stage); }
-  // The number of the tile of K in this stage.
+  // Returns the number of the tile of K in this stage.
   __device__ int& listed_tile(u32 stage) const {
     return number((kInPages ? kProgressNumbers : 0) + (kTransposesValues ? kStages : 0) + stage);
   }
   __device__ int& number(int i) const { return *reinterpret_cast<int*>(memory + kLayout.numbers_offset + i * 4); }
 
-  // Barriers: full (data is there) and empty (its readers are done) for each stage of Q, K and V, one for the end of a
-  // window, one for that of the last, one for V that the producer waits for itself, full and empty for V that is to be
-  // transposed, and for the inputs of each warpgroup.
+  // Each stage of Q, K and V has a barrier `full` (data is there) and one `empty` (its readers are done). Two more
+  // stand for the end of a window and of the last window, and one for V that the producer waits for itself. V that is
+  // to be transposed, and the inputs of each warpgroup, have full and empty barriers, too.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 q_full(u32 slot) const { return barrier(slot); }
   __device__ u32 q_empty(u32 slot) const { return barrier(kQStages + slot); }
@@ -314,13 +322,13 @@ struct SharedMemory {
   __device__ u32 inputs_empty(u32 warpgroup) const { return barrier(kInputBarriers + kWarpgroups + warpgroup); }
 };
 
-// Tiles whose references are their own maxima cannot fail.
+// True if references are the maxima of each tile: such tiles cannot fail.
 constexpr bool kMainIsCareful = config.reference == Reference::tile;
 
-// For sums of rows by products.
+// Fills the ones by which products sum up rows.
 __device__ inline void fill_ones(const SharedMemory& shared) {
   // All columns of the panel behind V are ones, so its swizzle does not matter and every lane of a quad gets the row
-  // sum. V that is transposed has rows of ones in each of its panels.
+  // sum. Transposed V has rows of ones in each of its panels.
   if constexpr (kSumsApart) {
     const u32 one = pack_e4m3(1.0f, 1.0f, 1.0f, 1.0f);
     for (int at = threadIdx.x * 16; at < kSumColumns * kPanelWidth; at += hopper_threads(config) * 16)
@@ -348,7 +356,7 @@ __device__ inline void fill_ones(const SharedMemory& shared) {
   fence_async_proxy();
 }
 
-// These functions set the state, beside barriers, that a block begins with.
+// These functions set the state, beside barriers, with which a block begins.
 __device__ inline void clear_redo(const SharedMemory& shared) {
   if (threadIdx.x < kRedoSlots) shared.redo(threadIdx.x) = -1;
   if constexpr (remembers_failures(config)) {
@@ -360,7 +368,7 @@ __device__ inline void clear_redo(const SharedMemory& shared) {
 __device__ inline void begin_progress(const SharedMemory& shared) {
   shared.progress(0) = shared.progress(1) = 0, shared.progress(2) = -1;
 }
-// Before the first item nothing is to be written.
+// Before the first item there is nothing to write.
 __device__ inline void begin_work(const SharedMemory& shared) { shared.work(kWorkSlots - 1).set_other(Work::flush); }
 
 }  // namespace flashjit
