@@ -1,11 +1,12 @@
-// The vocabulary of the warpgroup of a cluster's block that makes dQ: of the keys of both blocks, in half of the columns.
+// The vocabulary of the warpgroup that makes dQ in a block of a cluster: from the keys of both blocks, in half of the
+// columns.
 #pragma once
 
 #include "templates/hopper_backward/scores.cuh"
 
 namespace flashjit {
 
-// Columns that are summed at a time: registers are left for those of a panel.
+// The number of columns that are summed at a time: registers suffice for those of one panel.
 constexpr int kDqAtATime = 64;
 
 __device__ inline void add_panel(float* to, const float (&sums)[kDqAtATime / 2]) {
@@ -20,20 +21,21 @@ struct QueryGradientsState {
   float* dq_sums;
   float sums[kDqAtATime / 2];
 
-  // Says which tile of queries dS of a slot is of.
+  // Returns which tile of queries dS in this slot belongs to.
   __device__ int tile_of(u32 slot) const {
     int tile = 0;
     if (lane_id() == 0) tile = static_cast<int>(load_shared_word(shared.tile_number(slot)));
     return __shfl_sync(0xffffffff, tile, 0);
   }
-  // A panel of the columns that this block makes, of its own keys and of the other block's.
+  // Return the panels of K by which dS is multiplied: of this block's keys and of the other block's, in the columns of
+  // dQ that this block makes.
   __device__ u32 own_columns(int panel) const {
     return descriptor(shared.k() + (cluster_rank() * kDqPanels + panel) * kLayout.k.panel_bytes());
   }
   __device__ u32 columns_of_other(int panel) const {
     return descriptor(shared.other_k() + panel * kLayout.k.panel_bytes());
   }
-  // Both blocks are told.
+  // Both blocks learn that dS has been read.
   __device__ void release_ds(u32 slot) const {
     if (lane_id() > 0) return;
     arrive(shared.ds_empty(slot));

@@ -1,10 +1,10 @@
-// The consumer's vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
-// word. loop.gen.cuh says what the consumer does and in which order.
+// The consumer's vocabulary: the registers of a thread that computes, and the functions that lines of loop.gen.cuh
+// call. loop.gen.cuh determines what the consumer does, and in which order.
 //
-// A block takes one tile of keys after the other, 64 for each of its warpgroups, and goes over the query tiles that see them.
-// Scores are kept transposed, keys down and queries across: so P^T and dS^T are, as a thread has them, what the products for
-// dV and dK take from registers. dS goes through shared memory to all warpgroups, which make a part of dQ each and add it to
-// sums in memory.
+// A block takes one tile of keys after the other, 64 keys for each of its warpgroups, and goes over the query tiles
+// that see them. Scores are kept transposed, keys down and queries across, because P^T and dS^T in the registers of a
+// thread are then the operands of the products for dV and dK. dS goes through shared memory to all warpgroups. Each
+// makes a share of dQ, and adds it to sums in memory.
 #pragma once
 
 #include "templates/hopper_backward/dealer.cuh"
@@ -21,10 +21,10 @@ struct ConsumerState {
   const SharedMemory& shared;
   float* dq_sums;
   u32 warpgroup;
-  u32 keys;  // of the item's, the first of this warpgroup
+  u32 keys;  // This warpgroup's first key, counted from the item's first.
   BackwardItem item;
-  u32 k, v;      // where they are
-  u32 key_slot;  // of K
+  u32 k, v;      // The addresses of the tiles of K and V.
+  u32 key_slot;  // The slot of K.
   u32 item_slot;
   Ones ones;
 
@@ -35,7 +35,7 @@ struct ConsumerState {
   Kept kept;
   float* head_sums;
   PartSums part_sums;
-  bool keeps;  // dS is kept, and its gradients come later
+  bool keeps;  // True if dS is kept: its gradients are made by a later launch.
   OfParameters of_parameters;
 
   __device__ u32 warpgroup_id() const { return warpgroup; }
@@ -43,7 +43,7 @@ struct ConsumerState {
   __device__ void begin_turn() const { Turns{warpgroup}.begin(); }
   __device__ void end_turn() const { Turns{warpgroup}.end(); }
 
-  // Operands of products, by the stage that they are in.
+  // Operands of products, by the stage that holds them.
   __device__ u32 own_keys() const { return descriptor(k + keys * kPanelWidth); }
   __device__ u32 own_values() const { return descriptor(v + keys * kPanelWidth); }
   __device__ u32 queries(u32 stage) const { return descriptor(shared.q(stage)); }
@@ -52,8 +52,8 @@ struct ConsumerState {
   __device__ u32 d_o_rows(u32 stage) const { return descriptor(shared.d_o(stage), kLayout.d_o.panel_bytes()); }
   __device__ u32 lse_terms(u32 stage) const { return rows_descriptor(shared.terms(stage)); }
   __device__ u32 d_terms(u32 stage) const { return rows_descriptor(shared.terms(stage) + kTileQ * kTermBytes); }
-  // dQ of a warpgroup is of all queries in its share of the columns, or of its share of the queries. (A template: there may be
-  // no such product.)
+  // A warpgroup makes dQ of all queries in its share of the columns, or of its share of the queries. (This is a
+  // template because kernels without this product must not instantiate it.)
   template <int registers>
   __device__ void multiply_dq_share(float (&sums)[registers], u32 exchange) const {
     constexpr bool kColumns = splits_dq_columns(config);
@@ -68,7 +68,7 @@ struct ConsumerState {
   __device__ void store_own_ds(u32 exchange) const {
     store_ds(shared.exchange(exchange) + warpgroup * kLayout.ds.panel_bytes(), ds);
   }
-  // Adds this warpgroup's part of dQ to memory. Columns behind the head dim are left out.
+  // Adds this warpgroup's share of dQ to memory. Columns behind the head dim are left out.
   __device__ void add_dq(const float (&sums)[kDqColumns / 2], const Steps& at) const {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
     float* to = dq_sums + workspace_tile(params, item.seq, at.head, at.tile) * dq_sum_floats(config) +
@@ -88,7 +88,7 @@ struct ConsumerState {
                               coords.key - static_cast<int>(lane_id() / 4));
   }
 
-  // Brings what scores load nearer: the keys of a warp, query by query.
+  // Prefetches what scores load: the keys of a warp, query by query.
   __device__ void prefetch(const Steps& at) {
     ScoreCoords coords = coords_of_scores(at);
     const int lane = static_cast<int>(lane_id()), key = coords.key - lane / 4;
@@ -100,7 +100,8 @@ struct ConsumerState {
     }
   }
 
-  // To the next step; false: this was the last. Behind the steps of a head its gradients of parameters are complete.
+  // Goes to the next step and returns true, or returns false after the last one. Gradients of parameters are complete
+  // behind the steps of a head.
   __device__ bool advance_and_sum(Steps& at, const Steps& before) {
     const bool more = at.advance(params, item);
     if (!more || at.head != before.head) {
@@ -111,9 +112,10 @@ struct ConsumerState {
     return more;
   }
 
-  // Where others have queries of the same keys. False: dK and dV are left to one of them.
+  // Adds dK and dV to those of other items with queries of the same keys. Returns false unless this warp is the last
+  // one and has to store the sums.
   __device__ bool add_up(int number, bool any) {
-    wait_for_launch_before();  // which has set sums to zero
+    wait_for_launch_before();  // That launch has set the sums to zero.
     const int warp = number * cut_warps(config) + static_cast<int>(warpgroup * 4 + recompute(threadIdx.x) / 32 % 4);
     float *of_dk = part_sums.of_warp(warp, cut_floats(config)), *of_dv = of_dk + 16 * config.head_dim_qk;
     if (any) {
@@ -135,7 +137,7 @@ struct ConsumerState {
                                                     params.dv_stride.token, key, its.seq.k_len, kDropoutFactor, dv);
   }
 
-  // Where the tiles of a round are.
+  // Finds where the tiles of a round lie.
   __device__ void find_slots(int round) {
     key_slot = uniform(round % kKeySlots), item_slot = uniform(round % kItemSlots);
     k = uniform(shared.k(key_slot)), v = uniform(shared.v(key_slot));

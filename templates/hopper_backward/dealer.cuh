@@ -1,5 +1,5 @@
-// Warps of the producer's warpgroup that do not copy: which tiles of keys a block takes, and what the blocks and launches of
-// a call tell each other about them.
+// Warps of the producer's warpgroup that do not copy. They determine which tiles of keys a block takes, and pass on
+// what the blocks and launches of a call have to know about these.
 #pragma once
 
 #include "templates/backward/parameters.cuh"
@@ -8,19 +8,21 @@
 
 namespace flashjit {
 
-// A warp that finds the items of a block, and sets to zero what later ones add to.
+// A warp that finds the items of a block, and sets to zero what later items add to.
 struct Dealer {
   const KernelParams& params;
   const SharedMemory& shared;
   float* dq_sums;
   int* counters;
-  int* next;  // where items come from
+  int* next;  // The counter that items come from, or null.
 
-  // The next item, to where the others find it, and its number. Numbers of packed tiles may lie behind the end of a sequence.
+  // Finds the next item, stores it where the other warps read it, and returns its number. A number of packed tiles may
+  // lie behind the end of a sequence, and is passed over.
   __device__ int find_item(BackwardItem& item, int& dealt) const {
     int number;
     do {
-      // All from the counter: those of smaller numbers have then begun, whichever blocks run at the same time.
+      // All numbers come from the counter, so items of smaller numbers have begun, whichever blocks run at the same
+      // time.
       number = next ? atomicAdd(next, 1) : item_of_round(params, dealt++);
       item.k_lo = -1;
       if (number >= params.items) break;
@@ -52,8 +54,8 @@ struct Dealer {
     if (lane_id() == 0) add_released(zeroed_of(params, item / all.group, counters), 1);
   }
 
-  // The next item is taken when the last queries of one are on their way: no sooner, or blocks with short ones would be
-  // done before the others.
+  // The next item is taken when the last queries of the current one are being copied. Sooner, blocks with short items
+  // would be done before the others.
   __device__ void run() const {
     int dealt = 0;
 #pragma unroll 1
@@ -77,18 +79,18 @@ struct Dealer {
   }
 };
 
-// A warp that tells the last launch which heads are done, and with sums in order others which steps are.
+// Tells the last launch which heads are done and, with sums in order, other blocks which steps are. One warp runs this.
 __device__ inline void count_items(const KernelParams& params, const SharedMemory& shared, int* counters, int* added) {
-  u32 step = 0;  // of all items
+  u32 step = 0;  // Counts the steps of all items.
   each_item(params, shared, [&](BackwardItem& item, u32 done, u32 parity) {
     if constexpr (kOrdered) tell_steps(params, shared, item, added, step);
     release(done);
-    wait_barrier(done, parity);  // all sums of the item have been added to
+    wait_barrier(done, parity);  // Everything has been added to the item's sums.
     if (lane_id() == 0) add_released(done_of(item.seq, counters), 1);
   });
 }
 
-// Zeros in gradients of parameters where no query tile is visited.
+// Writes zeros to gradients of parameters where no query tile is visited.
 __device__ inline void zero_unvisited(const KernelParams& params, const BackwardItem& item) {
   const int begin = item.first * kTileQ, end = (item.last + 1) * kTileQ, lane = static_cast<int>(lane_id()),
             keys = item.seq.k_len - item.k_lo - lane;
@@ -109,7 +111,7 @@ __device__ inline void zero_unvisited(const KernelParams& params, const Backward
   });
 }
 
-// By a warp that has nothing else to do, and few registers.
+// A warp that has nothing else to do, and few registers, runs this.
 __device__ inline void zero_items(const KernelParams& params, const SharedMemory& shared) {
   each_item(params, shared, [&](const BackwardItem& item, u32 done, u32) {
     zero_unvisited(params, item);

@@ -1,7 +1,8 @@
-// Dropout of gradients. With M the mask over the share that is kept, and D as without dropout:
+// Dropout of gradients. M is the mask divided by the share of weights that is kept, and D is the same as without
+// dropout:
 //   dV = (P o M)^T dO,  dS = P o (M o (dO V^T) - D)
-// The factor of M is left to what is stored: dS is made of M without it and D over it. So dP is a product alone, with no
-// row terms: what is dropped of it is 0, and D is not.
+// The division is left to what is stored: dS is made with M undivided and with D multiplied by the share. So dP is a
+// product alone, without row terms: a dropped element of dP is 0, but its D is not.
 #pragma once
 
 #include "templates/dropout.cuh"
@@ -10,11 +11,12 @@
 
 namespace flashjit {
 
-// These say which weights of 64 keys and a step's queries are kept.
+// These types hold which weights of 64 keys and a step's queries are kept.
 constexpr int kQueryTiles = kTileQ / 16;
 using Kept = TileNumbers[1][kQueryTiles];
 
-// Draws for the keys of the item from `keys` on. The draw does not depend on scores, so it is made while products run.
+// Draws the weights for the item's keys from `keys` on. The draw does not depend on scores, so it is made while
+// products run.
 __device__ inline void draw(Kept& kept, const SharedMemory& shared, const BackwardItem& item, u32 keys,
                             const Steps& at) {
   const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
@@ -23,8 +25,8 @@ __device__ inline void draw(Kept& kept, const SharedMemory& shared, const Backwa
   calls.draw(kept, (static_cast<u32>(item.k_lo) + keys) / 16 + thread / 32, at.tile * kQueryTiles);
 }
 
-// With 128 queries there are no registers for that when dS is made: P bears it in its sign then. (With a score function P is
-// multiplied with a slope.)
+// With 128 queries no registers hold the draw until dS is made, so P carries it in its sign. (With a score function it
+// cannot, because P is multiplied by a slope.)
 constexpr bool kSignsTell = signs_tell(config);
 __device__ inline void mark_dropped(float (&p)[kTileQ / 2], u32 (&operand)[kQueryTiles][4], const Kept& kept) {
 #pragma unroll
@@ -34,7 +36,7 @@ __device__ inline void mark_dropped(float (&p)[kTileQ / 2], u32 (&operand)[kQuer
   }
 }
 
-// -D, over the factor, of this thread's two of a step's queries 8 i to 8 i + 7.
+// -D, times the share that is kept, of the two queries among 8 i to 8 i + 7 of a step that this thread has.
 struct MinusD {
   float of[2];
 };
@@ -55,8 +57,8 @@ __device__ inline MinusD read_minus_d(u32 terms, int i) {
   return d;
 }
 
-// Multiplies the P of a step by dP - D, which `dp` has already if nothing is dropped. It takes four at a time, of two
-// queries and two keys.
+// Multiplies P of a step by dP - D; without dropout `dp` holds this difference already. Four weights are multiplied at
+// a time, of two queries and two keys.
 struct ByWeight {
   const float* dp;
   const Kept& kept;
@@ -67,8 +69,8 @@ struct ByWeight {
     int first;
     MinusD minus_d;
 
-    // P of weights i and i + 1, which are of one key and two queries, becomes that product. Dropped elements of dP are
-    // left out, also if they are not finite.
+    // Replaces P of weights i and i + 1, which belong to one key and two queries, by the product. Dropped elements of
+    // dP are left out, even if they are not finite.
     __device__ void multiply(int i, float& p, float& q) const {
       const int index = first + i;
       const float of_p = p, of_q = q, *dp = all.dp + index;

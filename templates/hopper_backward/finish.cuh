@@ -1,4 +1,4 @@
-// After the backward loop: dQ, scaled, in the type and memory that it is wanted in.
+// Scales the sums of dQ after the backward loop, and stores them in the type and memory that the call gives.
 #pragma once
 
 #include "templates/dropout.cuh"
@@ -8,9 +8,10 @@
 
 namespace flashjit {
 
-constexpr float kScale = config.scale * kDropoutFactor;  // of sums
+constexpr float kScale = config.scale * kDropoutFactor;  // Sums are multiplied by it.
 
-// Waits until all tiles of keys of the head are done. All blocks of the launch before have begun: nothing waits for this one.
+// Waits until all tiles of keys of the head are done. This cannot hang: all blocks of the launch before have begun, and
+// none of them waits for this launch.
 __device__ inline void wait_for_head(const KernelParams& params, const Sequence& seq, int* counters) {
   const int tiles = key_tiles(params) * params.parts;
   if (tiles == 0) return wait_for_launch_before();
@@ -20,10 +21,11 @@ __device__ inline void wait_for_head(const KernelParams& params, const Sequence&
   __syncthreads();
 }
 
-// One block for each query tile of each head and batch index. Sums lie as warpgroups held them: of thread t, four
-// registers of group j are at (j * 128 + t) * 4, which are two neighbouring columns, of eight, of two rows.
+// Each block stores a query tile of a head and batch index. Sums lie in the order in which warpgroups held them: four
+// registers of thread t in group j are at (j * 128 + t) * 4. They are two neighbouring columns, of eight, of two rows.
 __device__ inline void finish_backward(const KernelParams& params, const float* dq_sums, int* counters = nullptr) {
-  constexpr int kEights = dq_columns(config) / 8, kFours = (kEights + 3) / 4;  // of a warpgroup
+  // The numbers of column groups of a warpgroup.
+  constexpr int kEights = dq_columns(config) / 8, kFours = (kEights + 3) / 4;
   const int number = counts_items(config) ? blockIdx.x : last_first();
   const auto [seq, tile] = query_tile(params, number);
   if constexpr (counts_items(config)) {
@@ -38,7 +40,7 @@ __device__ inline void finish_backward(const KernelParams& params, const float* 
   const int row = thread / 32 * 16 + thread % 32 / 4 + (columns ? 0 : warpgroup * kRowsPerWarpgroup);
   const int first_column = columns ? warpgroup * dq_columns(config) : 0;
   const Int64 begin = query_row(params.dq_stride, seq, seq.h, tile * config.tile_q + row);
-  const int left = seq.q_len - tile * config.tile_q - row;  // rows from this thread's first on
+  const int left = seq.q_len - tile * config.tile_q - row;  // The number of rows from this thread's first row on.
 #pragma unroll
   for (int four = 0; four < kFours; ++four) {
     float4 sum[4];

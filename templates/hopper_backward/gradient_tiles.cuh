@@ -1,5 +1,5 @@
-// Gradients of tensors that the score reads in tiles, [.., query, .., key], go to memory four neighbouring keys at a time:
-// lanes with the same queries exchange what they have, so that a warp stores, or adds, 64 bytes of each of eight rows.
+// Stores gradients of tensors that the score reads in tiles, [.., query, .., key], four neighbouring keys at a time.
+// Lanes with the same queries exchange values, so that a warp stores, or adds, 64 bytes of each of eight rows.
 #pragma once
 
 #include "templates/hopper_backward/output.cuh"
@@ -8,11 +8,12 @@
 
 namespace flashjit {
 
-// Where this lane's first four elements of a tile are: of a query, from a key on.
+// The place of this lane's first four elements in a tile: a query, and the first of four keys.
 struct FourKeys {
   int query, key;
   __device__ FourKeys(const BackwardItem& item, u32 keys, int tile) {
-    const int thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread / 4 % 4;  // of those that exchange
+    // `lane` is the number among the four lanes that exchange values.
+    const int thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, lane = thread / 4 % 4;
     query = tile * kTileQ + thread % 4 * 2 + lane % 2;
     key = item.k_lo + static_cast<int>(keys) + thread / 32 * 16 + thread % 32 / 16 * 4 + lane / 2 * 8;
   }
@@ -21,11 +22,12 @@ struct FourKeys {
 struct GradientTiles {
   const KernelParams& params;
   const BackwardItem& item;
-  u32 keys;  // of the item's, the first of this warpgroup
+  u32 keys;  // This warpgroup's first key, counted from the item's first.
   int tile;
   float* to[kReads > 0 ? kReads : 1];
 
-  // `whole`: all of the tile exists. True: and four elements are 16 bytes that can be written in one.
+  // `whole` is true if all of the tile exists. Returns true if, besides, four elements are 16 bytes that one access can
+  // write.
   __device__ bool begin(const Sequence& seq, bool whole) {
     const FourKeys at(item, keys, tile);
     bool in_one = whole;
@@ -39,7 +41,8 @@ struct GradientTiles {
     return uniform(in_one);
   }
 
-  // Writes what a thread has of eight queries, from `row` of the tile on: by_logit[2 h + c] is of key h and query c.
+  // Writes a thread's values of eight queries, from `row` of the tile on: by_logit[2 h + c] belongs to key h and query
+  // c.
   template <bool in_one, class Derivatives>
   __device__ void add(const Sequence& seq, int row, const float (&by_logit)[4], const Derivatives (&derivatives)[4]) {
     each_read([&](auto number) {
@@ -48,7 +51,8 @@ struct GradientTiles {
         float values[4];
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          values[e] = by_logit[e] == 0.0f ? by_logit[e] : by_logit[e] * derivatives[e].by_read[read];  // as in add()
+          // 0 stays 0, as in add().
+          values[e] = by_logit[e] == 0.0f ? by_logit[e] : by_logit[e] * derivatives[e].by_read[read];
         exchange<4>(values);
         if constexpr (in_one) put_four<read>(values);
         else put_existing<read>(seq, row, values);
@@ -73,7 +77,7 @@ struct GradientTiles {
       *reinterpret_cast<float4*>(to[read]) = make_float4(values[0], values[1], values[2], values[3]);
     else add_to_global(to[read], values[0], values[1], values[2], values[3]);
   }
-  // This finds what it needs by itself, so that it takes no registers elsewhere.
+  // This function computes its coordinates itself, so that they take no registers elsewhere.
   template <int read>
   __device__ void put_existing(const Sequence& seq, int row, const float (&values)[4]) const {
     const FourKeys at(item, keys, tile);

@@ -1,4 +1,4 @@
-// Elements that a score reads at every query and key of a step, on their way from shared memory to registers. The producer
+// Loads elements that a score reads at every query and key of a step from shared memory to registers. The producer
 // copies them to shared memory. Where TMA cannot address one of the tensors, each warp copies the part that it reads.
 #pragma once
 
@@ -10,13 +10,14 @@ namespace flashjit {
 // The words of all inputs, for each pair of neighbouring queries that a thread has.
 struct InputWords {
   u32 of[kHasInputs ? kTileQ / 4 * kPairWords : 1];
-  // The parameters for score i.
+  // Returns the parameters for score i.
   __device__ ReadParams params(const KernelParams& params, int i) const {
     return {params, of + i / 2 * kPairWords, i % 2};
   }
 };
 
-// Elements of 16 bits: a matrix of eight queries and keys, transposed, is a pair of queries of a key for each lane.
+// Reads elements of 16 bits: a matrix of eight queries and keys, transposed, gives each lane a pair of queries of a
+// key.
 template <int i>
 __device__ inline void read_halves(u32 tile, InputWords& words) {
   const u32 from = matrices_of_warp(tile);
@@ -29,7 +30,8 @@ __device__ inline void read_halves(u32 tile, InputWords& words) {
   }
 }
 
-// Elements of 32 bits: no two lanes read the same bank, as the swizzle has the queries of a quad in other chunks.
+// Reads elements of 32 bits. No two lanes read the same bank, because the swizzle puts the queries of a quad in
+// different chunks.
 template <int i>
 __device__ inline void read_words(u32 tile, InputWords& words) {
   const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup, warp = thread / 32, lane = thread % 32;
@@ -46,7 +48,7 @@ __device__ inline void read_words(u32 tile, InputWords& words) {
     }
 }
 
-// The 16 keys of this warp, from `key` on, to their rows of a tile. Behind the ends there may be nothing to read.
+// Copies the 16 keys of this warp, from `key` on, to their rows of a tile. Behind the ends of a tensor nothing is read.
 template <int i>
 __device__ inline void copy_own_keys(u32 tile, const KernelParams& params, const Sequence& seq, int query, int key) {
   constexpr int kBytes = input_bytes_per_key(config, i), kElements = 4 / kBytes, kWords = 16 / kElements;
@@ -70,7 +72,7 @@ __device__ inline void copy_own_keys(u32 tile, const KernelParams& params, const
   }
 }
 
-// `query`: the first of the tile, `key`: of this warp.
+// `query` is the first query of the tile, and `key` the first key of this warp.
 __device__ inline void copy_own_inputs(const SharedMemory& shared, u32 warpgroup, const KernelParams& params,
                                        const Sequence& seq, int query, int key) {
   __syncwarp();

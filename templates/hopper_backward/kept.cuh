@@ -1,9 +1,10 @@
-// dS of every tile that is visited, kept for a last launch, which sums up the gradients of tensors that the score reads in
-// tiles: where many batch indices or heads share an element, each of its sums is read once, of 16 bits, and not added to
-// memory by itself. A warp that computes nothing stores what the others have written for dQ.
+// Keeps dS of every visited tile for a last launch, which sums up the gradients of tensors that the score reads in
+// tiles. Where many batch indices or heads share an element, that launch reads each term of the sum once, in 16 bits,
+// instead of adding each to memory. A warp that computes nothing stores what the others have written for dQ.
 //
-// Each tile of keys of each query tile of each head has first the keys of one warpgroup, then those of the other, as shared
-// memory has them: a row of 128 bytes for each query, in chunks of eight keys, chunk c of row r at c ^ r % 8.
+// Each tile of keys of each query tile of each head has first the keys of one warpgroup, then those of the other, as
+// shared memory holds them: a row of 128 bytes for each query, in chunks of eight keys. In row r chunk c lies at
+// c ^ r % 8.
 #pragma once
 
 #include "templates/hopper_backward/prepare.cuh"
@@ -19,7 +20,7 @@ __device__ inline char* kept_tile(const KernelParams& params, char* kept, const 
 
 // dS is read from shared memory twice, for dQ and here.
 __device__ inline void keep_items(const KernelParams& params, const SharedMemory& shared, char* kept) {
-  u32 step = 0;  // of all items
+  u32 step = 0;  // Counts the steps of all items.
   each_item(params, shared, [&](BackwardItem& item, u32 done, u32) {
     Steps at;
     if (at.begin(params, item)) {
@@ -51,12 +52,13 @@ __device__ inline bool is_visited(const KernelParams& params, const Sequence& se
   return tile >= item.first && tile <= item.last && Steps::sees(params, item, tile);
 }
 
-// A thread has eight keys of four queries, thread % 8 chunks on in rows that are 32 apart, of both warpgroups' keys.
+// A thread sums eight keys of each warpgroup for two queries that are 32 rows apart. Its keys form chunk
+// thread % 8.
 template <int read>
 struct KeptSums {
   static constexpr int kRows = 2, kPanels = kTileKv / kRowsPerWarpgroup, kKeys = 8;
   const KernelParams& params;
-  int query, k_lo;  // the first of the block
+  int query, k_lo;  // The block's first query and key.
   float sums[kPanels][kRows][kKeys] = {};
 
   __device__ int q(int row) const { return query + row * 32 + static_cast<int>(threadIdx.x) / 8; }
@@ -84,7 +86,8 @@ struct KeptSums {
           const float ds = element_of<config.element>(pairs[i / 2], i % 2) * kDropoutFactor;
           const float derivative =
               Variant::score_and_derivatives(params, seq, 0.0f, q(row), k(panel) + i).by_read[read];
-          sums[panel][row][i] += ds == 0.0f ? ds : ds * derivative;  // 0 times infinity counts for nothing
+          // A dS of 0 counts for nothing, even if the derivative is infinite.
+          sums[panel][row][i] += ds == 0.0f ? ds : ds * derivative;
         }
       }
   }
@@ -113,8 +116,8 @@ struct KeptSums {
   }
 };
 
-// One block for each 64 queries by a tile of keys of each head: those whose elements others share are summed up by the
-// block of the first.
+// Each block has 64 queries and a tile of keys of a head. Where heads share elements, the block of the first of these
+// heads sums them up.
 __device__ inline void sum_kept(const KernelParams& params, char* kept) {
   if (!kept) return;
   const int keys = key_tiles(params), rows = (params.q_len + kKeptRows - 1) / kKeptRows;

@@ -1,94 +1,99 @@
-// Sizes of the hopper backward family that follow from a KernelConfig. Shared by host and device.
+// Sizes that the hopper backward family derives from a KernelConfig. Host and device share them.
 #pragma once
 
 #include "templates/tile_layouts.h"
 
 namespace flashjit {
 
-// Tiles of keys add to a query tile one after the other, the last of them first: the same bits in every run.
+// True if tiles of keys add to a query tile one after the other, the last tile first, so that every run gives the same
+// bits.
 constexpr bool adds_in_order(const KernelConfig& c) { return c.hopper_backward.dq == DqSums::ordered; }
 
 constexpr int hopper_backward_threads(const KernelConfig& c) {
   return threads_of_warpgroups(c.hopper_backward.warpgroups);
 }
 
-// A block has a tile of keys and goes over tiles of queries: tile_kv is 64 rows for each warpgroup, tile_q what a step
-// takes.
+// A block has a tile of keys and goes over tiles of queries. tile_kv is 64 keys for each warpgroup, and tile_q is the
+// queries of a step.
 
-// One warpgroup computes alone where blocks of a mask have 64 keys: each tile of keys has its own list then. Two blocks share
-// an SM, so that one exponentiates beside the products of the other.
+// One warpgroup computes alone where blocks of a mask have 64 keys, because each tile of keys has its own list there.
+// Two blocks share an SM, so that one exponentiates beside the products of the other.
 constexpr bool computes_alone(const KernelConfig& c) { return c.hopper_backward.warpgroups == 1; }
 constexpr int backward_blocks_of_sm(const KernelConfig& c) { return computes_alone(c) ? 2 : 1; }
 
-// Head dims of which dK and dV do not fit into the registers of one warpgroup: one has scores and dV, the other dP and
-// dK, and a block has 64 keys.
+// True if dK and dV do not fit into the registers of one warpgroup. Then one warpgroup has scores and dV, the other has
+// dP and dK, and a block has 64 keys.
 constexpr bool has_roles(const KernelConfig& c) { return c.head_dim_qk + c.head_dim_v > 256; }
 
-// With roles and sums of dQ in memory two blocks are a cluster, and tile_kv what both have: they tell each other dS, and a
-// third warpgroup makes half of the columns of dQ, of the keys of both. So what goes to memory is half as much.
+// With roles and sums of dQ in memory, two blocks are a cluster, and tile_kv counts the keys of both. They send each
+// other dS, and a third warpgroup makes half of the columns of dQ, from the keys of both blocks. This halves what goes
+// to memory.
 constexpr bool in_clusters(const KernelConfig& c) { return c.hopper_backward.cluster > 1; }
-// They begin in any order. Where one waits for others it takes the next tile of keys when it begins.
+// Clusters begin in any order. Where a cluster waits for others, it takes the next tile of keys when it begins.
 constexpr bool deals_to_clusters(const KernelConfig& c) { return in_clusters(c) && adds_in_order(c); }
 constexpr int block_keys(const KernelConfig& c) { return c.tile_kv / c.hopper_backward.cluster; }
 
-// Says how many of the columns of dK or dV one product takes; the next product takes the rest. With as many threads as a
-// cluster's block has, ptxas has 128 registers for an instruction.
+// Returns how many columns of dK or dV one product takes; the next product takes the rest. A cluster's block has so
+// many threads that ptxas has 128 registers for an instruction.
 constexpr int columns_at_once(const KernelConfig& c, int columns) {
   return in_clusters(c) && columns > 192 ? 128 : columns;
 }
 
-// Is dQ added up in memory, and not a launch of its own?
+// True if dQ is added up in memory, false if a launch of its own makes it.
 constexpr bool adds_dq(const KernelConfig& c) { return c.hopper_backward.dq != DqSums::launch; }
 
-// A warpgroup computes 64 queries by dq_columns() columns of dQ in a step. With 64 queries in a tile warpgroups, or blocks
-// of a cluster, share the columns, with more they share the queries.
+// A warpgroup computes 64 queries by dq_columns() columns of dQ in a step. With 64 queries in a tile, warpgroups or
+// blocks of a cluster share the columns; with more, they share the queries.
 constexpr bool splits_dq_columns(const KernelConfig& c) { return c.tile_q == kRowsPerWarpgroup; }
 constexpr int dq_shares(const KernelConfig& c) {
   return in_clusters(c) ? c.hopper_backward.cluster : c.hopper_backward.warpgroups;
 }
-// Panels of 64 columns are not cut; the last block of a cluster may have fewer.
+// Panels of 64 columns are not cut, so the last block of a cluster may have fewer columns.
 constexpr int dq_columns(const KernelConfig& c) {
   if (!splits_dq_columns(c)) return c.head_dim_qk;
   const PanelLayout row = panel_layout(0, c.head_dim_qk, c.element);
   return in_clusters(c) ? (row.panels() + 1) / 2 * row.panel_columns() : row.columns / c.hopper_backward.warpgroups;
 }
 
-// P bears in its sign what is dropped where registers are few (dropout.cuh).
+// True if P marks dropped weights in its sign, because registers are few (dropout.cuh).
 constexpr bool signs_tell(const KernelConfig& c) { return c.dropped > 0 && c.tile_q > 64 && !c.has_score; }
-// Gradients of parameters: does the loop write zeros where it visits nothing? It can where a tile of keys is of one head, and
-// query tiles follow each other.
+// True if the loop writes zeros to gradients of parameters where it visits nothing. It can do so where a tile of keys
+// belongs to one head, and query tiles follow each other.
 constexpr bool zeroes_unvisited(const KernelConfig& c) {
   return !c.mask_has_holes && c.sequences == Sequences::dense && group_size(c) == 1;
 }
 
 // ---- workspace ----
 
-// The workspace has for each query tile of each head, in the order of tiles, heads, batch indices: dQ, summed in fp32 in
-// the order in which warpgroups hold it, ...
+// For each query tile of each head, in the order of tiles, heads, batch indices, the workspace has dQ, summed in fp32
+// in the order in which warpgroups hold it, ...
 constexpr int dq_sum_floats(const KernelConfig& c) { return dq_shares(c) * kRowsPerWarpgroup * dq_columns(c); }
-// ... and what scores and dP are relative to, -LSE / scale and -D, as rows of 16 bytes: three numbers of 16 bits that
-// add up to it, and zeros. First all rows of the one, then all of the other; in clusters, where there is less room, both
-// in the same rows. With dropout no product adds -D (dropout.cuh), and where scores are made of products themselves none
-// adds -LSE: but for clusters that is a float for each row then, at the same offset, -LSE as an exponent of 2.
+// ... and row terms, to which scores and dP are relative: -LSE / scale and -D. A row term is a row of 16 bytes: three
+// numbers of 16 bits that add up to the term, and zeros. All rows of -LSE / scale come first, then all of -D; clusters
+// have less room, and keep both in the same rows. With dropout no product adds -D (dropout.cuh), and where a score
+// function needs the products themselves none adds -LSE. Except in clusters each row has a float instead, at the same
+// offset, with -LSE as an exponent of 2.
 constexpr bool scores_apart(const KernelConfig& c) { return c.has_score && !c.score_adds; }
 constexpr bool lse_is_float(const KernelConfig& c) { return scores_apart(c) && !in_clusters(c); }
 constexpr int kTermBytes = 16;
 constexpr int row_terms_bytes(const KernelConfig& c) { return (in_clusters(c) ? 1 : 2) * c.tile_q * kTermBytes; }
-// In shared memory nobody writes to what lies behind those of a stage: a product names 32 bytes of each row, of which the
-// second half is the first once more, but tools that look for races take it to be the rows that follow.
+// Nobody writes to the room behind the row terms of a stage. A product names 32 bytes of each row, and their second
+// half repeats the first half, but tools that look for races take it to be the following rows.
 constexpr int row_terms_room(const KernelConfig& c) { return row_terms_bytes(c) + c.tile_q * kTermBytes; }
 
 constexpr int kPrepareThreads = 256;
 constexpr int finish_threads(const KernelConfig& c) { return dq_shares(c) * kThreadsPerWarpgroup; }
-constexpr int kKeptThreads = 256, kKeptRows = 64;  // of the launch that sums up kept dS: queries of a block
+// They belong to the launch that sums up kept dS: the threads and the queries of a block.
+constexpr int kKeptThreads = 256, kKeptRows = 64;
 
-// Where there are few tiles of keys, several items share the queries of one (KernelParams::parts) and add up dK and dV in
-// memory, as their warps hold them. Sums in order would wait for each other; gradients of parameters have sums of their
-// own for each tile of keys; and the warp that finds tiles of packed sequences has no registers left.
+// Where tiles of keys are few, several items share the queries of a tile (KernelParams::parts) and add up dK and dV in
+// memory, in the order in which their warps hold them. Three kinds of kernels do not cut items: sums in order would
+// wait for each other, gradients of parameters have sums of their own for each tile of keys, and the warp that finds
+// tiles of packed sequences has no registers left.
 constexpr bool cuts_items(const KernelConfig& c) {
   return c.hopper_backward.dq == DqSums::atomics && c.gradients == 0 && c.sequences == Sequences::dense;
 }
-// Warps of such an item, and what each has: 16 keys, with roles of dK or of dV.
+// The warps of such an item, and the floats that each adds: 16 keys of dK and dV, or with roles of one of them.
 constexpr int cut_warps(const KernelConfig& c) { return c.tile_kv / 16 * (has_roles(c) ? 2 : 1); }
 constexpr int cut_floats(const KernelConfig& c) {
   const int larger = c.head_dim_qk > c.head_dim_v ? c.head_dim_qk : c.head_dim_v;
@@ -97,25 +102,26 @@ constexpr int cut_floats(const KernelConfig& c) {
 
 // ---- shared memory of the main loop ----
 //
-// [ K, slots | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | items,
-// two | key of dropout ], tiles on 1024 bytes. An exchange is what warps tell each other of a step: dS, two of them in turns
-// (one where a warpgroup computes alone), or with roles P as threads have it.
+// [ K, slots | V | Q stages | dO stages | row terms, stages | exchanges | inputs of each warpgroup | barriers | two
+// items | key of dropout ], with tiles on 1024 bytes. An exchange is what warps tell each other of a step: two slots of
+// dS (one where a warpgroup computes alone), or with roles P in the order of its threads.
 
 constexpr int kSharedMemoryOfBlock = 227 * 1024;
-// With more, an SM has all of its memory as shared memory but 28 KB.
+// An SM has 28 KB of L1 beside this much shared memory. With more, all of its memory becomes shared memory.
 constexpr int kSharedMemoryBesideL1 = 195 * 1024;
 // The system takes another KiB for each block.
 constexpr int backward_shared_memory(const KernelConfig& c) {
   return (kSharedMemoryOfBlock + 1024) / backward_blocks_of_sm(c) - 1024;
 }
 
-// Elements that the score reads at every query and key of a step are copied as well, if TMA can: for each warpgroup the
-// queries of the step by its 64 keys, in panels of 128 bytes a row, panels and inputs one below the other.
+// Elements that the score reads at every query and key of a step are copied as well, if TMA can address them: for each
+// warpgroup the queries of the step by its 64 keys, in panels of 128 bytes a row, with panels and inputs one below the
+// other.
 constexpr bool has_inputs(const KernelConfig& c) { return (c.inputs_16 | c.inputs_32) != 0; }
 constexpr int tile_input_bytes(const KernelConfig& c, int i) {
   return is_input(c, i) ? c.tile_q * kRowsPerWarpgroup * input_bytes_per_key(c, i) : 0;
 }
-// Where the input of parameter i begins; i = kMaxParams: where they end.
+// Returns where the input of parameter i begins, or, for i = kMaxParams, where the last input ends.
 constexpr int tile_input_offset(const KernelConfig& c, int i) {
   return i == 0 ? 0 : tile_input_offset(c, i - 1) + tile_input_bytes(c, i - 1);
 }
@@ -123,12 +129,12 @@ constexpr int tile_inputs_bytes(const KernelConfig& c) { return tile_input_offse
 
 constexpr int exchanges(const KernelConfig& c) { return has_roles(c) || computes_alone(c) ? 1 : 2; }
 
-// Without roles a block takes one tile of keys after the other, and finds the next while the last queries of one are worked
-// on. Where there is room, K of the next is copied then, too.
+// Without roles a block takes one tile of keys after the other, and finds the next while it works on the last queries
+// of the current one. If there is room, K of the next tile is copied at that time, too.
 constexpr bool takes_items(const KernelConfig& c) { return !has_roles(c); }
 constexpr int kItemBytes = 80, kItemSlots = 2;
-// And of each head it is counted how many of them are done. So the last launch can begin with the first heads while the
-// last ones are worked on: when SMs come to be free.
+// True if the loop counts, for each head, how many of its items are done. The last launch can then begin with the first
+// heads as soon as SMs are free, while the last heads are still worked on.
 constexpr bool counts_items(const KernelConfig& c) {
   return takes_items(c) && adds_dq(c) && c.sequences == Sequences::dense;
 }
@@ -145,19 +151,21 @@ struct HopperBackwardLayout {
   int k_offset = 0, v_offset = 0, q_offset = 0, d_o_offset = 0, terms_offset = 0, exchange_offset = 0;
   int inputs_offset = 0;
   int barrier_offset = 0;
-  int terms_step = 0;  // from stage to stage
+  int terms_step = 0;  // The step from one stage to the next.
   int d_o_stages = 0;
   int k_slots = 1, items_offset = 0;
-  bool swaps = false;  // K of the next item comes to where V is, which is read for the last time before K is
-  int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0, dealt_offset = 0;  // in clusters
+  // If true, K of the next item takes the place of V, which is read for the last time before K is.
+  bool swaps = false;
+  // Only clusters have these.
+  int other_k_offset = 0, ds_offset = 0, other_ds_offset = 0, numbers_offset = 0, dealt_offset = 0;
   int dropout_offset = 0;
   int barriers = 0;
   int bytes = 0;
 };
 
-// [ row terms | K | row terms | V | Q stages | dO stages | K of the other block, the columns of dQ that this one has | P |
-//   dS, two | dS of the other block, two | barriers | numbers of tiles, two | which item | key of dropout ]. Behind row
-// terms lies what is written once: a product names the rows that follow, see row_terms_room().
+// [ row terms | K | row terms | V | Q stages | dO stages | K of the other block in this block's columns of dQ | P |
+//   two dS | two dS of the other block | barriers | two numbers of tiles | item dealt | key of dropout ].
+// Memory behind row terms is written once, because a product names the rows that follow, see row_terms_room().
 constexpr int kDsStages = 2;
 constexpr void lay_out_in_cluster(HopperBackwardLayout& s, const KernelConfig& c) {
   s.k_offset = row_terms_bytes(c);
@@ -222,10 +230,10 @@ constexpr HopperBackwardLayout hopper_backward_layout(const KernelConfig& c) {
   return s;
 }
 
-// ---- the launch that makes dQ where that is one of its own ----
+// ---- the launch that makes dQ, where dQ has one of its own ----
 //
-// A block has 64 queries for each of two warpgroups, and goes over tiles of so many keys that registers and shared memory
-// suffice, which have maps of their own: [ Q | dO | K stages | V stages | barriers | key of dropout ].
+// A block has 64 queries for each of two warpgroups, and goes over tiles of keys. Tiles have as many keys as registers
+// and shared memory allow, and maps of their own: [ Q | dO | K stages | V stages | barriers | key of dropout ].
 
 constexpr int kDqWarpgroups = 2, kDqStages = 2;
 constexpr int kDqTileQ = kDqWarpgroups * kRowsPerWarpgroup;

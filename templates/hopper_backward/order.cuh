@@ -1,26 +1,29 @@
-// Sums of dQ in a fixed order: of the tiles of keys that see a query tile, the last adds first. An item waits for items of
-// smaller numbers alone, which have begun.
+// Adds to sums of dQ in a fixed order: among the tiles of keys that see a query tile, the last one adds first. An item
+// only waits for items of smaller numbers, which have begun.
 #pragma once
 
 #include "templates/hopper_backward/work.cuh"
 
 namespace flashjit {
 
-// For each query tile, and each block of a cluster: which tile of keys has added to it last, counted from 1; 0: none.
+// The number, counted from 1, of the tile of keys that has added to a query tile last, for each query tile and each
+// block of a cluster; 0 if none has.
 __device__ inline int tile_of_keys(const BackwardItem& item) { return item.k_lo / kTileKv + 1; }
 template <class Number>
 __device__ inline Number* added_to(Number* added, Int64 tile) {
   return added + (tile * config.hopper_backward.cluster + cluster_rank());
 }
 
-// The tile of keys behind that of an item, and the query tiles that see it: if it does not add to one, none behind it does.
+// Finds which query tiles see the tile of keys behind that of an item. If that tile does not add to a query tile, no
+// later tile of keys does.
 struct Behind {
   int first, last;
 
   __device__ void find(const KernelParams& params, BackwardItem item, int head) {
     item.k_lo += kTileKv;
     item.seq.q_len =
-        static_cast<int>(recompute(item.seq.q_len));  // or ptxas keeps the last tile, and a register spills
+        // Without recompute(), ptxas keeps the last tile, and a register spills.
+        static_cast<int>(recompute(item.seq.q_len));
     item.seq.h = head;
     find_queries(params, item);
     first = uniform(item.first), last = uniform(item.last);
@@ -28,7 +31,8 @@ struct Behind {
   __device__ bool adds_to(int tile) const { return tile >= first && tile <= last; }
 };
 
-// A warp lets dQ of each step of an item go when it is its turn. `step`: of all items.
+// Lets dQ of each step of an item go when it is the step's turn. One warp does this; `step` counts the steps of all
+// items.
 __device__ inline void wait_for_turns(const KernelParams& params, const SharedMemory& shared, BackwardItem& item,
                                       const int* added, u32& step) {
   Steps at;
@@ -38,8 +42,10 @@ __device__ inline void wait_for_turns(const KernelParams& params, const SharedMe
   do {
     if (kGroup > 1 && config.ranges_differ) behind.find(params, item, at.head);
     const u32 i = step % kTurns;
-    if (recompute(threadIdx.x) % 32 == 0) {                  // kept, the lane would be one register too many
-      wait_barrier(shared.added(i), step / kTurns % 2 ^ 1);  // all have seen its last turn
+    // The lane is derived again: keeping it would take one register too many.
+    if (recompute(threadIdx.x) % 32 == 0) {
+      // All warps have seen this barrier's last turn.
+      wait_barrier(shared.added(i), step / kTurns % 2 ^ 1);
       const Int64 tile = workspace_tile(params, item.seq, at.head, at.tile);
       const int turn = behind.adds_to(at.tile) ? tile_of_keys(item) + 1 : 0;
       while (load_acquired(added_to(added, tile)) != turn) {
@@ -51,7 +57,7 @@ __device__ inline void wait_for_turns(const KernelParams& params, const SharedMe
   } while (at.advance(params, item));
 }
 
-// The steps of all items of a block.
+// Lets the steps of all items of a block go.
 __device__ inline void let_steps_go(const KernelParams& params, const SharedMemory& shared, const int* added) {
   u32 step = 0;
   each_item(params, shared, [&](BackwardItem& item, u32 done, u32) {
@@ -60,7 +66,8 @@ __device__ inline void let_steps_go(const KernelParams& params, const SharedMemo
   });
 }
 
-// A warp tells the others what has been added: it is one of those that have to be done with a step, so it misses none.
+// Tells other blocks which steps have been added. The warp that does so is one of those that have to be done with a
+// step, so it misses none.
 __device__ inline void tell_steps(const KernelParams& params, const SharedMemory& shared, BackwardItem& item,
                                   int* added, u32& step) {
   Steps at;

@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-// Two neighbouring elements from element `at` on, which is even.
+// Stores two neighbouring elements from element `at` on, which is even.
 template <Element element>
 __device__ inline void store_pair(void* tensor, Int64 at, float a, float b) {
   if constexpr (element == Element::f32) {
@@ -21,7 +21,8 @@ __device__ inline void store_pair(void* tensor, Int64 at, float a, float b) {
   }
 }
 
-// Four lanes, so far from each other, have four values each; after this the first has the first of each, and so on.
+// Four lanes at this distance from each other have four values each. After the exchange the first lane has the first
+// value of each lane, the second lane the second one, and so on.
 template <int distance, class T>
 __device__ inline void exchange(T (&values)[4]) {
   const u32 lane = threadIdx.x / distance % 4;
@@ -37,7 +38,7 @@ __device__ inline void exchange(T (&values)[4]) {
   }
 }
 
-// 64 rows of a warpgroup's sums, from `first` on, to a tensor whose row 0 is at element `begin`.
+// Stores 64 rows of a warpgroup's sums, from `first` on, in a tensor whose row 0 begins at element `begin`.
 template <Element output, int dims>
 __device__ inline void store_rows(void* tensor, Int64 begin, Int64 stride, int first, int end, float scale,
                                   const float (&sums)[dims / 2]) {
@@ -58,7 +59,9 @@ __device__ inline void store_rows(void* tensor, Int64 begin, Int64 stride, int f
 #pragma unroll
         for (int i = 0; i < 4 && four + i < dims / 8; ++i)
           pairs[i] = pack<output>(sums[4 * (four + i) + 2 * h] * scale, sums[4 * (four + i) + 2 * h + 1] * scale);
-        exchange<1>(pairs);  // a lane has a pair of columns of each group of eight, then all eight of its own
+        // Before, a lane has a pair of columns of each group of eight, and afterwards all eight columns of its own
+        // group.
+        exchange<1>(pairs);
         if (row < end && four + static_cast<int>(lane) < dims / 8)
           *reinterpret_cast<uint4*>(static_cast<u16*>(tensor) + at + (four + lane) * 8) =
               make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);

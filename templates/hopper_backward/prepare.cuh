@@ -1,4 +1,4 @@
-// Before the backward loop: what its scores and dP are relative to, and zeros where dQ is summed.
+// Prepares the backward loop: computes the row terms, to which scores and dP are relative, and sets sums of dQ to zero.
 #pragma once
 
 #include "templates/backward/parameters.cuh"
@@ -9,8 +9,8 @@
 
 namespace flashjit {
 
-// Three numbers of 16 bits that add up to x, which a product with ones adds up again: bf16, whatever the elements are, as
-// fp16 does not reach as far as float.
+// Returns three numbers of 16 bits that add up to x; a product with ones adds them up again. They are bf16, whatever
+// the elements are, because fp16 has a smaller range than float.
 __device__ inline uint4 split_in_three(float x) {
   u32 bits[3];
 #pragma unroll
@@ -32,7 +32,7 @@ __device__ inline float sum_of_split(u32 first, u32 second) {
          element_of<Element::bf16>(second, 0);
 }
 
-// Eight columns add this to rowsum(dO o O).
+// Returns what eight columns add to rowsum(dO o O).
 __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
   const u32 x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
   float sum = 0;
@@ -42,33 +42,33 @@ __device__ inline float product_of_eights(const uint4& a, const uint4& b) {
   return sum;
 }
 
-constexpr float kExponentScale = config.scale * kLog2e;  // of products, to exponents of 2
-// The LSE of a row that sees no key is -infinity, and what takes its place makes each P of it 0.
+constexpr float kExponentScale = config.scale * kLog2e;  // Products times this are exponents of 2.
+// The LSE of a row that sees no key is -infinity. This value stands in its place, and makes each P of the row 0.
 constexpr float kHidesRow = config.scale > 0 ? -1e30f : 1e30f;
 
 __device__ inline HeadSums head_sums_of(const KernelParams& params, float* data) {
   return {data, (params.k_len + config.tile_kv - 1) / config.tile_kv, config.hopper_backward.warpgroups * 4};
 }
-// Gradients of parameters are begun before prepare_backward() ...
+// Starts gradients of parameters, before prepare_backward() ...
 __device__ inline void begin_parameters(const KernelParams& params, float* head_sums = nullptr,
                                         const char* kept_ds = nullptr) {
   zero_gradients<kPrepareThreads, kLoopZeroes>(params, kept_ds != nullptr);
   if constexpr (Variant::kHeadReads > 0) zero_head_sums<kPrepareThreads>(params, head_sums_of(params, head_sums));
 }
-// ... and ended by a launch after all others.
+// ... and finishes them, in a launch after all others.
 __device__ inline void end_parameters(const KernelParams& params, const float* sink_rows, float* head_sums = nullptr) {
   sum_gradients(params, sink_rows, head_sums_of(params, head_sums));
 }
 
-// Writes the terms of one row to its row of `terms`. All threads of the block call it; a thread that has no row has sum
-// 0 and hides it.
+// Writes the terms of one row to its row of `terms`. All threads of the block call this function; a thread without a
+// row has sum 0, and its row is hidden.
 __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool hidden, float lse, float sum) {
   sum *= kKeptShare;
   const float minus_lse = hidden ? kHidesRow : -lse * (1.0f / config.scale);
   const uint4 of_scores = split_in_three(minus_lse);
   if constexpr (in_clusters(config)) {
-    // Scores meet the numbers of dP as well, times 0, which must not be NaN: a mark stands for what is not finite, and
-    // the first row says whether there is any.
+    // Products for scores multiply the numbers of dP by 0, so these must not be NaN or infinite. A mark stands for a
+    // number that is not finite, and each row has a mark in the terms of scores if there is any.
     constexpr float kLargest = 1e38f;
     const bool lost = !hidden && !(fabsf(sum) < kLargest);
     const bool any = __syncthreads_or(lost);
@@ -84,7 +84,7 @@ __device__ inline void write_row_terms(uint4* terms, int row, bool has_row, bool
   }
 }
 
-// Sets to zero what the loop adds to: the sums of a query tile, unless an item of the loop does that, and counters.
+// Sets to zero what the loop adds to: counters, and the sums of a query tile, unless an item of the loop does that.
 __device__ inline void clear(const KernelParams& params, int number, float* dq_sums, int* counters, int* added,
                              int* dealt) {
   if (adds_in_order(config) && threadIdx.x < config.hopper_backward.cluster)
@@ -105,7 +105,7 @@ __device__ inline void clear(const KernelParams& params, int number, float* dq_s
     sums[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 }
 
-// One block for each query tile of each head and batch index.
+// Each block prepares a query tile of a head and batch index.
 __device__ inline void prepare_backward(const KernelParams& params, char* row_terms, float* dq_sums = nullptr,
                                         float* sink_rows = nullptr, int* counters = nullptr, int* added = nullptr,
                                         int* dealt = nullptr, float* kv_sums = nullptr, int* parts_done = nullptr) {
@@ -113,7 +113,7 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
     PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(params, cut_warps(config), cut_floats(config));
   if (config.gradients > 0 && (params.q_len == 0 || params.batch == 0)) return;
   constexpr int kEights = config.head_dim_v / 8;
-  constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // of a row
+  constexpr int kLanes = kEights <= 8 ? 8 : kEights <= 16 ? 16 : 32;  // The number of lanes that share a row.
   constexpr int kRowsAtATime = kPrepareThreads / kLanes;
   const int number = last_first();
   const auto [seq, tile] = query_tile(params, number);
@@ -122,7 +122,7 @@ __device__ inline void prepare_backward(const KernelParams& params, char* row_te
   const Int64 at = number;
   if constexpr (adds_dq(config)) clear(params, number, dq_sums, counters, added, dealt);
 
-  // All of a thread's rows are on their way before the first is looked at.
+  // All rows of a thread are loaded before the first one is used.
   const auto* o = static_cast<const u16*>(params.o) + query_row(params.o_stride, seq, head, 0);
   const auto* d_o = static_cast<const u16*>(params.d_o) + query_row(params.d_o_stride, seq, head, 0);
   extern __shared__ float sums_of_rows[];

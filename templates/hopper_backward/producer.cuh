@@ -1,13 +1,13 @@
-// The producer's vocabulary: one warp copies K and V of an item, and Q, dO and row terms as far ahead as the ring allows.
-// loop.gen.cuh says what it does and in which order.
+// The producer's vocabulary: one warp copies K and V of an item, and Q, dO and row terms as far ahead as the ring
+// allows. loop.gen.cuh determines what it does, and in which order.
 #pragma once
 
 #include "templates/hopper_backward/work.cuh"
 
 namespace flashjit {
 
-// These copy a tile of K or V, and one of Q or dO, panel by panel, in the boxes of its map. Boxes of queries have the rows of
-// a step.
+// These functions copy a tile of K or V, and one of Q or dO, panel by panel, in the boxes of its map. Boxes of queries
+// have the rows of a step.
 __device__ inline void copy_key_rows(u32 to, const PanelLayout& panels, const TensorMap& map, u32 barrier,
                                      const Sequence& seq, int key, u64 policy) {
 #pragma unroll
@@ -29,7 +29,7 @@ __device__ inline void copy_key_tile(u32 to, const PanelLayout& panels, const Te
   copy_key_rows(to, panels, map, barrier, item.seq, item.k_lo + static_cast<int>(first_key_of_block()), kEvictFirst);
 }
 
-// In a cluster this copies K of the other block, in the columns of dQ that this one makes.
+// Copies K of the other block of a cluster, in the columns of dQ that this block makes.
 __device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemory& shared, const BackwardItem& item) {
   const int panels = dq_panels(), first = static_cast<int>(cluster_rank()) * kDqPanels;
   const int key = item.k_lo + block_keys(config) - static_cast<int>(first_key_of_block());
@@ -38,8 +38,8 @@ __device__ inline void copy_other_keys(const TensorMaps& maps, const SharedMemor
               (first + panel) * kLayout.k.panel_columns(), key);
 }
 
-// Brings to L2 what the score reads at the queries of a step, of all keys: there is one slot for it, and from memory it
-// would come too late.
+// Prefetches to L2 what the score reads at the queries of a step, for all keys. Shared memory has only one slot for it,
+// so a copy from memory would arrive too late.
 __device__ inline void prefetch_inputs(const KernelParams& params, const TensorMaps& maps, const Sequence& seq, int key,
                                        int query) {
   Variant::visit_inputs(params, seq, [&](auto input, int x, int y) {
@@ -53,7 +53,7 @@ __device__ inline void prefetch_inputs(const KernelParams& params, const TensorM
 }
 
 // Copies what the score reads at every query and key of a step, for each warpgroup its keys. A warpgroup's slot is free
-// as soon as it has read what it needs for the step before, which is after Q of the step before that is free.
+// once it has read the elements of the step before, which is after Q of an earlier step has become free.
 __device__ inline void copy_inputs(const KernelParams& params, const TensorMaps& maps, const SharedMemory& shared,
                                    const BackwardItem& item, const Steps& at, int step) {
   const Sequence seq = at.sequence(item);
@@ -85,7 +85,7 @@ struct ProducerState {
   const TensorMaps& maps;
   const char* row_terms;
   const SharedMemory& shared;
-  int step = 0;  // of all items
+  int step = 0;  // Counts the steps of all items.
 
   __device__ static bool leads() { return lane_id() == 0; }
   __device__ const char* terms_of(const Sequence& seq, const Steps& at) const {

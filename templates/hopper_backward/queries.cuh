@@ -1,6 +1,6 @@
-// dQ by a launch of its own: the same bits in every run, and nothing to be zeroed or added up in memory. A block has two
-// warpgroups of 64 queries each and goes over the key tiles that they see; dQ stays in registers. loop.gen.cuh says what
-// the roles of a block do, and in which order: this is the vocabulary.
+// Makes dQ in a launch of its own, which gives the same bits in every run, and adds nothing up in memory. A block has
+// two warpgroups of 64 queries each and goes over the key tiles that they see, while dQ stays in registers. This is the
+// vocabulary; loop.gen.cuh determines what the roles of a block do, and in which order.
 #pragma once
 
 #include "templates/hopper_backward/output.cuh"
@@ -26,8 +26,8 @@ struct DqMemory {
   __device__ u32 dropout_key() const { return base + kDq.dropout_offset; }
 };
 
-// 128 queries of a head, and the key tiles that some of them see, which are visited from the last to the first; in the
-// full ones all see all.
+// 128 queries of a head, and the key tiles that some of them see, which are visited from the last to the first. In full
+// tiles all of the queries see all keys.
 struct DqItem {
   Sequence seq;
   int q_lo;
@@ -55,7 +55,7 @@ __device__ inline DqItem dq_item(const KernelParams& params, int block) {
   return item;
 }
 
-// The visible tile at or before `tile`: those in a hole of the mask are stepped over.
+// Returns the visible tile at or before `tile`, stepping over tiles in a hole of the mask.
 __device__ inline int visible_key_tile(const KernelParams& params, const DqItem& item, int tile) {
   if constexpr (config.mask_has_holes) {
     const int q_hi = min(item.q_lo + kDqTileQ, item.seq.q_len) - 1;
@@ -73,7 +73,7 @@ struct DqProducerState {
   const DqItem& item;
 };
 
-// Scores are not transposed here: a thread has two queries and two neighbouring keys of every eight.
+// Holds scores that are not transposed: a thread has two queries and two neighbouring keys of every eight.
 struct DqConsumerState {
   static constexpr int kDqScores = kDq.tile_kv / 2, kKeySteps = kDq.tile_kv / 16;
   const KernelParams& params;
@@ -81,8 +81,9 @@ struct DqConsumerState {
   const DqItem& item;
   const char* row_terms;
   u32 warpgroup;
-  u32 rows;                        // of the block's, the first of this warpgroup
-  float minus_lse[2], minus_d[2];  // of this thread's queries, the first in units of an exponent of two
+  u32 rows;  // This warpgroup's first row, counted from the block's first.
+  // Row terms of this thread's queries; -LSE is in units of an exponent of 2.
+  float minus_lse[2], minus_d[2];
 
   float dq[config.head_dim_qk / 2];
   float s[kDqScores], dp[kDqScores];
@@ -93,7 +94,7 @@ struct DqConsumerState {
   __device__ void begin_turn() const { Turns{warpgroup}.begin(); }
   __device__ void end_turn() const { Turns{warpgroup}.end(); }
 
-  // Operands of products, by the stage that they are in.
+  // Operands of products, by the stage that holds them.
   __device__ u32 own_queries() const { return descriptor(shared.q() + rows * kPanelWidth); }
   __device__ u32 own_d_o() const { return descriptor(shared.d_o() + rows * kPanelWidth); }
   __device__ u32 keys(u32 stage) const { return descriptor(shared.k(stage)); }
@@ -134,7 +135,7 @@ struct DqConsumerState {
     return k >= item.seq.k_len || q >= item.seq.q_len || !Variant::visible(params, item.seq, q, k);
   }
 
-  // S to P, times the derivatives of the scores.
+  // Turns S into P times the derivatives of the scores.
   __device__ void make_probabilities(int tile) {
     const bool mixed = tile < item.full_first || tile > item.full_last;
     if constexpr (config.has_score) {
@@ -172,7 +173,7 @@ struct DqConsumerState {
       dp[i] = keep(dp[i], mask_of_weight<WeightRows::queries, config.dropped>(kept[0][i / 8], i % 8 / 2, i % 2));
   }
 
-  // S has P times slopes.
+  // Makes dS from S, which holds P times the derivatives of the scores.
   __device__ void make_ds() {
 #pragma unroll
     for (int i = 0; i < kDqScores; i += 2) {

@@ -1,7 +1,7 @@
-// The vocabulary of blocks whose warpgroups have roles, where dK and dV do not fit into the registers of one. A block has 64
-// keys. The first warpgroup computes scores and dV, the second dP and dK; P goes from the one to the other in fp32: a key may
-// have no P that fp16 can hold. dQ is made apart, or by a third warpgroup (cluster.cuh). loop.gen.cuh says what the
-// warpgroups do and in which order.
+// The vocabulary of blocks whose warpgroups have roles, because dK and dV do not fit into the registers of one. A block
+// has 64 keys. The first warpgroup computes scores and dV, the second dP and dK. The first sends P to the second in
+// fp32, because a key may have no P that fp16 can hold. dQ is made by another launch, or by a third warpgroup
+// (cluster.cuh). loop.gen.cuh determines what the warpgroups do, and in which order.
 #pragma once
 
 #include "templates/hopper_backward/order.cuh"
@@ -10,15 +10,16 @@
 
 namespace flashjit {
 
-// 64 rows of dK or dV, which two products may share (columns_at_once()).
+// 64 rows of dK or dV. Two products may share their columns (columns_at_once()).
 template <int dims>
 struct RoleSums {
   static constexpr int kFirst = columns_at_once(config, dims), kRest = dims - kFirst;
   float first[kFirst / 2], rest[kRest > 0 ? kRest / 2 : 1];
 
-  // If others have queries of the same keys. False: all is left to one of them.
+  // Adds the rows to those of other items with queries of the same keys. Returns false unless this warp is the last one
+  // and has to store the sums.
   __device__ bool add_up(const PartSums& all, int number, int parts) {
-    wait_for_launch_before();  // which has set sums to zero
+    wait_for_launch_before();  // That launch has set the sums to zero.
     const int warp = number * cut_warps(config) + static_cast<int>(cluster_rank() * 8 + threadIdx.x / 32);
     float *of_first = all.of_warp(warp, cut_floats(config)), *of_rest = of_first + 16 * kFirst;
     PartSums::add(of_first, first);
@@ -28,7 +29,7 @@ struct RoleSums {
     if constexpr (kRest > 0) PartSums::read(rest, of_rest);
     return true;
   }
-  // The item is found out once more: if it were kept through the loop, it would cost registers.
+  // The item is found again here, because keeping it through the loop would cost registers.
   template <Element output>
   __device__ void store(const KernelParams& params, const SharedMemory& shared, void* tensor, const Strides& strides,
                         float scale, const PartSums& all) {
@@ -65,7 +66,7 @@ struct RoleState {
   __device__ void begin_turn() const { Turns{warpgroup}.begin(); }
   __device__ void end_turn() const { Turns{warpgroup}.end(); }
 
-  // Operands of products, by the stage that they are in, or the step.
+  // Operands of products, by the stage or step that holds them.
   __device__ u32 own_keys() const { return descriptor(shared.k()); }
   __device__ u32 own_values() const { return descriptor(shared.v()); }
   __device__ u32 queries(u32 stage) const { return descriptor(shared.q(stage)); }
@@ -87,7 +88,7 @@ struct RoleState {
     return rows_descriptor(shared.terms(stage) + (kInClusters ? 0 : kTileQ * kTermBytes));
   }
 
-  // Where this thread's part of P is, 16 bytes for every eight queries.
+  // Returns where this thread's P lies, 16 bytes for every eight queries.
   __device__ u32 exchange(int i) const {
     return shared.exchange(0) + (i * kThreadsPerWarpgroup + threadIdx.x % kThreadsPerWarpgroup) * 16;
   }
@@ -98,7 +99,7 @@ struct ScoreRoleState : RoleState<0> {
   Fragments p;
   RoleSums<config.head_dim_v> dv;
 
-  // P for the other warpgroup.
+  // Stores P for the other warpgroup.
   __device__ void store_weights() const {
 #pragma unroll
     for (int i = 0; i < kScores / 4; ++i)
@@ -111,12 +112,12 @@ struct ScoreRoleState : RoleState<0> {
 };
 
 struct GradientRoleState : RoleState<1> {
-  u32 first_tile;  // in clusters: of the first head, in the workspace
+  u32 first_tile;  // In clusters: the first head's first query tile, numbered as in the workspace.
   Scores dp;
   Fragments ds;
   RoleSums<config.head_dim_qk> dk;
 
-  // dP becomes dS.
+  // Turns dP into dS.
   __device__ void multiply_by_weights(u32 stage) {
     const ByWeight by_weight = {dp, kept, shared.terms(stage)};
 #pragma unroll
@@ -131,7 +132,7 @@ struct GradientRoleState : RoleState<1> {
       for (int e = 0; e < 4; ++e) dp[i + e] = p[e];
     }
   }
-  // In a cluster: queries whose D is marked as not finite.
+  // In a cluster: makes NaN of the sums of queries whose D is marked as not finite.
   __device__ void spoil_marked(u32 terms) {
     if (load_shared_word(terms + 4) >> 16 == 0) return;
 #pragma unroll
@@ -141,7 +142,7 @@ struct GradientRoleState : RoleState<1> {
     }
     pin_registers(dp);
   }
-  // In a cluster: all of so many dS have been read.
+  // In a cluster: waits until dS of all `steps` steps has been read.
   __device__ void await_all_ds(int steps) const {
     for (int i = 0; i < kDsStages; ++i)
       wait_barrier(shared.ds_empty((steps + i) % kDsStages), (steps + i) / kDsStages % 2 ^ 1);

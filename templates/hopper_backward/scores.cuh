@@ -1,5 +1,5 @@
-// The warpgroups of the backward kernels have this in common: turns, and scores kept transposed, a thread with two keys
-// (lane / 4 and lane / 4 + 8 of its warp's 16) and two neighbouring queries of every eight.
+// Shared by the warpgroups of the backward kernels: turns at issuing products, and scores kept transposed. A thread has
+// two keys (lane / 4 and lane / 4 + 8 of its warp's 16) and two neighbouring queries of every eight.
 #pragma once
 
 #include "matrix.gen.cuh"
@@ -13,22 +13,23 @@
 namespace flashjit {
 
 constexpr int kScores = kTileQ / 2, kQuerySteps = kTileQ / 16;
-// Does a score function need the products themselves? If it only adds to them, they are relative to the LSE all the same.
+// True if a score function needs the products themselves. If it only adds to them, the product adds -LSE as well.
 constexpr bool kScoresApart = scores_apart(config);
-#define kHidden (config.has_score || config.scale > 0 ? -kInfinity : kInfinity)  // a score that becomes 0
+// A hidden score becomes this, and its P becomes 0.
+#define kHidden (config.has_score || config.scale > 0 ? -kInfinity : kInfinity)
 using Scores = float[kScores];
 using Fragments = u32[kQuerySteps][4];
 
-// Warpgroups take turns at issuing products, the first one first, so that one exponentiates beside the products of the
-// other. The second begins one turn more than it ends.
+// Warpgroups take turns at issuing products, so that one exponentiates beside the products of the other. The first
+// warpgroup begins, and the second one begins one turn more than it ends.
 struct Turns {
   u32 warpgroup;
   __device__ void begin() const { sync_named(kTurnBarrier + warpgroup, 2 * kThreadsPerWarpgroup); }
   __device__ void end() const { arrive_named(kTurnBarrier + (warpgroup ^ 1), 2 * kThreadsPerWarpgroup); }
 };
 
-// A fragment that, multiplied with row terms, gives each score the sum of its query's three: the first of a row, or those
-// behind them.
+// A fragment that, multiplied by row terms, adds to each score the three numbers of its query. `first` selects the
+// first three of a row, or the ones behind them.
 struct Ones {
   u32 of[1][4];
   __device__ void set(u32 first = 0, u32 thread = lane_id()) {
@@ -38,29 +39,30 @@ struct Ones {
   }
 };
 
-// dS of 64 keys to a panel, not transposed: a row for each query.
+// Stores dS of 64 keys in a panel, not transposed: a row for each query.
 __device__ inline void store_ds(u32 panel, const Fragments& ds) {
   const u32 to = matrices_of_warp(panel);
 #pragma unroll
   for (int i = 0; i < kQuerySteps; ++i) store_matrices_transposed(to + i * 16 * kPanelWidth, ds[i]);
 }
 
-// Do some scores of the tile have to be hidden? (Elements that the score reads behind the last query may be anything.)
+// Returns whether some scores of the tile have to be hidden. (Elements that the score reads behind the last query may
+// be anything.)
 __device__ inline bool is_mixed(const BackwardItem& item, const Steps& at) {
   const int index = kListed ? at.list_index : at.tile;
   return index < item.full_first || index > item.full_last || (kHasInputs && (at.tile + 1) * kTileQ > item.seq.q_len);
 }
 
-// All queries and keys of the tile exist.
+// Returns whether all queries and keys of the tile exist.
 __device__ inline bool is_whole(const BackwardItem& item, int tile) {
   return (tile + 1) * kTileQ <= item.seq.q_len && item.k_lo + kTileKv <= item.seq.k_len;
 }
 
-// Where a thread's scores lie: score i is of key k(i) and query q(i).
+// Finds the coordinates of a thread's scores: score i belongs to key k(i) and query q(i).
 struct ScoreCoords {
   Sequence seq;
   int key, query;
-  // `keys`: of the item's, the first of this warpgroup.
+  // `keys` is this warpgroup's first key, counted from the item's first.
   __device__ ScoreCoords(const BackwardItem& item, u32 keys, const Steps& at) : seq(item.seq) {
     const u32 thread = recompute(threadIdx.x) % kThreadsPerWarpgroup;
     key = item.k_lo + static_cast<int>(keys + thread / 32 * 16 + thread % 32 / 4);
@@ -69,15 +71,17 @@ struct ScoreCoords {
   }
   __device__ int k(int i) const { return key + i % 4 / 2 * 8; }
   __device__ int q(int i) const { return query + i / 4 * 8 + i % 2; }
-  // Opaque from group to group, or what is computed of each query is kept in registers that are not there.
+  // The query is opaque from group to group. Otherwise ptxas keeps what is computed of each query, and registers do not
+  // suffice.
   __device__ bool hides(const KernelParams& params, int i) {
     if (i % 8 == 0) query = static_cast<int>(recompute(query));
-    // Behind the last query what a mask reads may have ended as well.
+    // Tensors that a mask reads may end at the last query as well.
     return k(i) >= seq.k_len || q(i) >= seq.q_len || !Variant::visible(params, seq, q(i), k(i));
   }
 };
 
-// A bit for each score says which are hidden: found first, they need no other registers when they are applied.
+// A bit for each score is set if the score is hidden. Finding all bits first leaves nothing but them in registers when
+// they are applied.
 template <int scores>
 struct HiddenBits {
   u32 words[(scores + 31) / 32] = {};
@@ -96,10 +100,11 @@ __device__ inline void hide(float (&s)[scores], const HiddenBits<scores>& hidden
 #pragma unroll
   for (int i = 0; i < scores; ++i)
     if (hidden[i]) s[i] = kHidden;
-  pin_registers(s);  // keeps what follows out of the branch
+  pin_registers(s);  // This keeps what follows out of the branch.
 }
 
-// Where the queries that see a key are a range: from which on, of the thread's first, and how many, of its two keys.
+// Tests visibility where the queries that see a key are a range, for each of a thread's two keys: `from` is how far the
+// thread's first query is behind the first one of the range, `count` how many queries the range has.
 struct VisibleQueries {
   u32 from[2], count[2];
   __device__ VisibleQueries(const KernelParams& params, const ScoreCoords& coords) {
@@ -114,7 +119,7 @@ struct VisibleQueries {
   __device__ bool operator[](int i) const { return from[i % 4 / 2] + (i / 4 * 8 + i % 2) < count[i % 4 / 2]; }
 };
 
-// With votes on the mask: which queries see each of a thread's two keys.
+// Tests visibility where warps vote on the mask: bits show which queries see each of a thread's two keys.
 struct VotedQueries {
   u32 of_key[2];
   __device__ VotedQueries(const KernelParams& params, const ScoreCoords& coords) {
@@ -122,7 +127,7 @@ struct VotedQueries {
     const u32 lane = recompute(threadIdx.x) % 32;
     const Sequence& seq = coords.seq;
     const int last_query = seq.q_len - 1, last_key = seq.k_len - 1;
-    // From the thread's first query and key to the lane's, and to those of row 0.
+    // These numbers lead from the thread's first query and key to the lane's query, and to the key of row 0.
     const int first = coords.query - static_cast<int>(lane % 4) * 2 + Votes::first_column(lane);
     const int first_row = uniform(coords.key - static_cast<int>(lane / 4));
     Variant::QueryReads at_queries[Votes::kVotes];
@@ -157,7 +162,7 @@ struct VotedQueries {
   __device__ bool operator[](int i) const { return of_key[i % 4 / 2] >> (i / 4 * 2 + i % 2) & 1; }
 };
 
-// Does `act` to the scores of a mixed tile that are hidden.
+// Calls `act` for the scores of a mixed tile that are hidden.
 template <class Act>
 __device__ inline void each_hidden(const KernelParams& params, ScoreCoords coords, const Act& act) {
   if constexpr (config.queries_are_range) {
@@ -185,7 +190,7 @@ __device__ inline void convert(Fragments& fragments, const Scores& s) {
   for (int i = 0; i < kScores; i += 2) fragments[i / 8][i % 8 / 2] = pack<element>(s[i], s[i + 1]);
 }
 
-// Makes logits of products where that is to add to them: they are relative to the LSE already.
+// Makes logits of products where the score only adds to them. These products are relative to the LSE already.
 __device__ inline void add_to_scores(Scores& s, const KernelParams& params, ScoreCoords coords,
                                      const InputWords& words) {
 #pragma unroll
@@ -197,15 +202,16 @@ __device__ inline void add_to_scores(Scores& s, const KernelParams& params, Scor
   }
 }
 
-// A logit as an exponent of 2, and its derivative by the scaled product. softcap() is close to tanh in absolute terms
-// alone, near 1e-7: of such caps an error that P in 16 bits does not show.
+// Holds a logit as an exponent of 2, and its derivative by the scaled product. softcap() is close to tanh only in
+// absolute terms, to about 1e-7. With the caps of kCapped P in 16 bits does not show this error.
 constexpr bool kCapped = config.score_cap > 0 && config.score_cap <= 1024;
-// The polynomial of small arguments is off by 1e-6 of the logit, which P shows where caps are large.
+// The polynomial of small arguments is off by 1e-6 of the logit, which P would show where caps are larger.
 constexpr bool kAsksIfSmall = kCapped && config.score_cap <= 128;
 struct ExponentAndSlope {
   float exponent, slope;
 };
-// Where `small`, tanh is a polynomial, which needs no special function. Three for a score are what binds at d=64 [M87].
+// If `small`, tanh is a polynomial, which needs no special function. Three special functions for each score limit the
+// speed at d=64 [M87].
 template <bool small>
 __device__ inline ExponentAndSlope exponent_and_slope(float product, const KernelParams& params,
                                                       const InputWords& words, const ScoreCoords& coords, int i) {
@@ -226,7 +232,8 @@ __device__ inline ExponentAndSlope exponent_and_slope(float product, const Kerne
   return {both.score * kLog2e, both.slope};
 }
 
-// The logits of scores first..first + 3 are relative to these: one for each of their two queries, as exponents of 2.
+// The logits of scores first..first + 3 are relative to these two numbers, one for each of their two queries, as
+// exponents of 2.
 struct MinusLse {
   float of[2];
   __device__ MinusLse(u32 terms, int first) {
@@ -245,7 +252,7 @@ struct MinusLse {
   }
 };
 
-// Are the arguments of tanh, for all products of a warp, small enough for the polynomial?
+// Returns whether the arguments of tanh are small enough for the polynomial, for all products of a warp.
 __device__ inline bool small_arguments(const Scores& s) {
   float largest[4] = {};
 #pragma unroll
@@ -254,7 +261,7 @@ __device__ inline bool small_arguments(const Scores& s) {
   return __all_sync(0xffffffff, x * fabsf(config.score_factor) <= SmallArguments::kLargest);
 }
 
-// The products of S to P, which goes to `p`; S becomes P times the derivatives of the scores.
+// Turns the products of S into P, which goes to `p`, and S into P times the derivatives of the scores.
 template <bool small>
 __device__ inline void apply_to_all(Scores& s, Fragments& p, const KernelParams& params, const ScoreCoords& coords,
                                     u32 terms, const InputWords& words) {
@@ -292,8 +299,8 @@ __device__ inline void apply_scores(Scores& s, Fragments& p, const KernelParams&
   pin_fragments(p);
 }
 
-// Products of S and dP to P and dS, and what those give for gradients of parameters: all at once, as a derivative may need
-// the score itself.
+// Turns products of S and dP into P and dS, and into what these add to gradients of parameters. All are made at once,
+// because a derivative may need the score itself.
 using OfParameters = ParameterSums<2>;
 __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_weight, Fragments& p, Fragments& ds,
                                           OfParameters& sums, const KernelParams& params, ScoreCoords coords,
@@ -303,9 +310,10 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
 #pragma unroll
   for (int j = 0; j < kScores; j += 4) {
     const ByWeight::Four four = by_weight.four(j);
-    float relative[2] = {0, 0}, of_p[4], of_ds[4];  // scores that are not apart are relative already
+    // Scores that are not apart are relative to the LSE already.
+    float relative[2] = {0, 0}, of_p[4], of_ds[4];
     typename Variant::Derivatives derivatives[4] = {};
-    // Opaque, as in hides().
+    // Both are opaque for the reason that hides() gives.
     coords.query = static_cast<int>(recompute(coords.query));
     coords.key = static_cast<int>(recompute(coords.key));
     if constexpr (kScoresApart) {
@@ -345,7 +353,7 @@ __device__ inline void make_all_gradients(const Scores& s, const ByWeight& by_we
   pin_fragments(ds);
 }
 
-// S to P, which goes to `p` as well.
+// Turns S into P, which goes to `p` as well.
 __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelParams& params, const BackwardItem& item,
                                           u32 keys, const Steps& at, u32 terms, const InputWords& words = {}) {
   const bool mixed = is_mixed(item, at);
@@ -356,14 +364,15 @@ __device__ inline void make_probabilities(Scores& s, Fragments& p, const KernelP
   if constexpr (config.has_score) add_to_scores(s, params, ScoreCoords(item, keys, at), words);
   if (mixed) {
     each_hidden(params, ScoreCoords(item, keys, at), [&](int i) { s[i] = kHidden; });
-    pin_registers(s);  // keeps what follows out of the branch
+    pin_registers(s);  // This keeps what follows out of the branch.
   }
 #pragma unroll
   for (int i = 0; i < kScores; ++i) s[i] = exp2_approx(s[i] * (config.has_score ? kLog2e : kExponentScale));
   convert<config.element>(p, s);
 }
 
-// dS = P dP, where P is all that derivatives by what the score reads are multiplied with. P becomes dS.
+// Makes dS = P dP and adds to gradients of parameters, where the derivatives do not depend on the product itself. P
+// becomes dS.
 __device__ inline void make_ds_and_sums(Fragments& ds, Scores& p, const ByWeight& by_weight, OfParameters& sums,
                                         const KernelParams& params, ScoreCoords coords) {
 #pragma unroll
@@ -387,7 +396,7 @@ __device__ inline void make_ds_and_sums(Fragments& ds, Scores& p, const ByWeight
   }
 }
 
-// Makes of dS the gradients of tensors that are read in tiles.
+// Makes the gradients of tensors that are read in tiles from dS.
 template <bool in_one>
 __device__ inline void put_gradients(const Scores& ds, GradientTiles& tiles, const KernelParams& params,
                                      const ScoreCoords& coords) {
@@ -411,7 +420,7 @@ __device__ inline void put_gradient_tiles(const Scores& ds, const KernelParams& 
   else put_gradients<false>(ds, tiles, params, coords);
 }
 
-// dS = P dP.
+// Makes dS = P dP.
 __device__ inline void make_ds(Fragments& ds, const Scores& p, const ByWeight& by_weight) {
 #pragma unroll
   for (int i = 0; i < kScores; i += 4) {

@@ -15,43 +15,48 @@ constexpr HopperBackwardLayout kLayout = hopper_backward_layout(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv;
 constexpr int kStages = config.stages, kWarpgroups = config.hopper_backward.warpgroups;
 constexpr bool kInClusters = in_clusters(config), kTakesItems = takes_items(config);
-constexpr int kKeySlots = kLayout.k_slots;                         // of K
-constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // of those that read Q and dO
+constexpr int kKeySlots = kLayout.k_slots;                         // The number of slots of K.
+constexpr int kConsumerWarps = kInClusters ? 8 : kWarpgroups * 4;  // The number of warps that read Q and dO.
 constexpr bool kCounts = counts_items(config);
 constexpr bool kCutsItems = cuts_items(config);
 constexpr bool kOrdered = adds_in_order(config);
 constexpr bool kZeroesItems = kTakesItems && kLoopZeroes && config.gradients > 0;
 constexpr int kItemReaders =
-    kConsumerWarps + 1 + kCounts + kZeroesItems + kOrdered;  // warps that read what is known of an item
+    // These warps read what is known of an item.
+    kConsumerWarps + 1 + kCounts + kZeroesItems + kOrdered;
 constexpr int kExchanges = exchanges(config);
-constexpr int kTurns = kInClusters ? kDsStages : kExchanges;  // of steps at work at a time
+constexpr int kTurns = kInClusters ? kDsStages : kExchanges;  // The number of steps in work at a time.
 constexpr bool kHasInputs = has_inputs(config);
 constexpr int kGroup = group_size(config);
-constexpr bool kListed = config.list_heads > 0;  // which tiles are visited
-// Have heads query tiles of their own?
+constexpr bool kListed = config.list_heads > 0;  // True if lists say which tiles are visited.
+// True if heads have query tiles of their own.
 constexpr bool kTilesDiffer = config.ranges_differ || config.mask_has_holes || config.list_heads > 1;
-constexpr int kTurnBarrier = 1;  // named barriers, one per consumer warpgroup: it is its turn
-constexpr int kWrittenBarrier = kTurnBarrier + 2, kReadBarrier = kWrittenBarrier + 1;  // with roles: of the exchange
-constexpr int kDsBarrier = kReadBarrier + 1;  // in clusters: of the warps that make dS
+// Each consumer warpgroup waits for its turn at one of these named barriers.
+constexpr int kTurnBarrier = 1;
+// With roles, these two are the named barriers of the exchange.
+constexpr int kWrittenBarrier = kTurnBarrier + 2, kReadBarrier = kWrittenBarrier + 1;
+// In clusters, the warps that make dS meet at this one.
+constexpr int kDsBarrier = kReadBarrier + 1;
 
 __device__ inline u32 cluster_rank() { return kInClusters ? blockIdx.x % config.hopper_backward.cluster : 0; }
-// The first key of this block, counted from the first key of the item.
+// Returns the first key of this block, counted from the item's first key.
 __device__ inline u32 first_key_of_block() { return cluster_rank() * block_keys(config); }
 
-// A tile of keys, and the query tiles of a head that see any of it: from `first` to `last`. In `full_first`..`full_last` all
-// queries see all keys, and no mask code is needed. Where there are lists of tiles, these are indices into a list.
+// A tile of keys, and the query tiles of a head that see any of it: from `first` to `last`. In
+// `full_first`..`full_last` all queries see all keys, and no mask code is needed. Where there are lists of tiles, these
+// numbers are indices into a list.
 struct BackwardItem {
   Sequence seq;
   int k_lo;
   int first, last, full_first, full_last;
-  int number;       // of the tile of keys, among all
-  int part_first;   // where several items share its queries: the first query tile of this one
-  const int* list;  // kListed: the numbers of its query tiles
+  int number;       // The number of the tile of keys among all tiles.
+  int part_first;   // Where several items share the queries: this item's first query tile.
+  const int* list;  // kListed: the list holds the numbers of the item's query tiles.
 };
 
 static_assert(sizeof(BackwardItem) <= kItemBytes);
 
-// Leaves one part of the tiles in a list, where several items share them. The part may be empty.
+// Leaves one of the parts of a list of tiles that several items share. The part may be empty.
 __device__ inline void take_part_of_list(const KernelParams& params, BackwardItem& item) {
   const int count = item.last + 1, part = item.part_first / params.part_tiles;
   item.first = count * part / params.parts;
@@ -59,7 +64,7 @@ __device__ inline void take_part_of_list(const KernelParams& params, BackwardIte
 }
 __device__ inline void find_listed_queries(const KernelParams& params, BackwardItem& item) {
   const int* list = list_of<Along::queries>(params, item.seq, item.k_lo / kTileKv);
-  const bool any = item.k_lo < item.seq.k_len;  // else nobody has written it
+  const bool any = item.k_lo < item.seq.k_len;  // Nobody has written the list of a tile behind the last key.
   item.list = list + kListCounts;
   item.first = item.full_first = 0;
   item.last = any ? list[0] - 1 : -1;
@@ -79,7 +84,7 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
   item.last = begin < end && item.k_lo <= k_hi ? (end - 1) / kTileQ : item.first - 1;
   item.full_first = (Variant::full_q_begin(params, item.seq, item.k_lo, k_hi) + kTileQ - 1) / kTileQ;
   const int full_end = Variant::full_q_end(params, item.seq, item.k_lo, k_hi);
-  // Queries behind the last one count for nothing, whatever they see; keys behind the last one would.
+  // Queries behind the last one count for nothing, whatever they see, but keys behind the last one would count.
   item.full_last = full_end >= item.seq.q_len ? item.last : full_end / kTileQ - 1;
   if (k_hi < item.k_lo + kTileKv - 1) item.full_last = item.full_first - 1;
   if constexpr (kCutsItems) {
@@ -88,7 +93,7 @@ __device__ inline void find_queries(const KernelParams& params, BackwardItem& it
   }
 }
 
-// Says which tile of which head a block of a launch over so many heads has.
+// Returns which tile of which head a block has, in a launch over `heads` heads.
 __device__ inline TileOfHead tile_of_block(const KernelParams& params, int block, int blocks, int heads,
                                            int heads_together) {
   const int of_all = kPacked ? heads : heads * params.batch, tiles = blocks / of_all;
@@ -97,14 +102,15 @@ __device__ inline TileOfHead tile_of_block(const KernelParams& params, int block
   return {first + at % those, at / those};
 }
 
-// The sequence of a tile of dense sequences, where a batch index has `heads` groups of `group` heads each.
+// Returns the sequence of a tile of dense sequences, where a batch index has `heads` groups of `group` heads each.
 __device__ inline Sequence sequence_of_tile(const KernelParams& params, const TileOfHead& its, int heads, int group) {
   if constexpr (kBatchesTogether) return sequence_of(params, its.head % params.batch, its.head / params.batch * group);
   return sequence_of(params, its.head / heads, its.head % heads * group);
 }
 
-// The item of a number, of which there are as many as the launch has items for each block of a cluster. Sums in
-// order begin with the last keys: under a causal mask each tile then comes to queries when the one behind it has been there.
+// Returns the item that has this number. There are as many numbers as the launch has items, and blocks of a cluster
+// share one. Sums in order begin with the last keys: under a causal mask each tile then comes to queries when the tile
+// behind it has been there.
 __device__ inline BackwardItem backward_item(const KernelParams& params, int number) {
   BackwardItem item;
   item.part_first = kCutsItems ? take_part(params, number) : 0;
@@ -123,8 +129,8 @@ __device__ inline BackwardItem backward_item(const KernelParams& params, int num
   return item;
 }
 
-// Reads the item that the producer has found, and tells ptxas that it is the same for all lanes of a warp. False: there
-// are no more items.
+// Reads the item that the producer has found, and tells ptxas that it is the same for all lanes of a warp. Returns
+// false if no item is left.
 __device__ inline bool read_item(BackwardItem& item, const KernelParams& params, const BackwardItem& found) {
   item.k_lo = uniform(found.k_lo);
   if (item.k_lo < 0) return false;
@@ -140,31 +146,32 @@ __device__ inline bool read_item(BackwardItem& item, const KernelParams& params,
 // The steps of a block: the query tiles that it visits, head after head. Tiles in a hole of the mask are stepped over.
 struct Steps {
   int tile, head;
-  int list_index = 0, following = 0;  // in a list of tiles, and the number of the tile behind that
+  // With lists: the index in the list, and the number of the tile behind that index.
+  int list_index = 0, following = 0;
 
-  // In place of the one before the first.
+  // Stands in place of a step before the first one.
   __device__ static Steps none() { return {-1, 0}; }
   __device__ bool any() const { return tile >= 0; }
-  // Whose queries they are.
+  // Returns the sequence, with the head whose queries the step has.
   __device__ Sequence sequence(const BackwardItem& item) const {
     Sequence seq = item.seq;
     seq.h = head;
     return seq;
   }
 
-  // False: there are none.
+  // Returns false if the item has no step.
   __device__ bool begin(const KernelParams& params, BackwardItem& item) {
     head = item.seq.h;
     return begin_head(params, item) || begin_next_head(params, item);
   }
-  // Is a tile between the first and the last in no hole?
+  // Returns whether a tile between the first and the last one lies outside of the mask's holes.
   __device__ static bool sees(const KernelParams& params, const BackwardItem& item, int tile) {
     if constexpr (!config.mask_has_holes) return true;
     const int k_hi = min(item.k_lo + kTileKv, item.seq.k_len) - 1;
     return Variant::may_see(params, item.seq, tile * kTileQ, min((tile + 1) * kTileQ, item.seq.q_len) - 1, item.k_lo,
                             k_hi);
   }
-  // False: this was the last.
+  // Returns false if this was the last step.
   __device__ bool advance(const KernelParams& params, BackwardItem& item) {
     if constexpr (kListed) {
       tile = following;
@@ -177,9 +184,9 @@ struct Steps {
   }
 
  private:
-  // It is asked for a step before it is needed.
+  // The number is loaded one step before it is needed.
   __device__ void find_following(const BackwardItem& item) { following = item.list[min(list_index + 1, item.last)]; }
-  // False: this head has none.
+  // Returns false if this head has no step.
   __device__ bool begin_head(const KernelParams& params, const BackwardItem& item) {
     if constexpr (kListed) {
       list_index = item.first;
@@ -213,9 +220,9 @@ struct Steps {
   }
 };
 
-constexpr u32 kNoTile = 0xffffffff;  // in place of a tile's number: there are no more
+constexpr u32 kNoTile = 0xffffffff;  // It stands in place of a tile's number when no tile is left.
 
-// In a cluster: panels of columns of dQ that a block makes, and those that there are for this one.
+// In a cluster: the panels of columns of dQ that a block makes at most, and those that exist for this block.
 constexpr int kDqPanels = kInClusters ? dq_columns(config) / kLayout.k.panel_columns() : 0;
 __device__ inline int dq_panels() {
   return max(0, min(kDqPanels, kLayout.k.panels() - static_cast<int>(cluster_rank()) * kDqPanels));
@@ -225,15 +232,15 @@ __device__ inline int dq_panels() {
 
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 
-// Where this lane's row of four matrices is in a panel with a row for each query: those of 16 queries and the warp's 16
-// keys, of 16 bits.
+// Returns where this lane's row of four matrices lies, in a panel with a row for each query. The matrices are those of
+// 16 queries and the warp's 16 keys, of 16 bits.
 __device__ inline u32 matrices_of_warp(u32 panel) {
   const u32 thread = recompute(threadIdx.x), lane = thread % 32, warp = thread / 32 % 4;
   const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ lane % 8;
   return panel + row * kPanelWidth + chunk * 16;
 }
 
-// The warp is done with what this barrier stands for.
+// The warp has finished with what this barrier stands for.
 __device__ inline void release(u32 barrier) {
   if (lane_id() == 0) arrive(barrier);
 }
@@ -243,7 +250,7 @@ struct SharedMemory {
   char* memory;
 
   __device__ u32 k(u32 slot = 0) const { return base + kLayout.k_offset + slot * kLayout.k.bytes(); }
-  // `slot`: of K of the same item.
+  // `slot` is the slot of K of the same item.
   __device__ u32 v(u32 slot = 0) const { return kLayout.swaps ? k(slot ^ 1) : base + kLayout.v_offset; }
   __device__ u32 q(u32 stage) const { return base + kLayout.q_offset + stage * kLayout.q.bytes(); }
   __device__ u32 d_o(u32 step) const {
@@ -254,8 +261,9 @@ struct SharedMemory {
 
   __device__ u32 dropout_key() const { return base + kLayout.dropout_offset; }
 
-  // Barriers: K and V are there; for each stage Q, dO and the row terms are there (full), or their readers are done
-  // (empty); without roles each exchange has been written (full), or read (empty), and the readers of K and of V are done.
+  // K and V have barriers that say that they are there. Each stage has one that says that Q, dO and the row terms are
+  // there (full), and one that their readers are done (empty). Without roles each exchange has a barrier for written
+  // (full) and for read (empty), and the readers of K and of V have one for being done.
   __device__ u32 barrier(int index) const { return base + kLayout.barrier_offset + index * 8; }
   __device__ u32 k_full(u32 slot = 0) const { return barrier(slot); }
   __device__ u32 v_full() const { return barrier(kKeySlots); }
@@ -265,21 +273,23 @@ struct SharedMemory {
   __device__ u32 exchange_empty(u32 stage) const { return exchange_full(kExchanges + stage); }
   __device__ u32 k_empty(u32 slot) const { return barrier(kLayout.barriers - kKeySlots + slot); }
   __device__ u32 v_empty() const { return barrier(kLayout.barriers - kKeySlots - 1); }
-  // Barriers of items: one has been found, all are done with it, and the next one is to be found.
+  // Barriers of items say that one has been found, that all warps are done with it, and that the next one is to be
+  // found.
   __device__ u32 item_full(u32 slot) const { return barrier(kLayout.barriers - kKeySlots - 2 - slot); }
   __device__ u32 item_empty(u32 slot) const { return item_full(kItemSlots + slot); }
   __device__ u32 item_wanted() const { return item_full(2 * kItemSlots); }
 
-  // An item that the block works on, or will work on.
+  // Returns an item that the block works on, or will work on.
   __device__ BackwardItem& item(u32 slot) const {
     return *reinterpret_cast<BackwardItem*>(memory + kLayout.items_offset + slot * kItemBytes);
   }
 
-  // Barriers of sums in order: it is the turn of a step's dQ, and all of it has been added.
+  // Barriers of sums in order say that it is the turn of a step's dQ, and that all of it has been added.
   __device__ u32 turn(u32 i) const { return kInClusters ? ds_barrier(3, i) : exchange_full(2 * kExchanges + i); }
   __device__ u32 added(u32 i) const { return kInClusters ? ds_barrier(4, i) : exchange_empty(i); }
 
-  // Elements that the score reads, of each warpgroup: there is one slot, which is free again when all are in registers.
+  // Returns the address of elements that the score reads, for each warpgroup. A warpgroup has one slot, which is free
+  // again when all elements are in registers.
   template <int i>
   __device__ u32 inputs(u32 warpgroup) const {
     constexpr int kBytes = tile_inputs_bytes(config), kOffset = tile_input_offset(config, i);
@@ -288,8 +298,8 @@ struct SharedMemory {
   __device__ u32 inputs_full(u32 warpgroup) const { return exchange_full((kOrdered ? 3 : 2) * kExchanges + warpgroup); }
   __device__ u32 inputs_empty(u32 warpgroup) const { return inputs_full(kWarpgroups + warpgroup); }
 
-  // Clusters alone have this memory, and barriers (full, empty) for them: K of the other block; dO by itself; dS of this
-  // block, which both blocks read, and dS of the other block.
+  // Only clusters have this memory, and full and empty barriers for it: K of the other block; dO by itself; dS of this
+  // block, which both blocks read; dS of the other block.
   __device__ u32 other_k() const { return base + kLayout.other_k_offset; }
   __device__ u32 ds(u32 stage) const { return base + kLayout.ds_offset + stage * kLayout.ds.bytes(); }
   __device__ u32 other_ds(u32 stage) const { return base + kLayout.other_ds_offset + stage * kLayout.ds.bytes(); }
@@ -308,14 +318,15 @@ struct SharedMemory {
   __device__ u32 other_ds_full(u32 stage) const { return ds_barrier(2, stage); }
 };
 
-// The item of a round, for all warps that read it. False: there are no more.
+// Reads the item of a round, in every warp that needs it. Returns false if no item is left.
 __device__ inline bool wait_for_item(BackwardItem& item, const KernelParams& params, const SharedMemory& shared,
                                      int round) {
   wait_barrier(shared.item_full(round % kItemSlots), round / kItemSlots % 2);
   return read_item(item, params, shared.item(round % kItemSlots));
 }
 
-// All items of a block, for a warp, which releases each when it is done: visit(item, barrier, parity that it will have then).
+// Visits all items of a block for a warp, which releases each one when it is done: visit(item, barrier, parity of that
+// barrier then).
 template <class Visit>
 __device__ inline void each_item(const KernelParams& params, const SharedMemory& shared, const Visit& visit) {
 #pragma unroll 1
@@ -326,7 +337,7 @@ __device__ inline void each_item(const KernelParams& params, const SharedMemory&
   }
 }
 
-// The counter that gives out items; null: there is none. Items with sums in order wait for each other, so all of them come
+// Returns the counter that gives out items, or null. Items with sums in order wait for each other, so all of them come
 // from a counter of the call: items of smaller numbers have then begun, whichever blocks run at the same time. (Without
 // queries no item waits, and no launch has set the counter to zero.)
 __device__ inline int* item_counter(const KernelParams& params, int* dealt) {
@@ -343,7 +354,7 @@ __device__ inline void take_item(const SharedMemory& shared, int* counter) {
   if (leads && cluster_rank() > 0) store_shared(shared.dealt(), load_from(0, shared.dealt()));
   __syncthreads();
 }
-// Where a block, or a cluster, has one item alone.
+// Returns the item of a block, or a cluster, that has only one.
 __device__ inline BackwardItem item_of_block(const KernelParams& params, const SharedMemory& shared) {
   return backward_item(params, deals_to_clusters(config) ? static_cast<int>(load_shared_word(shared.dealt()))
                                                          : recompute(blockIdx.x) / config.hopper_backward.cluster);
