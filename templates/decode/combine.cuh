@@ -1,5 +1,5 @@
-// The second launch of the decode family: puts together what several blocks have of a row tile. As many blocks as ranges
-// that a tile falls into share its rows and columns, those that have computed them.
+// The second launch of the decode family puts together what several blocks have of a row tile. Its rows and columns are
+// shared by as many blocks as there are ranges that the tile falls into.
 #pragma once
 
 #include "templates/decode/rows.cuh"
@@ -10,12 +10,13 @@ namespace flashjit {
 struct SplitTile {
   Sequence seq;
   int row_lo, rows;
-  int begin;                      // its first step, of all of the call
-  int first_range, ranges, side;  // those that have keys of it
-  bool begins_range;              // its first range has no keys of another tile before
+  int begin;                      // The tile's first step, among all steps of the call.
+  int first_range, ranges, side;  // The ranges that have keys of the tile.
+  bool begins_range;              // True if the tile's first range has no keys of another tile before it.
 };
 
-// The parts of a tile. All but the first are as far apart as ranges are: that one's range may begin with another tile.
+// The parts of a tile. All but the first are as far apart as ranges are; the first one's range may begin with another
+// tile.
 struct TileParts {
   const float *first, *second;
   int count;
@@ -42,10 +43,10 @@ __device__ inline SplitTile split_tile_at(const KernelParams& params, const Rang
   return s;
 }
 
-// The first part belongs to lane 0, and every `lanes`-th of the others to each lane: a few at a time, so that their loads are
-// under way together.
+// Lane 0 adds the first part, and each lane adds every `lanes`-th of the others. A lane loads a few parts at a time, so
+// that their loads are under way together.
 constexpr int kAtATime = kPartsAreLarge ? 6 : 8;
-// Up to so many parts are added up by one thread.
+// One thread adds up at most this number of parts.
 constexpr int kMostOfThread = kPartsAreLarge ? 32 : kAtATime;
 template <int lanes>
 __device__ inline Quad add_parts(const TileParts& parts, int row, int column, int lane) {
@@ -68,7 +69,7 @@ __device__ inline Quad add_parts(const TileParts& parts, int row, int column, in
   return sum;
 }
 
-// The sum of the parts that all lanes of the same columns have.
+// Returns the sum of the parts that all lanes of the same columns have.
 __device__ inline Quad add_lanes(Quad own) {
 #pragma unroll
   for (int lanes = kColumnLanes; lanes < 32; lanes *= 2) {
@@ -82,8 +83,8 @@ __device__ inline Quad add_lanes(Quad own) {
   return own;
 }
 
-// Where tiles have many rows but few parts, a warp adds up rows, two at a time. Each lane has as many quads of a row as there
-// are, so that loads of all of these are under way together, and the state of a row is worked out once.
+// A warp adds up rows, two at a time, where tiles have many rows but few parts. Each lane then has all its
+// quads of a row, so that their loads are under way together, and the state of a row is computed once.
 constexpr int kQuadsOfLane = larger(config.head_dim_v / 128, 1), kRowsAtATime = 2, kMostPartsOfWarp = 4;
 constexpr bool kWarpsHaveRows = kPartsAreLarge && config.head_dim_v % 128 == 0;
 struct WarpRow {
@@ -126,18 +127,19 @@ __device__ inline void add_rows(const KernelParams& params, const TileParts& par
   }
 }
 
-// Blocks of the second launch for each range: all that there are, so that a short call with few ranges has them too. A
-// block may then come by one pass over its columns; passes follow one another, each as long as memory takes to answer.
+// Returns how many blocks of the second launch each range has. All blocks are dealt out, so that a short call with few
+// ranges uses them too. A block may then need only one pass over its columns; passes follow one another, and each takes
+// as long as memory takes to answer.
 __device__ inline int blocks_of_range(const Ranges& ranges) {
   return max(1, static_cast<int>(gridDim.x) / (ranges.count * kSides));
 }
 
-// A block of range `range`, number `block` of `blocks`, does its share of the tile.
+// Block number `block` of the `blocks` of range `range` does its share of the tile.
 __device__ inline void combine_tile(const KernelParams& params, const float* all_parts, const SplitTile& s, int range,
                                     int block, int blocks) {
   constexpr int kQuads = config.head_dim_v / 4;
-  if (s.ranges <= 1) return;          // one block had it all, and has stored it
-  if (range < s.first_range) return;  // it only leads into the tile
+  if (s.ranges <= 1) return;          // One block had all keys, and has stored the tile.
+  if (range < s.first_range) return;  // This range only has steps that lead into the tile.
   const TileParts parts(s, all_parts);
   const int shares = s.ranges * blocks, number = (range - s.first_range) * blocks + block;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -150,7 +152,8 @@ __device__ inline void combine_tile(const KernelParams& params, const float* all
   }
   const int all = s.rows * kQuads, share = (all + shares - 1) / shares;
   const int begin = number * share, end = min(begin + share, all);
-  if (s.ranges <= kMostOfThread) {  // a thread adds them all up: there are more columns than threads for them
+  // One thread adds up all parts of its columns: columns are more than threads.
+  if (s.ranges <= kMostOfThread) {
 #pragma unroll 1
     for (int quad = begin + static_cast<int>(threadIdx.x); quad < end; quad += kCombineThreads) {
       const int row = quad / kQuads, column = quad % kQuads * 4;
@@ -167,7 +170,8 @@ __device__ inline void combine_tile(const KernelParams& params, const float* all
   }
 }
 
-// Rows of sequences in which nothing is seen, and which belong to no range. With accumulate they keep what there is.
+// Stores rows of sequences in which no key is seen, and which belong to no range. With accumulate they keep their
+// earlier results.
 __device__ inline void store_empty(const KernelParams& params, const Sequence& seq) {
   if constexpr (config.accumulate) return;
   constexpr int kQuads = config.head_dim_v / 4;
@@ -191,7 +195,8 @@ __device__ inline void store_all_empty(const KernelParams& params) {
   }
 }
 
-// With fixed parts: adds up all parts of four columns of a row, one after the other. Loads of many are under way together.
+// With fixed parts: adds up all parts of four columns of a row, one after the other. The loads of many parts are under
+// way together.
 __device__ inline Quad add_fixed_parts(const float* first, int count, int row, int column) {
   Quad sum = load_quad(first, row, column);
 #pragma unroll 1
@@ -208,7 +213,7 @@ __device__ inline Quad add_fixed_parts(const float* first, int count, int row, i
   return sum;
 }
 
-// A block has some columns of the rows of a query.
+// Combines fixed parts; each block has some columns of the rows of a query.
 __device__ inline void combine_fixed_parts(const KernelParams& params, const float* parts) {
   constexpr int kQuads = config.head_dim_v / 4, kAll = config.heads_q * kQuads;
   constexpr int kChunks = (kAll + kCombineThreads - 1) / kCombineThreads;
@@ -220,7 +225,7 @@ __device__ inline void combine_fixed_parts(const KernelParams& params, const flo
     if (quad >= kAll) continue;
     const Sequence seq = sequence_of(params, b, h);
     const int count = tiles_of(params, seq).row_steps();
-    if (q >= seq.q_len || count == 1) continue;  // with one part its block has stored the row
+    if (q >= seq.q_len || count == 1) continue;  // If there is one part, its block has stored the row.
     Quad sum;
     sum.clear();
     if (count > 0) {
@@ -231,7 +236,7 @@ __device__ inline void combine_fixed_parts(const KernelParams& params, const flo
   }
 }
 
-// It may begin while the first launch ends, and looks for its work before it waits.
+// This launch may begin while the first launch ends, so it finds its work before it waits.
 __device__ inline void decode_combine(const KernelParams& params, const float* parts) {
   if constexpr (kFixedParts) {
     wait_for_launch_before();
@@ -249,13 +254,14 @@ __device__ inline void decode_combine(const KernelParams& params, const float* p
     };
     const SplitTile first = find(ranges.begin(range)), last = find(ranges.begin(range + 1) - 1);
     wait_for_launch_before();
-#pragma unroll 1  // what runs for the first time comes from memory
+// One copy of the code serves both tiles, because code that runs for the first time comes from memory.
+#pragma unroll 1
     for (SplitTile tile = first;; tile = last) {
       combine_tile(params, parts, tile, range, i % blocks, blocks);
       if (tile.begin == last.begin) break;
     }
   }
-  wait_for_launch_before();  // who has nothing to add up does not end before the first launch, either
+  wait_for_launch_before();  // A block that adds nothing up must not end before the first launch, either.
 }
 
 }  // namespace flashjit

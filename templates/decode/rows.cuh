@@ -1,4 +1,4 @@
-// The results that are written of a row: by a block that had all of its keys, a team, or the second launch.
+// Writes the results of a row: for a block that had all of its keys, a team, or the second launch.
 #pragma once
 
 #include "templates/decode/work.cuh"
@@ -9,13 +9,14 @@ namespace flashjit {
 
 constexpr int kPartFloats = part_floats(config), kPartRow = config.head_dim_v;
 
-// The weight of a part with the reference `state` in a whole with `reference`. A part that sees no key weighs 0.
+// Returns the weight of a part with the reference `state` in a whole with `reference`. A part that sees no key weighs
+// 0.
 __device__ inline float weight_of(float state, float reference) {
   return state == -kInfinity ? 0.0f : exp2_approx((state - reference) * kLog2Scale);
 }
 
-// The weights of a sum so far, and of what it takes in. Operations are rounded as written: results are to have the same bits
-// wherever parts are added up.
+// The weights of a sum so far, and of what is added to it. Operations are rounded as written, so that results have the
+// same bits wherever parts are added up.
 struct PartWeights {
   float own, others;
   __device__ float sum(float x, float y) const { return __fmaf_rn(y, others, __fmul_rn(x, own)); }
@@ -24,8 +25,8 @@ struct PartWeights {
   }
 };
 
-// With accumulate: the LSE that earlier calls left of a row, -infinity where a state does not know it. All parts of a row
-// bring it with them, as the threads that share a row would read what one of them has stored.
+// With accumulate: the LSE that earlier calls left of a row, or -infinity where a state does not know it. All parts of
+// a row bring it with them: if the threads that share a row read it later, they could read what one of them has stored.
 struct NothingEarlier {};
 using Earlier = Either<config.accumulate, float, NothingEarlier>::type;
 __device__ inline float known_of(float x, float y) { return x == -kInfinity ? y : x; }
@@ -71,7 +72,7 @@ struct RowEnd {
   float own;
   Earlier before;
 };
-// Who `writes` stores LSE and maximum as well.
+// The thread that `writes` stores LSE and maximum as well.
 __device__ inline RowEnd finish_row(const KernelParams& params, Sequence seq, const Row& row, RowState state,
                                     bool writes) {
   seq.h = row.h;
@@ -95,7 +96,7 @@ __device__ inline float4 scaled(const float4& x, float factor) {
   return make_float4(x.x * factor, x.y * factor, x.z * factor, x.w * factor);
 }
 
-// With accumulate: four columns of O that go on from what is there. Without a share that may be anything.
+// With accumulate: adds four columns to the O that is there. If `before` is 0, that O may be anything.
 __device__ inline void continue_four(float4* to, const float4& own, float before) {
   if (before < 0.0f) return;
   const float4 there = before != 0.0f ? *to : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -103,7 +104,7 @@ __device__ inline void continue_four(float4* to, const float4& own, float before
                     fmaf(there.w, before, own.w));
 }
 
-// Four neighbouring columns of O.
+// Stores four neighbouring columns of O.
 __device__ inline void store_columns(const KernelParams& params, const Sequence& seq, const Row& row, int column,
                                      const float4& sum, const RowEnd& end) {
   const Int64 at = query_row(params.o_stride, seq, row.h, row.q) + column;
@@ -138,7 +139,7 @@ struct Quad {
   __device__ void add(const Quad& other) { o = state.take_in(other.state).sum(o, other.o); }
 };
 
-// Four floats in shared memory.
+// Loads four floats from shared memory.
 __device__ inline float4 load_floats(u32 address) {
   const uint4 bits = load_shared(address);
   return make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
@@ -149,7 +150,7 @@ __device__ inline void store_floats(u32 address, const float4& x) {
                make_uint4(__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z), __float_as_uint(x.w)));
 }
 
-// A part of a row tile's result: O row after row, then the states of the rows.
+// These read a part of a row tile's result: O row after row, then the states of the rows.
 __device__ inline RowState load_state(const float* part, int row) {
   return state_of(*reinterpret_cast<const float4*>(part + kTileRows * kPartRow + row * kRowState));
 }

@@ -1,9 +1,10 @@
-// The vocabulary of decode's blocks: what the lines of loop.gen.cuh ask and do in a word. Attention of few queries over many
-// keys, for every GPU from sm_80 on: split along the keys, bound by reading K and V.
+// The vocabulary of decode's blocks: the functions that lines of loop.gen.cuh call. Decode is attention of few queries
+// over many keys, for every GPU from sm_80 on: it is split along the keys, and bound by reading K and V.
 //
-// The query heads of a KV head and their queries are the rows of a tile. Warps of a block share the KV tiles of a segment and
-// each has all rows; their sums are put together in shared memory, and the sums of several blocks for one tile by the second
-// launch (combine.cuh), or by a team (team.cuh). No warp waits for another before that.
+// The query heads of a KV head and their queries are the rows of a tile. Warps of a block share the KV tiles of a
+// segment, and each warp has all rows. Their sums are put together in shared memory. The sums that several blocks have
+// of a tile are put together by the second launch (combine.cuh), or by a team (team.cuh). Until then no warp waits for
+// another.
 #pragma once
 
 #include "templates/decode/combine.cuh"
@@ -12,7 +13,7 @@
 
 namespace flashjit {
 
-// O in units of its rows becomes what it is.
+// Multiplies O by the units of its rows.
 __device__ inline void scale_output(Output& o, const SoftmaxRows& rows) {
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) scale_output(o, r, rows.unit[r]);
@@ -24,7 +25,7 @@ __device__ inline void clear(Output& o) {
     for (int m = 0; m < kOutputs; ++m) o[r][m][0] = o[r][m][1] = o[r][m][2] = o[r][m][3] = 0;
 }
 
-// This warp's part of a segment to its own shared memory: O row after row, then the states of the rows.
+// Stores this warp's part of a segment in its own shared memory: O row after row, then the states of the rows.
 __device__ inline void store_part(u32 part, const Segment& s, const Output& o, const SoftmaxRows& rows) {
   const int g = lane_id() / 4, i = lane_id() % 4, count = rows_of(s);
 #pragma unroll
@@ -54,8 +55,8 @@ __device__ inline void store_part(u32 part, const Segment& s, const Output& o, c
   }
 }
 
-// With accumulate: what earlier calls left of the rows, beside their states. This is before anybody of the tile stores a
-// result: a block meets first, and a team and the second launch wait for parts.
+// With accumulate: stores what earlier calls left of the rows beside their states. Nobody has stored a result of the
+// tile yet: a block meets first, and a team and the second launch wait for parts.
 __device__ inline void store_earlier(const KernelParams& params, u32 part, const Segment& s) {
   __syncwarp();
   for (int row = lane_id(); row < rows_of(s); row += 32) {
@@ -67,7 +68,7 @@ __device__ inline void store_earlier(const KernelParams& params, u32 part, const
   }
 }
 
-// Where the warps of a block leave their parts, and what these are together.
+// Finds where the warps of a block store their parts, and adds these up.
 struct WarpParts {
   u32 first;
   int step;
@@ -95,15 +96,15 @@ struct WarpParts {
 };
 
 __device__ inline WarpParts parts_beside_rings(u32 shared) { return {shared + kLayout.part_offset, kPartFloats * 4}; }
-// For who is done with these.
+// Teams put parts into rings that are no longer read.
 __device__ inline WarpParts parts_in_rings(u32 shared) {
   return {shared + kLayout.team_part_offset, kLayout.team_part_step};
 }
 
-// A block alone adds each fixed part to those before.
+// A block alone adds each fixed part to the ones before.
 __device__ inline bool folds_parts(const KernelParams& params) { return kHasTeams && kFixedParts && params.team == 1; }
 
-// Four columns of a row of what a block alone has of a segment: to the outputs, or to the block's part of the tile.
+// Stores four columns of a row of a segment that a block has alone: in the outputs, or in the block's part of the tile.
 __device__ inline void store_sum(const KernelParams& params, const Segment& s, int row, int column, const Quad& whole,
                                  float* parts) {
   if (s.part < 0) {
@@ -112,7 +113,8 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
   }
   float* first = parts + first_part_of(params, s) * kPartFloats;
   if (folds_parts(params)) {
-    // In turns in two buffers: threads have a row's state in common, and one writes it while others may still read.
+    // Sums take turns in two buffers, because threads share a row's state, and one writes it while others may still
+    // read it.
     const int turn = s.part_number % 2;
     Quad sum = whole;
     if (s.part_number > 0) {
@@ -129,7 +131,7 @@ __device__ inline void store_sum(const KernelParams& params, const Segment& s, i
 // Threads call use(i, row, first column, sum) for each quad of a row tile, with the sum over the warps of this block.
 template <class Use>
 __device__ inline void for_each_sum(const Segment& s, const WarpParts& of_warps, const Use& use) {
-  constexpr int kQuads = config.head_dim_v / 4;  // of columns in a row
+  constexpr int kQuads = config.head_dim_v / 4;  // Each quad is four columns of a row.
   const int quads = rows_of(s) * kQuads;
   for (int i = threadIdx.x; i < quads; i += kThreads) {
     const int row = i / kQuads, column = i % kQuads * 4;
@@ -142,8 +144,8 @@ __device__ inline void store_sums(const KernelParams& params, const Segment& s, 
   for_each_sum(s, of_warps,
                [&](int, int row, int column, const Quad& sum) { store_sum(params, s, row, column, sum, parts); });
 }
-// A block of a team gives what it has to those that add it up. A fixed part is stored by who has computed it; where there are
-// none, by the first block.
+// A block of a team pushes its sums to the blocks that add them up. The block that has computed a fixed part stores it;
+// where there is none, the first block stores the rows.
 __device__ inline void push_sums(const KernelParams& params, const Segment& s, const WarpParts& of_warps,
                                  const TeamShares& shares, float* parts) {
   if (!kFixedParts || s.steps > 0 || shares.rank == 0) {
@@ -154,16 +156,16 @@ __device__ inline void push_sums(const KernelParams& params, const Segment& s, c
   }
 }
 
-// Where a block is in its work: a segment of its range, or of a row tile that is its alone.
+// A block's position in its work: a segment of its range, or of a row tile that belongs to it alone.
 struct Course {
   const KernelParams& params;
   Segment segment;
   bool has_items;
-  int item;                    // if so
-  int range, side, step, end;  // else
+  int item;                    // It is valid with items.
+  int range, side, step, end;  // They are valid without items.
   Cursor cursor;
 
-  // Is there anything to do?
+  // Finds the first segment. Returns false if there is nothing to do.
   __device__ bool begin(int* scratch) {
     prefetch_table<kThreads>(params);
     has_items = kHasTeams && params.team > 0;
@@ -177,7 +179,7 @@ struct Course {
     if (range >= ranges.count) return false;
     step = ranges.begin(range);
     end = ranges.begin(range + 1);
-    if (step == end) return false;  // there are no steps at all
+    if (step == end) return false;  // The call has no steps at all.
     cursor = cursor_at<kThreads>(params, step, 0, scratch);
     segment = segment_at(params, cursor, end - step, range, side, 0, true);
     return true;

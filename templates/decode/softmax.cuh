@@ -1,5 +1,5 @@
-// Scores of a tile and their online softmax. A lane holds a row of each octet (the one that lane / 4 says) and two
-// neighbouring keys of every eight. O is transposed: a lane holds two rows' columns.
+// Computes scores of a tile and their online softmax. A lane holds a row of each octet (row lane / 4) and two
+// neighbouring keys of every eight. O is transposed: a lane holds columns of two rows.
 #pragma once
 
 #include "templates/decode/rows.cuh"
@@ -10,8 +10,9 @@ namespace flashjit {
 
 constexpr int kOctets = octets(config);
 constexpr int kRowPairs = row_pairs(config);
-constexpr int kKeyProducts = key_products(config), kValueProducts = value_products(config);  // of a piece
-constexpr int kOutputs = kValuePieces * kValueProducts;  // instructions that make O of eight rows
+// They count the products of a piece.
+constexpr int kKeyProducts = key_products(config), kValueProducts = value_products(config);
+constexpr int kOutputs = kValuePieces * kValueProducts;  // The number of instructions that make O of eight rows.
 constexpr Element kProduct = product_element(config);
 
 constexpr bool kManyRows = has_many_rows(config);
@@ -19,13 +20,14 @@ constexpr bool kManyRows = has_many_rows(config);
 // The words of an octet of Q that a lane has.
 using QueryWords = u32[kKeyPieces][2 * kKeyProducts];
 
-using Scores = float[kKeyOctets][4 * kRowPairs];  // of row octet r elements 2 r and 2 r + 1
+using Scores = float[kKeyOctets][4 * kRowPairs];  // Row octet r has elements 2 r and 2 r + 1.
 using Output = float[kOctets][kOutputs][4];
 
 // This is how far, in powers of two, a row's maximum may rise above its reference before O and the sum are rescaled.
 constexpr float kRaiseThreshold = 8.0f;
 
-// The state of a warp's rows; `sum` is this lane's share. With scales of keys O is in units, and halves hold P over them.
+// The state of a warp's rows; `sum` is this lane's share. With scales of keys O is divided by its row's `unit`, and
+// halves hold P divided by it.
 struct SoftmaxRows {
   float reference[kOctets], sum[kOctets], top[kOctets], unit[kOctets];
 
@@ -38,7 +40,7 @@ struct SoftmaxRows {
   }
 };
 
-// The scales of the keys that a lane has in S, where each has its own, or shares that of a block.
+// The scales of the keys that a lane has in S, where each key has its own or shares a block's.
 struct KeyScales {
   float of_k[kKeyOctets][2], of_v[kKeyOctets][2];
 
@@ -55,7 +57,8 @@ struct KeyScales {
   }
 };
 
-// A lane's row of an octet, and what score and mask are told of it. Rows behind the last are taken for the last.
+// The query of a lane's row of an octet, as score and mask get it. Rows behind the last one are replaced by the last
+// one.
 struct Query {
   Sequence seq;
   int q;
@@ -68,8 +71,8 @@ __device__ inline Query query_of(const Segment& s, int octet) {
   return query;
 }
 
-// A row of bf16 to halves: its largest element comes to 2^14 or more, and what is then below the smallest half is 2^-38 of
-// that. Returns what gives the row back.
+// Turns a row of bf16 into halves. Its largest element becomes 2^14 or more, and the smallest half is then 2^-38 of
+// that. Returns the factor that restores the row.
 __device__ inline float to_halves(QueryWords& words) {
   const auto low = [](u32 word) { return __uint_as_float(word << 16); };
   const auto high = [](u32 word) { return __uint_as_float(word & 0xffff0000); };
@@ -81,7 +84,8 @@ __device__ inline float to_halves(QueryWords& words) {
       const u32 word = words[j][i];
       largest = fmaxf(largest, fmaxf(fabsf(low(word)), fabsf(high(word))));
     }
-  // As exponent bits; rows of nearly nothing count as a little more, so that all factors are normal numbers.
+  // Exponents are compared as bits. Rows of nearly nothing count as a little more, so that all factors are normal
+  // numbers.
   const int exponent = max(static_cast<int>(__float_as_uint(quad_max(largest)) >> 23), 27);
   const float up = __uint_as_float(static_cast<u32>(268 - exponent) << 23);
 #pragma unroll
@@ -94,7 +98,7 @@ __device__ inline float to_halves(QueryWords& words) {
   return __uint_as_float(static_cast<u32>(exponent - 14) << 23);
 }
 
-// Eight elements of a row of Q.
+// Loads eight elements of a row of Q.
 __device__ inline uint4 eight_of_query(const Asked* q) {
   if constexpr (has_scaled_queries(config)) return widened<config.queries>(*reinterpret_cast<const uint2*>(q));
   else return *reinterpret_cast<const uint4*>(q);
@@ -117,10 +121,10 @@ __device__ inline void load_octet(QueryWords& words, float& scale, const KernelP
   if constexpr (is_scaled(config)) scale = score_scale(params, query.seq, query.q);
 }
 
-// In registers.
+// Holds Q in registers.
 struct RegisterOperands {
   QueryWords words[kOctets];
-  float scale[kOctets];  // of the lane's rows, where that is known at run time only
+  float scale[kOctets];  // The factors of the lane's rows, where these are known only at run time.
 
   RegisterOperands() = default;
   __device__ explicit RegisterOperands(u32) {}
@@ -129,8 +133,9 @@ struct RegisterOperands {
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) load_octet(words[r], scale[r], params, s, r);
   }
-  // Does the work that has to wait for the loads. Words that products take as they are go through a shuffle which leaves each
-  // where it is: without it ptxas moves them to their registers, and so waits for them, before K and V are asked for.
+  // Does the work that has to wait for the loads. Words that products take unchanged go through a shuffle that leaves
+  // each where it is: without the shuffle ptxas moves them to their registers, and so waits for them, before K and V
+  // are loaded.
   template <bool shared = false>
   __device__ void finish(const KernelParams&, const Segment&) {
 #pragma unroll
@@ -147,13 +152,13 @@ struct RegisterOperands {
   }
 };
 
-// Rows of Q of 16 bits by way of shared memory: a block asks for each once, where each warp would work out where its lanes'
-// parts lie before it asks for K.
+// True if rows of Q of 16 bits come by way of shared memory. A block then loads each row once, where otherwise each
+// warp would compute where its lanes' pieces lie before it loads K.
 constexpr bool kSharesQueries = kHasTeams && !has_scaled_queries(config);
 struct SharedQueries {
   u32 rows;
 
-  // A group of copies by itself.
+  // Copies the rows as a group of copies by itself.
   __device__ void copy(const KernelParams& p, const Segment& s) const {
     constexpr u32 kChunks = config.head_dim_qk / 8;
 #pragma unroll 1
@@ -183,7 +188,7 @@ struct SharedQueries {
   }
 };
 
-// In shared memory, as each lane of any warp reads them.
+// Holds Q in shared memory, in the order in which each lane of any warp reads it.
 struct SharedOperands {
   u32 operands;
   float scale[kOctets];
@@ -229,14 +234,14 @@ struct SharedOperands {
 
 using OperandsOfQueries = Either<kManyRows, SharedOperands, RegisterOperands>::type;
 
-// Two words of a piece of K as the right operand of product `i`, or what becomes of one.
+// Returns two words of a piece of K as the right operand of product `i`, converted where K has 8 bits.
 __device__ inline HalfPairs key_operand(const uint4& piece, int i) {
   const u32 words[4] = {piece.x, piece.y, piece.z, piece.w};
   if constexpr (is_scaled(config)) return halves_of<config.cache>(words[i]);
   else return {words[2 * i], words[2 * i + 1]};
 }
 
-// The left operand of product `i` of a piece of V, of four keys: the columns 2 i (its rows 0 to 7) and 2 i + 1.
+// Makes the left operand of product `i` from pieces of V of four keys: the columns 2 i (its rows 0 to 7) and 2 i + 1.
 __device__ inline void value_operand(u32 (&a)[4], const uint4 (&v)[4], int i) {
   u32 words[4];
 #pragma unroll
@@ -255,12 +260,12 @@ __device__ inline void value_operand(u32 (&a)[4], const uint4 (&v)[4], int i) {
   }
 }
 
-// S = Q K^T.
+// Computes S = Q K^T.
 template <class Tiles>
 __device__ inline void compute_scores(Scores& s, const RegisterOperands& q, const Tiles& tiles) {
 #pragma unroll
   for (int n = 0; n < kKeyOctets; ++n) {
-    // Two sums, so that an instruction does not wait for the one before.
+    // Two sums keep an instruction from waiting for the one before.
     float sums[2][4] = {};
 #pragma unroll
     for (int j = 0; j < kKeyPieces; ++j) {
@@ -278,13 +283,14 @@ __device__ inline void compute_scores(Scores& s, const RegisterOperands& q, cons
   }
 }
 
-// With many rows a piece of Q is read once for all keys of the tile.
+// Computes S = Q K^T with many rows: a piece of Q is read once for all keys of the tile.
 template <class Tiles>
 __device__ inline void compute_scores(Scores& s, const SharedOperands& q, const Tiles& tiles) {
   float sums[kKeyOctets][kRowPairs][4] = {};
 #pragma unroll
   for (int j = 0; j < kKeyPieces; ++j) {
-    u32 words[2 * kRowPairs][2 * kKeyProducts] = {};  // zeros for an octet that a pair lacks
+    // An octet that a pair lacks stays zero.
+    u32 words[2 * kRowPairs][2 * kKeyProducts] = {};
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) q.load(words[r], r, j);
 #pragma unroll
@@ -308,8 +314,8 @@ __device__ inline void compute_scores(Scores& s, const SharedOperands& q, const 
     for (int e = 0; e < 4 * kRowPairs; ++e) s[n][e] = sums[n][e / 4][e % 4];
 }
 
-// The score function, then -infinity where a key is not visible. The score function may load from a tensor that ends at
-// the last key.
+// Applies the score function, and sets scores of hidden keys to -infinity. The score function may load from a tensor
+// that ends at the last key.
 template <class Operands>
 __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, const KeyScales& scales,
                                             const KernelParams& params, const Segment& segment, int tile) {
@@ -333,7 +339,8 @@ __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, 
   for (int r = 0; r < kOctets; ++r) {
     const Query query = query_of(segment, r);
     const auto hides = [&](int key) { return is_hidden(params, query.seq, query.q, first[key % 2] + key / 2 * 8); };
-    u32 hidden = 0;  // a bit for each key, where the mask is evaluated in a loop
+    // It has a bit for each key, where the mask is evaluated in a loop.
+    u32 hidden = 0;
     if constexpr (config.mask_is_long) {
 #pragma unroll 1
       for (int key = 0; key < 2 * kKeyOctets; ++key) hidden |= static_cast<u32>(hides(key)) << key;
@@ -345,7 +352,8 @@ __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, 
   }
 }
 
-// Lane 4 g has row g, and lanes with i = lane % 4 hold columns of rows 2 i and 2 i + 1 of O^T.
+// Multiplies an octet of O^T by a factor for each row. Lane 4 g has row g, and lanes with i = lane % 4 hold columns of
+// rows 2 i and 2 i + 1 of O^T.
 __device__ inline void scale_output(Output& o, int octet, float factor) {
   const int lane = lane_id() % 4 * 8;
   const float even = __shfl_sync(0xffffffff, factor, lane), odd = __shfl_sync(0xffffffff, factor, lane + 4);
@@ -358,9 +366,9 @@ __device__ inline void scale_output(Output& o, int octet, float factor) {
   }
 }
 
-// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns whether the
-// scores have had their reference subtracted already: a large reference must be subtracted, exactly, before scores are
-// scaled.
+// The rare part of a softmax step: raises references to the maximum, and rescales sums and O. Returns whether the
+// references have been subtracted from the scores already: a large reference must be subtracted, exactly, before scores
+// are scaled.
 __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, Output& o, const float (&maximum)[kOctets]) {
   bool large = false;
 #pragma unroll
@@ -383,7 +391,7 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, Output& o,
   return true;
 }
 
-// One step of the online softmax: turns scores into P.
+// One step of the online softmax turns scores into P.
 __device__ inline void softmax_step(Scores& s, SoftmaxRows& rows, Output& o) {
   float maximum[kOctets];
   bool rose = false;
@@ -412,10 +420,10 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows& rows, Output& o) {
   }
 }
 
-// P times the scales of V, in units of its row. A unit is about the largest of these so far, relative to the reference of
-// the row, so halves have room above it and digits below; as references, units rise rarely.
+// Multiplies P by the scales of V, in units of its row. A unit is about the largest of these scales so far, relative to
+// the reference of the row, so halves have room above it and digits below. Units rise rarely, as references do.
 __device__ inline void apply_value_scales(Scores& p, const KeyScales& scales, SoftmaxRows& rows, Output& o) {
-  constexpr float kLeastUnit = 0x1p-100f;  // one over it is a number
+  constexpr float kLeastUnit = 0x1p-100f;  // One over it is a normal number.
   float largest[kOctets];
   bool rose = false;
 #pragma unroll
@@ -450,8 +458,8 @@ __device__ inline void apply_value_scales(Scores& p, const KeyScales& scales, So
   }
 }
 
-// O^T += V^T P^T: the accumulator of S is P^T as an operand. An instruction's rows are an even column of V in each lane's
-// piece, then the odd one beside it.
+// Computes O^T += V^T P^T: the accumulator of S is P^T as an operand. An instruction's rows are an even column of V in
+// each lane's piece, then the odd one beside it.
 template <class Tiles>
 __device__ inline void accumulate_output(Output& o, const Scores& p, const Tiles& tiles) {
 #pragma unroll

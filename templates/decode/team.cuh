@@ -1,5 +1,6 @@
-// Teams: the blocks of a cluster have the keys of a row tile among them, and add up its columns through each other's
-// shared memory. That takes one barrier, where a second launch has to begin and to read what the first has written.
+// Teams are the blocks of a cluster that share the keys of a row tile, and add up its columns through each other's
+// shared memory. This takes one barrier, where a second launch would have to begin and to read what the first has
+// written.
 #pragma once
 
 #include "templates/decode/combine.cuh"
@@ -7,11 +8,12 @@
 
 namespace flashjit {
 
-// Who of a team adds up which quads (four columns of a row), and where he gets them from the others.
+// Determines which block of a team adds up which quads (four columns of a row), and where the others push these.
 struct TeamShares {
   int rank, team, shift;
-  int all;    // quads of the row tile
-  int parts;  // of it; with fixed parts there may be more than blocks, or only one
+  int all;  // The number of quads of the row tile.
+  // The parts of the row tile: with fixed parts there may be more parts than blocks, or only one.
+  int parts;
   u32 memory, barrier;
 
   __device__ TeamShares(const KernelParams& params, const Segment& s, u32 shared)
@@ -21,12 +23,14 @@ struct TeamShares {
         all(rows_of(s) * (config.head_dim_v / 4)),
         parts(kFixedParts ? tiles_of(params, sequence_number(params, s.seq)).row_steps() : team),
         memory(shared + kLayout.team_offset),
-        barrier(shared + kLayout.scratch_offset) {}  // a team adds up no lengths
+        // A team adds up no lengths, so the scratch is free.
+        barrier(shared + kLayout.scratch_offset) {}
 
-  // Do the blocks push their sums to each other? They do not if a block has several fixed parts: others would push to the
-  // memory of its next tiles. Such parts go through memory as they do to the second launch, and are added up as there.
+  // Returns whether the blocks push their sums to each other. They do not if a block has several fixed parts, because
+  // others would push into the memory of its next tiles. Such parts go through memory as they do to the second launch,
+  // and are added up in the same way.
   __device__ bool pushes() const { return !kFixedParts || (parts > 1 && parts <= team); }
-  // All blocks are there and can be pushed to, and know how many bytes come.
+  // Waits until all blocks are there and can be pushed to, and announces how many bytes come.
   __device__ void meet() const {
     if (threadIdx.x == 0) {
       const int groups = all / kGroupedQuads, rest = all % kGroupedQuads;
@@ -38,12 +42,14 @@ struct TeamShares {
     arrive_at_cluster();
     wait_for_cluster();
   }
-  __device__ int of_block() const { return (all + kGroupedQuads * team - 1) >> shift & -kGroupedQuads; }  // at most
+  // The most quads that a block adds up.
+  __device__ int of_block() const { return (all + kGroupedQuads * team - 1) >> shift & -kGroupedQuads; }
   __device__ u32 block_of(int quad) const { return quad / kGroupedQuads & (team - 1); }
   __device__ int number_of(int quad) const {
     return (quad / kGroupedQuads >> shift) * kGroupedQuads + quad % kGroupedQuads;
   }
-  __device__ int quad_of(int number) const {  // of this block
+  // It returns which quad has this number in this block.
+  __device__ int quad_of(int number) const {
     return (number / kGroupedQuads << shift | rank) * kGroupedQuads + number % kGroupedQuads;
   }
   __device__ u32 address(int from, int number) const { return memory + (from * of_block() + number) * kQuadBytes; }
@@ -58,7 +64,7 @@ struct TeamShares {
     const RowState state = state_of(load_floats(address(from, number) + 16));
     return {load_floats(address(from, number)), state};
   }
-  // The sum of what all blocks have pushed for one of this block's quads.
+  // Returns the sum of what all blocks have pushed for one of this block's quads.
   __device__ Quad sum_of(int number) const {
     Quad parts[config.decode.team], sum;
     sum.clear();
@@ -82,7 +88,8 @@ struct TeamShares {
     Quad sum = pushed(0, number);
 #pragma unroll
     for (int i = 1; i < config.decode.team; ++i) {
-      Quad more = sum;  // added up without a branch, so that the weights of all parts are found at the same time
+      // Parts are added up without a branch, so that the weights of all parts are found at the same time.
+      Quad more = sum;
       more.add(pushed(min(i, parts - 1), number));
       if (i < parts) sum = more;
     }
@@ -90,12 +97,12 @@ struct TeamShares {
   }
 };
 
-// The rows of a tile that several blocks have parts of.
+// Adds up and stores the rows of a tile that several blocks have parts of.
 __device__ inline void add_up_team(const KernelParams& params, const Segment& s, const TeamShares& shares,
                                    const float* parts) {
   constexpr int kQuads = config.head_dim_v / 4;
   if (shares.pushes()) wait_barrier(shares.barrier, 0);
-  else if (shares.parts <= 1) return;  // its block has stored the rows
+  else if (shares.parts <= 1) return;  // The block of the only part has stored the rows.
   else sync_cluster();
   const int first_part =
       kFixedParts ? first_part_of(params, sequence_number(params, s.seq), s.row_lo / kTileRows, s.seq.hk) : 0;

@@ -1,10 +1,10 @@
-// KV tiles of a warp on their way to the registers that matrix instructions read: straight, or through a ring of its own
-// in shared memory. Neither asks for anything of other warps.
+// Brings KV tiles of a warp to the registers that matrix instructions read: directly, or through a ring of the warp in
+// shared memory. In neither way does a warp depend on other warps.
 //
-// Fragments need no transposition. Lane 4 g + i has key g of K and takes the columns 32 j + 8 i .. + 7 for two instructions,
-// that is the columns in another order, which Q has as well. It has four keys of V and takes the columns 64 j + 8 g .. + 7:
-// the instruction's rows are the columns of V in another order. With elements of 8 bits these are the columns
-// 64 j + 16 i .. + 15 of K and 128 j + 16 g .. + 15 of V.
+// Fragments need no transposition. Lane 4 g + i has key g of K and takes the columns 32 j + 8 i .. + 7 for two
+// instructions. These are the columns of K in another order, which Q has as well. The lane has four keys of V and takes
+// the columns 64 j + 8 g .. + 7: the instruction's rows are the columns of V in another order. With elements of 8 bits
+// the columns are 64 j + 16 i .. + 15 of K and 128 j + 16 g .. + 15 of V.
 #pragma once
 
 #include "templates/decode/work.cuh"
@@ -25,7 +25,7 @@ constexpr int kKeyOctets = kTileKv / 8, kKeyPairs = kTileKv / 16;
 __device__ inline int lane_id() { return static_cast<int>(threadIdx.x % 32); }
 __device__ inline int warp_id() { return static_cast<int>(threadIdx.x / 32); }
 
-// 16 bytes that are read once.
+// Loads 16 bytes that are read once.
 __device__ inline uint4 load_once(const void* address) {
   uint4 value;
   asm volatile("ld.global.L1::no_allocate.L2::128B.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -34,15 +34,15 @@ __device__ inline uint4 load_once(const void* address) {
   return value;
 }
 
-// The policy by which L2 keeps lines of K and V: they leave it before other lines if all that a call has room for is no larger
-// than evict_first_mb, and are kept like any others otherwise.
+// Returns the policy by which L2 keeps lines of K and V. These leave L2 before other lines if the call has room for no
+// more keys than evict_first_mb hold, and are kept like any others otherwise.
 constexpr bool kMayEvictFirst = config.decode.evict_first_mb > 0;
 __device__ inline u64 policy_of_rows(const KernelParams& p) {
   constexpr int kKeyBytes = config.heads_kv * (config.head_dim_qk + config.head_dim_v) * cache_bytes(config);
   const Int64 bytes = Int64{p.batch} * p.k_len * kKeyBytes;
   return kMayEvictFirst && bytes <= Int64{config.decode.evict_first_mb} << 20 ? kEvictFirst : kEvictNormal;
 }
-// Copies 16 bytes that are read once to shared memory, by cp.async; zeros where they are not there.
+// Copies 16 bytes that are read once to shared memory, by cp.async, or zeros if they are not there.
 __device__ inline void copy_once(u32 shared, const void* global, u64 policy, bool there) {
   if constexpr (kMayEvictFirst) {
     asm volatile(
@@ -55,16 +55,17 @@ __device__ inline void copy_once(u32 shared, const void* global, u64 policy, boo
   }
 }
 
-// A lane's first column in a row of K or of Q, and of V.
+// Return a lane's first column in a row of K or of Q, and in a row of V.
 __device__ inline int key_column() { return lane_id() % 4 * kLaneColumns; }
 __device__ inline int value_column() { return lane_id() / 4 * kLaneColumns; }
 
-// Does piece j, of pieces with so many columns of all lanes, lie in the head dim?
+// Returns whether piece j lies in the head dim, where all lanes together have `columns` columns of each piece.
 template <int head_dim, int columns>
 __device__ inline bool is_inside(int j, int column) {
   return (j + 1) * columns <= head_dim || j * columns + column < head_dim;
 }
-// Piece j of the row whose part for this lane begins at `row`. Beyond the head dim it is one that exists, of no use.
+// Returns piece j of the row whose share for this lane begins at `row`. Beyond the head dim it is some existing piece,
+// which is not used.
 template <int head_dim, int columns, class T>
 __device__ inline const T* piece_of(const T* row, int j, int column) {
   return is_inside<head_dim, columns>(j, column) ? row + j * columns : row - column;
@@ -76,28 +77,29 @@ __device__ inline const T* key_piece_of(const T* row, int j) {
 __device__ inline const Cached* value_piece_of(const Cached* row, int j) {
   return piece_of<config.head_dim_v, kValueColumns>(row, j, value_column());
 }
-// Zeros for what lies beyond the head dim of Q and K.
+// Replaces what lies beyond the head dim of Q and K by zeros.
 __device__ inline uint4 inside_key(uint4 piece, int j) {
   return is_inside<config.head_dim_qk, kKeyColumns>(j, key_column()) ? piece : make_uint4(0, 0, 0, 0);
 }
 
-// Says which key of eight column n of S is. In panels, whose rows are rotated by their number, the lanes of a quarter warp meet
-// no bank twice if columns 2 i and 2 i + 1 are rows that differ in 4, and the rows of even columns, as those of odd ones,
-// are different halves.
+// Returns which key of eight column n of S is. Panels rotate each row by its number. In panels, the lanes of a quarter
+// warp meet no bank twice if the rows of columns 2 i and 2 i + 1 differ in 4, and if even columns, like odd ones, have
+// rows in different halves.
 __device__ inline int key_of_column(int n) { return has_ring(config) ? n ^ (n & 1) << 2 : n; }
-// The key of a lane's element e (0 or 1) in an octet of S.
+// Returns the key of a lane's element e (0 or 1) in an octet of S.
 __device__ inline int score_key(int e) { return key_of_column(lane_id() % 4 * 2 + e); }
-// The row of a lane in octet `octet` of a tile of K, and its row `i` (of four) in 16 keys of V.
+// Return the row of a lane in octet `octet` of a tile of K, and its row `i` (of four) in 16 keys of V.
 __device__ inline int key_row_of(int octet) { return octet * 8 + key_of_column(lane_id() / 4); }
 __device__ inline int value_row_of(int pair, int i) { return pair * 16 + i / 2 * 8 + score_key(i % 2); }
 
-// Does each row of the tile have to be found by itself? It is cut by the end, or may lie in several pages.
+// Returns whether each row of the tile has to be found by itself: the end of the keys cuts the tile, or it may lie in
+// several pages.
 __device__ inline bool is_cut(const Segment& s, int tile) { return (tile + 1) * kTileKv > s.end; }
 constexpr bool kTileInPieces = kKeyRows == Rows::chosen || (kKeysInPages && config.page_size % kTileKv != 0);
 constexpr bool kTileInPage = kKeysInPages && !kTileInPieces;
 
-// The tiles of a segment that are a warp's: one of as many as there are warps, without those in holes of the mask.
-// Behind the last: none is left.
+// The warps that share a segment take its tiles by turns, and step over tiles in holes of the mask.
+// visible_tile() returns a tile behind the last one if none is left.
 __device__ inline int tiles_apart(const Segment& s) { return config.decode.warps << s.sharing; }
 __device__ inline int visible_tile(const KernelParams& p, const Segment& s, int tile) {
   return skip_holes<Walk::up, kTileKv>(p, s.seq, s.q_lo(), s.q_hi(), tile, s.last_tile, tiles_apart(s));
@@ -109,13 +111,13 @@ __device__ inline int next_of_warp(const KernelParams& p, const Segment& s, int 
   return visible_tile(p, s, tile + tiles_apart(s));
 }
 
-// Where the rows of a warp's tiles lie. Keys at the end that no query sees are taken for the last key that a query sees: rows
-// behind the end, or hidden there, are never looked at.
+// Finds where the rows of a warp's tiles lie. Keys at the end that no query sees are replaced by the last key that a
+// query sees: rows behind the end, or hidden there, are never read.
 template <class Rows>
 struct TileRowsIn {
   const KernelParams& params;
-  // With pages: `page` is the page of one of the warp's next tiles, a lane each, so that copies need not wait for the
-  // numbers; `next_page` is the same for the first tiles of the next segment.
+  // With pages: each lane keeps in `page` the page of one of the warp's next tiles, so that copies need not wait for
+  // the numbers; `next_page` has the pages of the first tiles of the next segment.
   int first = 0;
   u32 page = 0, next_page = 0;
 
@@ -137,7 +139,7 @@ struct TileRowsIn {
     return key_rows(params, strides, static_cast<const Cached*>(tensor) + key_begin(strides, s.seq), s.seq);
   }
   __device__ static int first_key(const Segment& s, int tile) { return min(tile * kTileKv, s.end - 1); }
-  // The number of the page that a tile begins in.
+  // Returns the number of the page that a tile begins in.
   __device__ u32 page_of(const Segment& s, int tile) {
     if constexpr (!kTileInPage) return 0;
     if (tile - first >= 32 * tiles_apart(s)) {
@@ -146,7 +148,7 @@ struct TileRowsIn {
     }
     return __shfl_sync(0xffffffff, page, (tile - first >> s.sharing) / config.decode.warps);
   }
-  // The first row of a tile of this segment, in K or V.
+  // Returns the first row of a tile of this segment, in K or V.
   __device__ const Cached* tile_begin(const void* tensor, const Strides& strides, const Segment& s, int tile,
                                       u32 page) const {
     const Rows rows = keys_of(tensor, strides, s);
@@ -154,20 +156,22 @@ struct TileRowsIn {
     if constexpr (kTileInPage) return rows.begin_of(page) + key % static_cast<int>(Rows::kPage) * strides.token;
     else return rows.row(key);
   }
-  // Row `row` of the tile that begins there.
+  // Returns row `row` of the tile that begins there.
   __device__ const Cached* row(const Cached* begin, const void* tensor, const Strides& strides, const Segment& s,
                                int tile, int row) const {
     const int key = first_key(s, tile), inside = min(row, s.end - 1 - key);
     return kTileInPieces ? keys_of(tensor, strides, s).row(key + inside) : begin + inside * strides.token;
   }
-  // Is there one? Numbers in lists may be those of no row, for which zeros stand; tiles in a page that is none are not visited.
+  // Returns whether the row exists. Lists may have numbers of no row, which are replaced by zeros; tiles in a page that
+  // does not exist are not visited.
   __device__ bool has_row(const Segment& s, int tile, int row) const {
     return !kChosen || kTileInPage || is_chosen(params, s.seq, min(first_key(s, tile) + row, s.end - 1));
   }
 };
 using TileRows = TileRowsIn<KeyRows<Cached>>;
 
-// A tile in registers. K of the next one is loaded when the scores of this one are there, V when it has been multiplied.
+// A tile in registers. K of the next tile is loaded when the scores of this one are computed, V when it has been
+// multiplied.
 struct RegisterTiles {
   TileRows where;
   uint4 keys[kKeyOctets][kKeyPieces], values[kKeyPairs][kValuePieces][4];
@@ -228,14 +232,14 @@ struct RegisterTiles {
   __device__ uint4 value_piece(int pair, int j, int i) const { return values[pair][j][i]; }
 };
 
-// A ring of tiles in shared memory. The members that both ways to fill it need are here, in this order: in another order some
-// kernels have other instructions.
+// A ring of tiles in shared memory. It has the members that both ways to fill the ring need, in this order: in another
+// order some kernels have other instructions.
 struct RingTiles {
   TileRows where;
   const TensorMaps* maps;
-  u64 policy;          // of what lanes copy
-  u32 ring, barriers;  // of this warp
-  int ahead = -1;      // the next tile to copy
+  u64 policy;          // L2 keeps what lanes copy by this policy.
+  u32 ring, barriers;  // The addresses of this warp's ring and barriers.
+  int ahead = -1;      // The next tile to copy.
   u32 stage = 0, parity = 0;
 
   __device__ RingTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
@@ -247,7 +251,7 @@ struct RingTiles {
 
   __device__ u32 keys() const { return ring + stage * kLayout.stage_bytes; }
   __device__ u32 values() const { return keys() + kLayout.k.bytes(); }
-  // The offset of 16 bytes in a panel.
+  // Returns the offset of 16 bytes in a panel.
   __device__ static u32 offset_of(int row, int chunk) { return row * kPanelWidth + ((chunk ^ (row & 7)) << 4); }
 
   __device__ void advance() {
@@ -279,7 +283,7 @@ struct RingTiles {
   }
 };
 
-// TMA fills it box by box.
+// A ring that TMA fills box by box.
 struct BoxTiles : RingTiles {
   __device__ BoxTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
       : RingTiles(params, maps, shared) {
@@ -303,7 +307,7 @@ struct BoxTiles : RingTiles {
       copy_keys(values() + i * kLayout.v.panel_bytes(), maps->v, barrier, s.seq, i * kLayout.v.panel_columns(),
                 ahead * kTileKv, kEvictFirst);
   }
-  // Into the current slot of the ring.
+  // Copies the next tile to the current slot of the ring.
   __device__ void copy_ahead(const Segment& s) {
     if (ahead > s.last_tile) return;
     copy_boxes(s);
@@ -311,7 +315,7 @@ struct BoxTiles : RingTiles {
   }
   __device__ void begin(const Segment& s, int first) { RingTiles::begin(*this, s, first); }
   __device__ void await() const { wait_barrier(barriers + stage * 8, parity); }
-  // Boxes are copied whole: zeros for the rows of V from this one on.
+  // Boxes are copied whole, so this clears the rows of V from `first` on.
   __device__ void clear_hidden(int first) const {
     for (int i = lane_id(); i < kLayout.v.panels() * kTileKv * 8; i += 32) {
       const int row = i / 8 % kTileKv;
@@ -324,20 +328,20 @@ struct BoxTiles : RingTiles {
   }
 };
 
-// All lanes fill it, row after row. The first of many tiles come later than boxes do, but L2 gives whole rows faster
-// than halves [M66].
+// A ring that all lanes fill, row after row. The first of many tiles come later than boxes do, but L2 gives whole rows
+// faster than halves [M66].
 struct RowTiles : RingTiles {
   __device__ RowTiles(const KernelParams& params, const TensorMaps* maps, unsigned char* shared)
       : RingTiles(params, maps, shared) {}
 
-  // Lanes have neighbouring pieces of a row, as many rows at a time as that leaves lanes for; where a row's pieces are no
-  // power of two, some have nothing to do.
+  // Lanes have neighbouring pieces of a row, and copy as many rows at a time as there are lanes for. Where the number
+  // of a row's pieces is no power of two, some lanes have nothing to do.
   template <int head_dim>
   __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s, u32 page) {
     constexpr int kChunks = head_dim / kLaneColumns, kLanes = lanes_of_row(config, head_dim);
     constexpr int kRowsAtOnce = 32 / kLanes;
     const Cached* begin = where.tile_begin(tensor, strides, s, ahead, page);
-    // Offsets in the tile are found anew for each: kept from tile to tile they would take some thirty registers.
+    // Offsets in the tile are found anew for each tile: kept from tile to tile, they would take some thirty registers.
     const int lane = static_cast<int>(recompute(threadIdx.x) % 32), first = lane / kLanes, chunk = lane % kLanes;
     if (kChunks < kLanes && chunk >= kChunks) return;
     to += chunk / 8 * kLayout.k.panel_bytes();
@@ -348,8 +352,8 @@ struct RowTiles : RingTiles {
         copy_once(to + offset_of(row, chunk % 8), where.row(begin, tensor, strides, s, ahead, row) + column, policy,
                   where.has_row(s, ahead, row));
     } else {
-      // Tiles that are cut have no code of their own, which would lie between a kernel's begin and its first copies. The
-      // first row's number has only bits that the distance to another one has not.
+      // Tiles that are cut have no code of their own, because it would lie between a kernel's begin and its first
+      // copies. The bits of the first row's number are none of the bits of a distance to another row.
       const u32 offset = offset_of(first, chunk % 8);
       const int left = s.end - where.first_key(s, ahead) - first;
       const Cached* from = begin + first * strides.token + column;
@@ -359,8 +363,8 @@ struct RowTiles : RingTiles {
     }
   }
 
-  // Into the current slot of the ring. Commits also where nothing is left to copy: waiting counts groups, of which K and V
-  // have one each.
+  // Copies the next tile to the current slot of the ring. It commits even where nothing is left to copy, because
+  // waiting counts groups, and K and V have one group each.
   __device__ void copy_ahead(const Segment& s) {
     if (ahead <= s.last_tile) {
       const KernelParams& p = where.params;
@@ -375,8 +379,8 @@ struct RowTiles : RingTiles {
     commit_copies();
   }
   __device__ void begin(const Segment& s, int first) { RingTiles::begin(*this, s, first); }
-  // V comes later than K, and scores need none: where both are waited for together, a block with one tile for each warp
-  // takes longer [M67].
+  // V arrives later than K, and scores do not need it. If both were waited for together, a block with one tile for each
+  // warp would take longer [M67].
   template <int pending>
   __device__ static void await_groups() {
     wait_copies<pending>();
@@ -385,7 +389,8 @@ struct RowTiles : RingTiles {
 };
 
 constexpr int kTileGroups =
-    has_ring(config) && config.decode.copies == Copies::rows ? 2 * config.stages : 0;  // under way at once
+    // This number of groups is under way at once.
+    has_ring(config) && config.decode.copies == Copies::rows ? 2 * config.stages : 0;
 using RingOfTiles = Either<config.decode.copies == Copies::boxes, BoxTiles, RowTiles>::type;
 using KvTiles = Either<has_ring(config), RingOfTiles, RegisterTiles>::type;
 

@@ -1,12 +1,12 @@
-// This file says how the work of a call is dealt out. A step is a KV tile of a row tile of a KV head. All steps of the call,
-// one sequence after the other, are cut into as many ranges of the same length as there are blocks for; each block works on
-// one range, in segments: the steps of its range that belong to one row tile. So blocks are done at the same time, however
-// uneven the lengths. Which ranges a tile falls into follows from the lengths and the number of blocks alone.
+// Deals out the work of a call. A step is a KV tile of a row tile of a KV head. All steps of the call, one sequence
+// after the other, are cut into ranges of the same length, as many as there are blocks for. Each block works on one
+// range, in segments: the steps of its range that belong to one row tile. So blocks are done at the same time, however
+// uneven the lengths are. The lengths and the number of blocks alone determine which ranges a tile falls into.
 //
-// Or row tiles belong to teams: clusters of blocks, or single ones, that have all keys of a row tile.
+// Row tiles may belong to teams instead: clusters of blocks, or single blocks, that have all keys of a row tile.
 //
-// With fixed parts a step is a part: as many KV tiles as the length of the sequence says. The result of a part then does not
-// depend on what else there is, nor on who computes it.
+// With fixed parts a step is a part: a number of KV tiles that follows from the length of the sequence. The result of a
+// part then depends neither on what else is in the call, nor on which block computes it.
 #pragma once
 
 #include "templates/decode/layout.h"
@@ -23,7 +23,7 @@ constexpr bool kHasTeams = config.decode.team > 1;
 constexpr int kSideBySide = heads_side_by_side(config), kHeadRounds = config.heads_kv / kSideBySide;
 constexpr int kSides = sides(config);
 
-// One of two types.
+// Chooses one of two types.
 template <bool first, class A, class B>
 struct Either {
   using type = A;
@@ -33,25 +33,26 @@ struct Either<false, A, B> {
   using type = B;
 };
 
-// The facts that the row tiles of all heads of a sequence have in common.
+// Facts that the row tiles of all heads of a sequence have in common.
 struct Tiles {
-  int first, count;  // KV tiles that some query sees
-  int row_tiles;     // one after the other
-  int shift = 0;     // a step has as many KV tiles as this power of two
+  int first, count;  // The KV tiles that some query sees.
+  int row_tiles;     // The number of row tiles, one after the other.
+  int shift = 0;     // A step has this power of two KV tiles.
   __device__ int row_steps() const {
     return kFixedParts ? (count + (1 << shift) - 1) >> shift : count;
-  }  // of a row tile
-  // The row tiles of a sequence that have keys: of all heads that a block sees.
+    // The steps of a row tile.
+  }
+  // Returns the number of row tiles of a sequence that have keys, for all heads that a block visits.
   __device__ int all_row_tiles() const { return count > 0 ? row_tiles * kHeadRounds : 0; }
-  // The number of steps of these, with those that lead into each of them.
+  // Returns the number of steps of these row tiles, including those that lead into each of them.
   __device__ int steps(int lead) const { return (row_steps() + lead) * all_row_tiles(); }
 };
 
-// KV tiles of a part, as a power of two. Nobody has looked whether packed sequences are as short as the call promised: there
-// is room for no more parts.
+// Returns the number of KV tiles of a part, as a power of two. Packed sequences may be longer than the call promised,
+// and nobody has checked; there is room for no more parts.
 __device__ inline int shift_of_part(const KernelParams& p, int count) {
   constexpr int kTileShift = bit_length(kTileKv) - 1;
-  // All blocks ask before they ask for keys: bit_length, which the host takes, would be twenty instructions.
+  // All blocks compute this before they load keys: bit_length, which the host takes, would be twenty instructions.
   int shift = part_shift_of_log(config, 32 - __clz(max(count * kTileKv, 1) - 1)) - kTileShift;
   if constexpr (kKeyRows == Rows::packed) {
     while (count >> shift >= most_parts(config, p.k_len)) ++shift;
@@ -74,15 +75,15 @@ __device__ inline Tiles tiles_of(const KernelParams& p, const Sequence& of_head)
 
 __device__ inline Tiles tiles_of(const KernelParams& p, int b) { return tiles_of(p, sequence_of(p, b, 0)); }
 
-// All sequences have as many steps: nothing has to be added up.
+// True if all sequences have the same number of steps, so that nothing has to be added up.
 constexpr bool kSameSteps = kRows != Rows::packed && !config.k_lens && !kChosen && !config.ranges_differ;
 
-// Where a block is in the steps of a call: a step of a sequence, counted from its first.
+// A block's position in the steps of a call: a step of a sequence, counted from the sequence's first.
 struct Cursor {
   int b, step;
 };
 
-// The sum of what all threads have, for all of them.
+// Returns the sum of all threads' numbers to all of them.
 template <int threads>
 __device__ inline int sum_of_threads(int own, int* scratch) {
 #pragma unroll
@@ -91,11 +92,12 @@ __device__ inline int sum_of_threads(int own, int* scratch) {
   __syncthreads();
   int sum = 0;
   for (int warp = 0; warp < threads / 32; ++warp) sum += scratch[warp];
-  __syncthreads();  // everybody has read
+  __syncthreads();  // All threads have read the scratch.
   return sum;
 }
 
-// The whole call: steps without those that lead into row tiles, and row tiles, which are counted where steps lead into them.
+// Counts the steps of the whole call, without those that lead into row tiles, and the row tiles, where steps lead into
+// them.
 constexpr bool kPartsAreLarge = config.tile_q >= kRowsOfLargePart;
 struct Steps {
   int keys, row_tiles;
@@ -116,7 +118,7 @@ __device__ inline Steps count_steps(const KernelParams& p, int* scratch) {
           kPartsAreLarge ? sum_of_threads<threads>(own.row_tiles, scratch) : 0};
 }
 
-// The sequence that a step of the call belongs to. There is one.
+// Returns the sequence that a step of the call belongs to, and the step in it. The call must have the step.
 template <int threads>
 __device__ inline Cursor cursor_at(const KernelParams& p, int step, int lead, int* scratch) {
   if constexpr (kSameSteps) {
@@ -129,7 +131,7 @@ __device__ inline Cursor cursor_at(const KernelParams& p, int step, int lead, in
   for (int first = 0, passed = 0;; first += threads) {
     const int b = first + threadIdx.x;
     const int own = b < p.batch ? tiles_of(p, b).steps(lead) : 0;
-    int sum = own;  // of this lane and those before
+    int sum = own;  // The sum of this lane and of the lanes before.
 #pragma unroll
     for (int lanes = 1; lanes < 32; lanes *= 2) {
       const int other = __shfl_up_sync(0xffffffff, sum, lanes);
@@ -146,12 +148,13 @@ __device__ inline Cursor cursor_at(const KernelParams& p, int step, int lead, in
     __syncthreads();
     if (step >= passed) continue;
     const Cursor cursor = *found;
-    __syncthreads();  // everybody has read
+    __syncthreads();  // All threads have read the cursor.
     return cursor;
   }
 }
 
-// The cut into ranges; the first `longer` of them have a step more. `lead`: so many steps without keys lead into each row tile.
+// The cut into ranges; the first `longer` of them have one step more. `lead` steps without keys lead into each row
+// tile.
 struct Ranges {
   int count, steps, longer, lead;
   __device__ int begin(int range) const { return range * steps + min(range, longer); }
@@ -161,7 +164,8 @@ struct Ranges {
   }
 };
 
-// Where warps take tiles by themselves, there are no more ranges than give each warp of a block a tile.
+// Returns the ranges of a call. Where warps take tiles by themselves, there are at most as many ranges as give each
+// warp of a block a tile.
 __device__ inline Ranges ranges_of(const KernelParams& p, const Steps& all) {
   const int most = p.blocks / (kSides * config.decode.cluster);
   RangeCut cut = {max(1, min(most, kFixedParts ? all.keys : all.keys / max(config.decode.warps, 1))), 0};
@@ -170,13 +174,14 @@ __device__ inline Ranges ranges_of(const KernelParams& p, const Steps& all) {
   return {cut.count, steps / cut.count, steps % cut.count, cut.lead};
 }
 
-// A block leaves parts of tiles which are not its alone: one of the tile that its range begins with, and one of another tile.
+// Returns where a block stores a part of a tile that others share: either of the tile that its range begins with, or of
+// another tile.
 __device__ inline int part_of(int range, int side, bool begins_range) {
   return (range * kSides + side) * kPartsPerBlock + (begins_range ? 0 : 1);
 }
 
-// The number of the first fixed part of a row tile; each fixed part has a number of its own. It is asked for when there are
-// parts: it takes too long before keys are asked for.
+// Returns the number of the first fixed part of a row tile; each fixed part has a number of its own. It is computed
+// only once there are parts, because it would delay the first loads of keys.
 __device__ inline int first_part_of(const KernelParams& p, int b, int row_tile, int hk) {
   const int row_tiles = (p.q_len * kGroup + kTileRows - 1) / kTileRows;
   return ((b * row_tiles + row_tile) * config.heads_kv + hk) * most_parts(config, p.k_len);
@@ -184,19 +189,19 @@ __device__ inline int first_part_of(const KernelParams& p, int b, int row_tile, 
 
 // The steps of a row tile that a block does.
 struct Segment {
-  Sequence seq;               // h: the first head of the group
-  int row_lo;                 // its first row: query * group + head of the group
-  int first_tile, last_tile;  // visited from the first to the last
-  int sharing = 0;            // so many blocks, as a power of two, take the tiles of their warps in turns
-  int last_of_part;           // with fixed parts: of the one that comes next
+  Sequence seq;               // `h` is the first head of the group.
+  int row_lo;                 // The segment's first row: query * group + head of the group.
+  int first_tile, last_tile;  // Tiles are visited from the first to the last.
+  int sharing = 0;            // This power of two of blocks take the tiles of their warps by turns.
+  int last_of_part;           // With fixed parts: the last tile of the part that comes next.
   int part_tiles;
-  int full_begin, full_end;  // keys in between are visible to every query
-  int end;                   // keys from here on are visible to none; not below 1
-  int part;                  // -1: the whole tile; with fixed parts 0, and first_part_of says where they are
-  int part_number;           // with fixed parts: in the row tile
+  int full_begin, full_end;  // Keys in between are visible to every query.
+  int end;                   // Keys from here on are visible to no query; it is at least 1.
+  int part;         // -1 means the whole tile. With fixed parts it is 0, and first_part_of() returns where they are.
+  int part_number;  // With fixed parts: the part's number in the row tile.
   int steps;
 
-  // Goes on with the next fixed part, if there is one.
+  // Continues with the next fixed part, if there is one.
   __device__ bool next_part() {
     if (!kFixedParts || last_of_part >= last_tile) return false;
     ++part_number;
@@ -207,22 +212,23 @@ struct Segment {
   __device__ int q_hi() const { return min(row_lo + kTileRows - 1, seq.q_len * kGroup - 1) / kGroup; }
 };
 
-// The number of a segment's first part.
+// Returns the number of a segment's first part.
 __device__ inline Int64 first_part_of(const KernelParams& p, const Segment& s) {
   return kFixedParts ? first_part_of(p, sequence_number(p, s.seq), s.row_lo / kTileRows, s.seq.hk) : s.part;
 }
 
 __device__ inline int rows_of(const Segment& s) { return min(kTileRows, s.seq.q_len * kGroup - s.row_lo); }
 
-// A row tile, and how many of its steps lie before a cursor: those that lead into it come first.
+// A row tile, and how many of its steps lie before a cursor. The steps that lead into it come first.
 struct RowTile {
-  Sequence seq;  // h: the first head of the group
+  Sequence seq;  // `h` is the first head of the group.
   int row_lo, passed;
 };
 __device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles, Cursor at, int side, int lead) {
   int head_round = 0, row_tile = 0, passed = at.step;
   const int row_steps = tiles.row_steps() + lead;
-  if (at.step >= row_steps) {  // no division where there is one tile, as mostly
+  // Most calls have one tile, and need no division.
+  if (at.step >= row_steps) {
     const int number = at.step / row_steps;
     passed = at.step % row_steps;
     head_round = number / tiles.row_tiles;
@@ -233,8 +239,8 @@ __device__ inline RowTile row_tile_at(const KernelParams& p, const Tiles& tiles,
   return {sequence_of(p, at.b, head * kGroup), row_tile * kTileRows, passed};
 }
 
-// So many steps of a row tile from those on that have passed. With fixed parts these have numbers of their own, unless
-// one is all.
+// Returns a segment of `steps` steps of a row tile, behind those that have passed. With fixed parts each part has a
+// number of its own, unless the tile has only one.
 __device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, const RowTile& tile, int steps,
                                      int lead = 0) {
   Segment s;
@@ -253,12 +259,13 @@ __device__ inline Segment segment_of(const KernelParams& p, const Tiles& tiles, 
   return s;
 }
 
-// From this cursor on, `left` steps at most.
+// Returns the segment from this cursor on, with at most `left` steps.
 __device__ inline Segment segment_at(const KernelParams& p, Cursor at, int left, int range, int side, int lead,
                                      bool begins_range) {
   const Tiles tiles = tiles_of(p, at.b);
   const RowTile tile = row_tile_at(p, tiles, at, side, lead);
-  const int most = kPartsAreLarge && kFixedParts ? 1 : left;  // O of many rows leaves no registers for a part before
+  // O of many rows leaves no registers for an earlier part.
+  const int most = kPartsAreLarge && kFixedParts ? 1 : left;
   Segment s = segment_of(p, tiles, tile, min(tiles.row_steps() + lead - tile.passed, most), lead);
   const bool whole = kPartsAreLarge ? s.last_tile - s.first_tile + 1 == tiles.count : s.steps == tiles.row_steps();
   if (!kFixedParts && !whole) s.part = part_of(range, side, begins_range);
@@ -269,20 +276,21 @@ __device__ inline Segment segment_at(const KernelParams& p, Cursor at, int left,
 __device__ inline int team_shift(const KernelParams& p) { return __ffs(p.team) - 1; }
 __device__ inline int rank_in_team(const KernelParams& p) { return static_cast<int>(blockIdx.x) & (p.team - 1); }
 
-// Finds the steps that a block does of row tile number `item`, alone or as its share in a team, which may be none. Not all
-// numbers have a row tile. Neighbouring numbers have neighbouring heads. The warps of all blocks of a team take tiles in
-// turns; fixed parts are dealt out as evenly.
+// Finds the steps that a block does of row tile number `item`, alone or as its share in a team, which may be empty.
+// Some numbers have no row tile, and neighbouring numbers have neighbouring heads. The warps of all blocks of a team
+// take tiles by turns; fixed parts are dealt out as evenly.
 template <bool of_team>
 __device__ inline bool item_at(const KernelParams& p, int item, Segment& s) {
   const int shift = of_team ? team_shift(p) : 0, rank = of_team ? rank_in_team(p) : 0;
-  // Without signs, which quotients would take more instructions for.
+  // The numbers are unsigned, because signed quotients would take more instructions.
   const u32 number = item, items = p.team_items, heads = config.heads_kv;
   const u32 b = p.batch == 1 ? 0 : number / items, of_sequence = number - b * items;
   const int hk = of_sequence % heads, row_tile = of_sequence / heads;
   const Sequence seq = sequence_of(p, b, hk * kGroup);
   if (row_tile * kTileRows >= seq.q_len * kGroup) return false;
   const Tiles tiles = tiles_of(p, b);
-  const int all = tiles.row_steps(), up = (1 << shift) - 1;  // the first block has some if there are any
+  // The first block has some steps if there are any.
+  const int all = tiles.row_steps(), up = (1 << shift) - 1;
   const int begin = kFixedParts ? all * rank + up >> shift : rank * config.decode.warps;
   const int end = kFixedParts ? all * (rank + 1) + up >> shift : all;
   s = segment_of(p, tiles, {seq, row_tile * kTileRows, begin}, end - begin);
@@ -290,7 +298,7 @@ __device__ inline bool item_at(const KernelParams& p, int item, Segment& s) {
   return true;
 }
 
-// The next row tile of a block alone, from number `item` on.
+// Finds the next row tile of a block alone, from number `item` on.
 __device__ inline bool find_item(const KernelParams& p, int& item, Segment& s) {
   for (; item < p.team_items * p.batch; item += static_cast<int>(gridDim.x)) {
     if (item_at<false>(p, item, s)) return true;
@@ -298,12 +306,13 @@ __device__ inline bool find_item(const KernelParams& p, int& item, Segment& s) {
   return false;
 }
 
-// Calls the block table, or lists of pages, to L2 while lengths are on their way: the numbers of pages are asked for when those
-// are known, and rows when these are. Each thread of the call has a line of memory.
+// Prefetches the block table, or lists of pages, to L2 while lengths are loaded. The numbers of pages are loaded when
+// lengths are known, and rows when page numbers are. Each thread of the call prefetches a line of memory.
 template <int threads>
 __device__ inline void prefetch_table(const KernelParams& p) {
   if constexpr (kKeysInPages) {
-    constexpr int kKeysOfLine = 32 * (config.page_size > 0 ? config.page_size : 1);  // there are pages
+    // Calls of this kind have pages.
+    constexpr int kKeysOfLine = 32 * (config.page_size > 0 ? config.page_size : 1);
     constexpr int kHeads = kKeyRows == Rows::chosen_pages || config.head_tables ? config.heads_kv : 1;
     if (kKeyRows == Rows::paged && p.table_stride_page != 1) return;
     const int lines = (p.k_len + kKeysOfLine - 1) / kKeysOfLine;
@@ -322,7 +331,7 @@ __device__ inline void prefetch_table(const KernelParams& p) {
   }
 }
 
-// The cursor after a segment. There is one.
+// Returns the cursor after a segment. The call must have steps left.
 __device__ inline Cursor cursor_after(const KernelParams& p, Cursor at, int steps, int lead) {
   at.step += steps;
   if (at.step < tiles_of(p, at.b).steps(lead)) return at;
