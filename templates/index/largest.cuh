@@ -1,7 +1,7 @@
-// The keys with the largest scores of each row are found by a block for each. A first look at all finds the largest score,
-// and a bound that enough are not below; a few more count those in between by ranges that become narrower, until the last
-// one that is taken is known. The last look writes the numbers of rows, in the order of keys: of equal scores the first keys
-// are taken.
+// Finds the keys with the largest scores of each row; a block does this for each row. A first pass over all scores
+// finds the largest one, and a bound that enough scores are not below. Further passes count the scores in between by
+// ranges, which become narrower until the last listed score is known. The last pass writes the numbers of rows in the
+// order of keys: among equal scores the first keys are taken.
 #pragma once
 
 #include "templates/index/work.cuh"
@@ -10,16 +10,16 @@ namespace flashjit {
 
 constexpr int kListed = config.listed > 0 ? config.listed : 1;
 constexpr int kBinBits = 11, kBins = 1 << kBinBits, kLargestWarps = kLargestThreads / 32;
-constexpr u32 kHiddenOrder = 0x007fffff;  // of -infinity
+constexpr u32 kHiddenOrder = 0x007fffff;  // The order of -infinity.
 
-// Numbers that are in the order of scores. NaN is above all, and -0 is 0.
+// Returns a number that has the order of scores. NaN is above all scores, and -0 is 0.
 __device__ inline u32 order_of(float score) {
   if (score != score) return 0xffffffff;
   const u32 bits = __float_as_uint(score + 0.0f);
   return bits & 0x80000000 ? ~bits : bits | 0x80000000;
 }
 
-// All threads agree on this, and are short of registers.
+// Holds what all threads agree on, because they are short of registers.
 struct LargestMemory {
   Sequence seq;
   int q;
@@ -32,9 +32,9 @@ struct LargestMemory {
 
 struct ScoredRow {
   const float* scores;
-  int begin, end;  // of keys that a query of the tile sees, from a multiple of four on
+  int begin, end;  // The keys that a query of the tile sees, from a multiple of four on.
 
-  // visit(first key, orders) for four neighbouring keys of a thread at a time. All threads step together.
+  // Calls visit(first key, orders) for four neighbouring keys of a thread at a time. All threads step together.
   template <class Visit>
   __device__ void visit(const Visit& visit) const {
 #pragma unroll 1
@@ -51,7 +51,7 @@ struct ScoredRow {
   }
 };
 
-// The sum over the threads before this one; every warp's total is left in memory.
+// Returns the sum over the threads before this one, and leaves every warp's total in memory.
 __device__ inline int exclusive_sum(LargestMemory& memory, int own) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int sum = own;
@@ -60,7 +60,7 @@ __device__ inline int exclusive_sum(LargestMemory& memory, int own) {
     const int before = __shfl_up_sync(0xffffffff, sum, step);
     if (lane >= step) sum += before;
   }
-  __syncthreads();  // totals of before have been read
+  __syncthreads();  // The totals of the last call have been read.
   if (lane == 31) memory.of_warps[warp] = sum;
   __syncthreads();
   int before = 0;
@@ -73,8 +73,8 @@ __device__ inline int sum_of_all(const LargestMemory& memory) {
   return sum;
 }
 
-// Finds how many scores there are, the largest, and a bound that as many as are listed are not below: the largest, or second
-// largest, of each thread are as many.
+// Finds the number of scores, the largest one, and a bound that as many scores as are listed are not below: each
+// thread's largest score, or its second largest too, gives that many.
 __device__ inline void look_at_all(const ScoredRow& row, LargestMemory& memory) {
   constexpr bool kFirst = kListed <= kLargestThreads, kSecond = kListed <= 2 * kLargestThreads;
   u32 first = kHiddenOrder, second = kHiddenOrder;
@@ -104,13 +104,13 @@ __device__ inline void look_at_all(const ScoredRow& row, LargestMemory& memory) 
   __syncthreads();
 }
 
-// The orders that are taken: all above `from`, and of those that are equal the first `equal`.
+// The orders that are taken: all above `from`, and the first `equal` of those that equal it.
 struct Taken {
   u32 from;
   int equal;
 };
 
-// Finds the bin in which the last one that is taken lies, of `wanted`: bins above it have fewer.
+// Finds the bin that holds the last of the `wanted` scores: bins above it have fewer.
 __device__ inline void find_bin(LargestMemory& memory, int wanted) {
   const int upper = kBins - 1 - 2 * static_cast<int>(threadIdx.x);
   const int counts[2] = {memory.bins[upper], memory.bins[upper - 1]};
@@ -152,11 +152,12 @@ __device__ inline Taken find_taken(const ScoredRow& row, LargestMemory& memory) 
     high = min(high, low + ((1u << shift) - 1));
     if (memory.in_bin == wanted) return {low, kAll};
     if (shift == 0) return {low, wanted};
-    __syncthreads();  // bins have been read
+    __syncthreads();  // The bins have been read.
   }
 }
 
-// The number of a key's row, as lists have them: in pages of the pool's rows, packed of all tokens.
+// Returns the number of a key's row, as lists have it: a row of the pool with pages, and a token among all tokens of
+// packed sequences.
 __device__ inline int row_number(const KernelParams& p, const Sequence& seq, int key) {
   if constexpr (kKeyRows == Rows::paged) {
     const u32 k = key, page = static_cast<u32>(__ldg(table_line(p, seq) + k / config.page_size * p.table_stride_page));
@@ -170,9 +171,11 @@ __device__ inline Int64 list_of(const Strides& s, const Sequence& seq, int q) { 
 
 __device__ inline void write_list(const KernelParams& p, const ScoredRow& row, const Taken& taken,
                                   LargestMemory& memory) {
-  constexpr int kHalf = 16;  // bits: a step has fewer keys than that counts
+  // Each count has these bits of a word: a step has fewer keys than they can count.
+  constexpr int kHalf = 16;
   int* const list = p.key_index + list_of(p.key_index_stride, memory.seq, memory.q);
-  int above = 0, equal = 0;  // of the steps before
+  // They count keys of the steps before.
+  int above = 0, equal = 0;
   row.visit([&](int first, const u32(&orders)[4]) {
     int own = 0;
 #pragma unroll

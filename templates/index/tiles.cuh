@@ -1,5 +1,5 @@
-// The scores of an index, on every GPU and of every dtype: 64 queries of one head after the other are multiplied with 64
-// keys, and positive products times the weight of their head are added up in registers.
+// Computes the scores of an index, on every GPU and for every dtype: 64 queries of one head after the other are
+// multiplied by 64 keys, and positive products times the weight of their head are added up in registers.
 #pragma once
 
 #include "templates/index/work.cuh"
@@ -7,7 +7,7 @@
 
 namespace flashjit {
 
-// s = queries keys^T: 16 rows of a warp.
+// Computes s = queries keys^T for the 16 rows of a warp.
 __device__ inline void multiply_tiles(float (&s)[kIndexTile / 8][4], u32 queries, u32 keys) {
   constexpr TileLayout kTile = tile_layout(kIndexTile, padded_dim_qk(config), config.element);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -39,7 +39,7 @@ __device__ inline void add_head(TileSums& sums, u32 queries, u32 keys, const flo
     for (int e = 0; e < 4; ++e) sums.of[j][e] += fmaxf(s[j][e], 0.0f) * weight[e / 2];
 }
 
-// The scale of a key of the sequence.
+// Returns the scale of a key of the sequence.
 __device__ inline float scale_of_key(const KernelParams& params, const Sequence& seq, int key) {
   if constexpr (!is_scaled(config)) return 1.0f;
   else if constexpr (!has_key_scales(config)) return scale_of(params.scale_k, params.scale_k_stride, seq.b, seq.hk, 0);
@@ -76,7 +76,7 @@ __device__ inline void index_tiles(const KernelParams& params, float* scores) {
   for (int tile = w.first; tile < w.end; ++tile) {
     const int k_lo = tile * kIndexTile;
     TileSums sums = {};
-    __syncthreads();  // every warp is done with the tile before
+    __syncthreads();  // Every warp has finished with the tile before.
     copy_tile<kIndexThreads, kIndexTile, config.head_dim_qk, config.copy_bytes>(
         keys, key_rows(params, params.k_stride, k, w.seq), k_lo, w.seq.k_len);
     for (int h = w.seq.h; h < w.seq.h + group_size(config); ++h) {

@@ -1,7 +1,7 @@
-// The scores of an index by products of warpgroups (sm_90a, elements of 8 bits). A warpgroup has tiles of 128 keys copied
-// into the slots of a ring, and two others multiply 64 of them each with the heads of a few queries: keys are rows of the
-// product, and the heads of all queries its columns, so that what is summed up for a score lies in the four threads that
-// have a row.
+// Computes the scores of an index by products of warpgroups (sm_90a, elements of 8 bits). A warpgroup copies tiles of
+// 128 keys into the slots of a ring, and two others multiply 64 of these keys each by the heads of a few queries. Keys
+// are rows of the product, and the heads of all queries are its columns, so that the four threads of a row hold
+// everything that is summed up for a score.
 #pragma once
 
 #include "matrix.gen.cuh"
@@ -13,13 +13,15 @@ namespace flashjit {
 
 constexpr HopperIndexLayout kIndexPlaces = hopper_index_layout(config);
 constexpr int kColumns = index_columns(config), kQueryColumns = columns_of_query(config), kQueries = config.tile_q;
-constexpr int kIndexWarps = kIndexConsumers * kThreadsPerWarpgroup / 32;  // that compute
+// These warps compute.
+constexpr int kIndexWarps = kIndexConsumers * kThreadsPerWarpgroup / 32;
 constexpr int kHalves = index_halves(config), kHalfColumns = kColumns / kHalves, kHalfQueries = kQueries / kHalves;
 constexpr int kBoxKeys = keys_of_index_box(config), kBoxBytes = kBoxKeys * kHopperIndexDim;
-constexpr int kQueriesBarrier = 1;  // all warps that compute have copied their share of Q; 0 is __syncthreads
+// At this barrier all warps that compute have copied their share of Q; 0 is __syncthreads.
+constexpr int kQueriesBarrier = 1;
 constexpr u32 kKeysOfPage = config.page_size > 0 ? config.page_size : 1;
 
-// Slots of a ring, taken in turn.
+// Slots of a ring, used one after the other.
 struct IndexRing {
   u32 memory;
   u32 stage = 0, parity = 0;
@@ -42,7 +44,8 @@ __device__ inline void init_ring(IndexRing ring) {
   publish_barriers();
 }
 
-// The threads that compute copy the heads of each query to rows of a panel. Rows behind the last head, or query, are zeros.
+// The threads that compute copy the heads of each query to rows of a panel. Rows behind the last head, or query, are
+// zeros.
 __device__ inline void copy_query_heads(const KernelParams& params, const IndexWork& w, u32 to) {
   constexpr int kChunks = kHopperIndexDim / kChunkBytes, kThreads = kIndexConsumers * kThreadsPerWarpgroup;
   const auto* q = static_cast<const unsigned char*>(params.q);
@@ -60,7 +63,7 @@ __device__ inline void copy_query_heads(const KernelParams& params, const IndexW
 
 static_assert(kThreadsPerWarpgroup == kHopperIndexKeys);
 
-// A box of keys from this one on, whose page has this number.
+// Copies a box of keys from `key` on, whose page has this number.
 __device__ inline void copy_key_box(const KernelParams& params, const TensorMaps& maps, const IndexWork& w, u32 to,
                                     u32 barrier, int key, u32 number) {
   arrive_expecting(barrier, kBoxBytes);
@@ -72,8 +75,9 @@ __device__ inline void copy_key_box(const KernelParams& params, const TensorMaps
   }
 }
 
-// A thread has a key of each tile. It copies the key's scale, and the first one of a box has TMA copy the keys of this. The
-// number of its page is read a tile before. Behind the last key the last page will do: what is there is hidden.
+// Each thread has a key of each tile. It copies the key's scale, and the thread with the first key of a box has TMA
+// copy the box. The number of its page is read one tile before. Behind the last key, the last page will do, because
+// keys there are hidden.
 __device__ inline void copy_tiles(const KernelParams& params, const TensorMaps& maps, const IndexWork& w,
                                   IndexRing ring) {
   const auto scales =
@@ -110,8 +114,8 @@ __device__ inline void load_weights(const KernelParams& params, const IndexWork&
   }
 }
 
-// The sums that the four threads of a row have for each query are added up for the thread that stores the result: each gets
-// one of four queries, or each pair one of two, or all get the only one.
+// The four threads of a row add up their sums for each query in the thread that stores the result: each thread stores
+// one of four queries, or each pair one of two, or all of them the only one.
 constexpr int kSummed = kHalfQueries <= 2 ? kHalfQueries : round_up(kHalfQueries, 4), kStored = (kSummed + 3) / 4;
 __device__ inline float of_pair(float even, float odd, u32 lane, int step) {
   const bool is_odd = lane & step;
@@ -133,7 +137,8 @@ __device__ inline void add_up_threads(const float (&sums)[kSummed], float (&stor
     }
   }
 }
-// Says which query a thread's result number i is of, and whether the thread stores that of its first or second key.
+// Returns which query a thread's result number i belongs to; stores_key() returns whether the thread stores the result
+// of its first or second key.
 __device__ inline int stored_query(int i, u32 lane) {
   return kSummed == 1 ? 0 : kSummed == 2 ? static_cast<int>(lane % 2) : 4 * i + static_cast<int>(lane % 4);
 }
@@ -143,8 +148,7 @@ __device__ inline bool stores_key(int which, u32 lane) {
                         : true;
 }
 
-// Adds up positive products times weights over the heads of each query of a half, for the thread's first key or its second
-// one.
+// Adds up positive products times weights over the heads of each query of a half, for the thread's first or second key.
 __device__ inline void add_up_heads(const float (&s)[kHalfColumns / 2], const float (&weights)[kColumns / 4], int half,
                                     int which, float (&sums)[kSummed]) {
   constexpr int kOfQuery = kQueryColumns / 4;
@@ -164,9 +168,10 @@ __device__ inline void add_up_heads(const float (&s)[kHalfColumns / 2], const fl
 struct IndexConsumer {
   const KernelParams& params;
   const IndexWork& w;
-  u32 own_keys;                   // the first of this warpgroup's in a tile
-  float scale;                    // of all keys, where they have no scales of their own
-  float* rows[kHalves][kStored];  // of scores, of the queries that this thread stores; null: there is none
+  u32 own_keys;  // The first key of this warpgroup in a tile.
+  float scale;   // The scale of all keys, where they have no scales of their own.
+  // Rows of scores of the queries that this thread stores; null if a query does not exist.
+  float* rows[kHalves][kStored];
   float weights[kColumns / 4];
   float s[kHalves][kHalfColumns / 2];
 
@@ -195,7 +200,7 @@ struct IndexConsumer {
     }
   }
 
-  // The products of a half with the keys of a slot begin.
+  // Begins the products of a half with the keys of a slot.
   __device__ void begin_half(const IndexRing& ring, int half) {
     const u32 queries = ring.memory + half * kHalfColumns * kPanelWidth, keys = ring.keys() + own_keys * kPanelWidth;
     begin_products();
@@ -212,7 +217,8 @@ struct IndexConsumer {
     }
   }
 
-  // While a half is added up, products of the other one are under way: both begin together, and end one after the other.
+  // While a half is added up, products of the other one are under way: both begin together, and end one after the
+  // other.
   __device__ void multiply(IndexRing ring) {
     const u32 lane = threadIdx.x % 32, row = own_keys + threadIdx.x % kThreadsPerWarpgroup / 32 * 16 + lane / 4;
     for (int tile = w.first; tile < w.end; ++tile, ring.advance()) {
@@ -248,7 +254,7 @@ struct IndexConsumer {
   }
 };
 
-// Scores of keys that no query sees, by so many threads.
+// Writes scores of keys that no query sees; `threads` threads do it.
 __device__ inline void write_unseen(const KernelParams& params, float* scores, const IndexWork& w, int threads) {
   visit_unseen(params, scores, w, [&](float* of_query, int first, int end) {
     for (int key = first + static_cast<int>(threadIdx.x); key < end; key += threads) of_query[key] = -kInfinity;

@@ -1,4 +1,4 @@
-// The queries and keys that a block of an index has, and where their scores go.
+// The queries and keys that a block of an index has, and the place of their scores.
 #pragma once
 
 #include "templates/index/layout.h"
@@ -9,15 +9,15 @@ namespace flashjit {
 
 constexpr bool kPackedQueries = kRows == Rows::packed, kLists = config.listed > 0;
 
-// A tile of queries, and what a block has of the keys: of the tiles that some query may see, and of all others.
+// A tile of queries, and a block's share of the keys: of the tiles that some query may see, and of all others.
 struct IndexWork {
   Sequence seq;
   int q_lo;
-  int first_seen, end_seen;  // of the tiles in which there is a key that some query may see
-  int first, end;            // those of them that the block has
+  int first_seen, end_seen;  // The tiles with a key that some query may see.
+  int first, end;            // The block's share of these tiles.
 };
 
-// Finds the tiles of keys that queries from q_lo on see, as many queries as a tile has.
+// Finds the tiles of keys that a tile of queries from q_lo on sees.
 __device__ inline void find_seen(const KernelParams& p, IndexWork& w) {
   const int q_hi = min(w.q_lo + config.tile_q, w.seq.q_len) - 1;
   const int begin = static_cast<int>(Variant::kv_begin(p, w.seq, w.q_lo, q_hi)),
@@ -26,12 +26,12 @@ __device__ inline void find_seen(const KernelParams& p, IndexWork& w) {
   w.first_seen = min(max(begin, 0) / config.tile_kv, w.end_seen);
 }
 
-// Where part `part` of `parts` begins, of so many.
+// Returns where part `part` of `parts` begins, among `count` things.
 __device__ inline int share_of(int count, int part, int parts) {
   return static_cast<int>(static_cast<Int64>(max(count, 0)) * part / parts);
 }
 
-// Tiles with the last queries of a sequence begin first: with a causal mask they see the most keys.
+// Tiles with the last queries of a sequence begin first, because with a causal mask they see the most keys.
 __device__ inline IndexWork index_work(const KernelParams& p) {
   const int item = blockIdx.x % p.key_items, part = blockIdx.x / p.key_items;
   const int number = item / config.heads_kv, hk = item % config.heads_kv;
@@ -47,15 +47,15 @@ __device__ inline IndexWork index_work(const KernelParams& p) {
   return w;
 }
 
-// The scores of a query. In the workspace rows follow each other, and are read by list_largest().
+// Returns where the scores of a query lie. In the workspace rows follow each other, and list_largest() reads them.
 __device__ inline float* scores_of(const KernelParams& p, float* scores, const Sequence& seq, int q) {
   if constexpr (!kLists) return scores + query_row(p.scores_stride, seq, seq.hk, q);
   const Int64 row = (kPackedQueries ? seq.q_token : static_cast<Int64>(seq.b) * p.q_len) + q;
   return scores + (row * config.heads_kv + seq.hk) * scored_row(p.k_len);
 }
 
-// Without lists, keys that no query sees have scores as well, which blocks share as they share the others: visit(scores of a
-// query, first key, end) for those of this block.
+// Visits keys that no query sees. Without lists they have scores as well, and blocks share them as they share the
+// others: visit(scores of a query, first key, end) is called for those of this block.
 template <class Visit>
 __device__ inline void visit_unseen(const KernelParams& p, float* scores, const IndexWork& w, const Visit& visit) {
   if constexpr (kLists) return;

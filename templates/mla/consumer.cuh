@@ -1,9 +1,10 @@
-// The consumers' vocabulary: the registers of a thread that computes, and what the lines of loop.gen.cuh ask and do in a
-// word. loop.gen.cuh says what the two warpgroups do and in which order.
+// The consumers' vocabulary: the registers of a thread that computes, and the functions that lines of loop.gen.cuh
+// call. loop.gen.cuh determines what the two warpgroups do, and in which order.
 //
-// O of 64 rows is 128 KB: two warpgroups share it, each with half the columns. Tiles of keys belong to them in turn: one
-// computes S of a tile and its softmax, hands P to the other through shared memory, and both add P V of their columns.
-// So the softmax of one runs beside the products of the other. K is read once for both of its uses.
+// O of 64 rows is 128 KB, so two warpgroups share it, each with half the columns. Tiles of keys belong to them by
+// turns: one warpgroup computes S of a tile and its softmax, and hands P to the other through shared memory, and both
+// add P V of their columns. So the softmax of one runs beside the products of the other, and K is read once for both of
+// its uses.
 #pragma once
 
 #include "matrix.gen.cuh"
@@ -13,23 +14,24 @@
 
 namespace flashjit {
 
-// For products of 8 bits, steps of descriptors: to what lies behind V in Q and K, and to the next columns of V^T.
+// With products of 8 bits: the steps of descriptors to the columns behind V in Q and K, and to the next columns of V^T.
 constexpr u32 kQueriesOfTail = kTailPanel * kLayout.q.panel_bytes() / 16, kKeysOfTail = kTailPanel * kPanelBytes / 16;
 constexpr u32 kValuesStep = kMlaProductColumns * kPanelWidth / 16;
 
-// A warpgroup: `half` of O, and the slot of the tiles that are its own. The compiler knows what follows from `half`, so
-// that descriptors of matrix products stay in uniform registers.
+// A warpgroup. `half` is its half of O, and the slot of its own tiles. It is a template parameter, so that descriptors
+// of matrix products stay in uniform registers.
 template <u32 half>
 struct ConsumerState {
   static constexpr u32 kOwn = half, kOther = 1 - half;
   const KernelParams& params;
   const SharedMemory& shared;
   float* parts;
-  Turn turn = {};  // of the next tile of all
+  Turn turn = {};  // The turn of the next tile, among all tiles.
 
   Output o;
   Scores s;
-  ValueSums sums[2];  // of 8 bits: P V of some columns of a tile, while the one before is taken in
+  // With products of 8 bits: P V of some columns of a tile, while O takes in the columns before.
+  ValueSums sums[2];
   Probabilities p;
   SoftmaxRows rows;
 
@@ -50,10 +52,11 @@ struct ConsumerState {
   }
   __device__ u32 weights(u32 stage) const { return descriptor(recompute(shared.p(stage))); }
 
-  // Adds what a piece of this warpgroup's tile has to the scores.
+  // Adds the products of a piece of this warpgroup's tile to the scores.
   template <int piece>
   __device__ void multiply_piece(u32 q, u32 k) {
-    constexpr int kEnd = kMultipliesNarrow ? kTailPanel : kLayout.k.panels();  // less is in a narrow tail's panel
+    // The last panel of a narrow row has fewer steps.
+    constexpr int kEnd = kMultipliesNarrow ? kTailPanel : kLayout.k.panels();
 #pragma unroll
     for (int panel = panels_before(piece); panel < min(panels_before(piece + 1), kEnd); ++panel) {
       if (panel == 0) multiply_scores(s, q, k);
@@ -61,21 +64,21 @@ struct ConsumerState {
     }
   }
 
-  // Who copies does not wait for its copies, so the fence that lets products see them is made here.
+  // Threads that copy do not wait for their copies, so the fence that lets products see them is made here.
   __device__ static void await_and_fence(u32 barrier, u32 parity) {
     wait_barrier(barrier, parity);
     fence_async_proxy();
   }
 
-  // O takes in a product of its columns.
+  // O takes in a product of some of its columns.
   template <int piece>
   __device__ void take_in(const ValueSums& product) {
 #pragma unroll
     for (int i = 0; i < kValueSums; ++i) o[piece * kValueSums + i] += product[i];
   }
 
-  // Waits for the pieces of this warpgroup's columns. Pieces of the other warpgroup's tile that this one does not read may
-  // come again before it has seen them.
+  // Waits for the pieces of this warpgroup's columns. It waits for no other piece of the other warpgroup's tile,
+  // because such a piece may come again before this warpgroup has seen it.
   __device__ void await_full_half(u32 stage, u32 parity) const {
     constexpr int kPieces = kMlaPieces / kMlaConsumers;
 #pragma unroll
@@ -84,7 +87,7 @@ struct ConsumerState {
     if constexpr (copies_rows(config)) fence_async_proxy();
   }
 
-  // This warp is done with its columns of a slot, and in clusters the other block is told as well.
+  // These give back this warp's columns of a slot, in clusters to the other block as well.
   __device__ void release(u32 stage) const {
     if (lane_id() == 0) arrive(shared.empty(stage, half));
   }
@@ -93,17 +96,18 @@ struct ConsumerState {
     arrive(shared.empty(stage, half));
     arrive_in(shared.empty(stage, half), cluster_rank() ^ 1);
   }
-  // With products of 8 bits a warp gives back the keys of its own tile, in all blocks of a cluster, and values of any tile.
+  // With products of 8 bits a warp gives back the keys of its own tile, in all blocks of a cluster, and values of any
+  // tile.
   __device__ void release_keys() const { release_keys_of(shared, half); }
   __device__ void release_values(u32 stage) const {
     if (lane_id() == 0) arrive(shared.values_empty(stage));
   }
-  // This warp is done with the queries.
+  // This warp has finished with the queries.
   __device__ void release_queries() const {
     if (lane_id() == 0) arrive(shared.queries_empty());
   }
 
-  // Scores of keys whose rows are not there, for which zeros stand.
+  // Hides scores of keys whose rows do not exist. Zeros stand for such rows.
   __device__ void hide_absent() {
     const u32* seen = shared.seen(turn.count);
     const u32 low = seen[0], high = seen[1];
@@ -124,7 +128,8 @@ struct ConsumerState {
     hide_absent();
   }
 
-  // Zeros for this warpgroup's columns of V from the key on that no query sees: what lies there is not looked at.
+  // Writes zeros to this warpgroup's columns of V from the first key on that no query sees. These rows may hold
+  // anything.
   __device__ void clear_hidden(int tile, int end, u32 stage) const {
     const int hidden = end - tile * kTileKv;
     if (hidden >= kTileKv) return;
@@ -136,11 +141,12 @@ struct ConsumerState {
     sync_group();
   }
 
-  // References of the other's tile become this one's, if any of this warp's rows rose.
+  // References of the other warpgroup become this one's, if any of this warp's rows rose.
   __device__ void follow_references() {
     const u32 warp = warp_id();
     if (__any_sync(0xffffffff, shared.rose(kOther, warp) != 0)) {
-      wait_products<0>();  // seldom; else ptxas adds a wait that it complains about
+      // This happens seldom. Without the wait, ptxas adds one and complains about it.
+      wait_products<0>();
       float factor[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -151,7 +157,7 @@ struct ConsumerState {
       rescale(o, factor);
     }
   }
-  // Tells the other one of this one's references.
+  // Tells the other warpgroup the references of this one.
   __device__ void tell_references(bool rose, const float (&factor)[2]) const {
     const u32 warp = warp_id();
     if (lane_id() == 0) shared.rose(half, warp) = rose;
@@ -164,7 +170,7 @@ struct ConsumerState {
     }
   }
 
-  // Sums and largest scores of both; both end with the same references.
+  // Exchanges sums and largest scores. Both warpgroups end with the same references.
   __device__ void tell_sums() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -183,7 +189,8 @@ struct ConsumerState {
     }
   }
 
-  // With accumulate, what earlier calls left of the rows. Both look before either stores: they meet to tell their sums.
+  // With accumulate: reads what earlier calls left of the rows. Both warpgroups read before either stores, because they
+  // meet to exchange their sums.
   __device__ void read_earlier(const Segment& segment) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -195,7 +202,7 @@ struct ConsumerState {
     }
   }
 
-  // With accumulate: a row of O becomes what it is beside that of earlier calls. Loads are under way together.
+  // With accumulate: adds the O of earlier calls to a row of O. Several loads are under way together.
   __device__ void go_on_from(const float* there, int h, bool inside, float factor, float before) {
     constexpr int kEights = kOutputs / 4, kTogether = 8;
 #pragma unroll
@@ -214,7 +221,8 @@ struct ConsumerState {
   }
 
   __device__ void store(const Segment& segment) {
-    const u32 lane = thread_number() % 32;  // not kept while tiles take all registers
+    // The lane is found again, because tiles take all registers.
+    const u32 lane = thread_number() % 32;
     const int column = static_cast<int>(half) * half_columns(config) + static_cast<int>(lane) % 4 * 2;
     const bool writes = half == 0 && lane % 4 == 0, whole = uniform(segment.part < 0);
 #pragma unroll
@@ -249,13 +257,15 @@ struct ConsumerState {
       }
     }
   }
-  // A thread has two neighbouring columns of each eight, which `pair` makes one value of. They are exchanged with the
-  // neighbour, so that an even lane has four of one eight and an odd lane four of the next: stores of whole sectors. Many
-  // are exchanged before the first is stored: in a branch around each store ptxas computed its address anew, 15 KB of code.
+  // A thread has two neighbouring columns of each eight, which `pair` makes one value of. It exchanges values with its
+  // neighbour, so that an even lane has four columns of one eight, and an odd lane four of the next: stores of whole
+  // sectors. Many values are exchanged before the first is stored: in a branch around each store ptxas computed its
+  // address anew, 15 KB of code.
   template <class Stored, class Pair>
   __device__ void store_row(Stored* to, int h, bool inside, const Pair& pair) const {
     constexpr int kEights = kOutputs / 4,
-                  kMost = sizeof(Stored) == 2 ? 32 : 16;  // of floats there are no registers for more
+                  // Registers do not suffice for more floats.
+        kMost = sizeof(Stored) == 2 ? 32 : 16;
     constexpr int kTogether = kEights < kMost ? kEights : kMost;
     const bool odd = thread_number() % 2 != 0;
     to += odd ? 8 - 2 : 0;

@@ -1,12 +1,13 @@
-// The vocabulary of warps that gather rows of 16 bits. Its lines stand in loop.gen.cuh. Rows go to their slots by copies
-// that nobody waits for but who reads them: a piece of a tile is full when all copies of its threads have come.
+// The vocabulary of warps that gather rows of 16 bits; its lines stand in loop.gen.cuh. Rows go to their slots by
+// asynchronous copies, and only readers wait for them: a piece of a tile is full when all copies of its threads have
+// come.
 #pragma once
 
 #include "templates/mla/find_rows.cuh"
 
 namespace flashjit {
 
-// Eight lanes have a row of a panel, so that they ask for whole lines of memory.
+// Eight lanes have a row of a panel, so that they load whole lines of memory.
 constexpr int kLanesOfRow = kPanelWidth / kPieceBytes, kRowsAtOnce = 32 / kLanesOfRow;
 constexpr int kRowsOfLane = kRowsOfWarp / kRowsAtOnce;
 static_assert(kRow.narrow_panels == 0 && kCluster == 1);
@@ -21,7 +22,7 @@ struct GathererState : RowFinder {
 #pragma unroll
     for (int i = 0; i < kRowsOfLane; ++i) rows[i] = begin_of(i * kRowsAtOnce + row_of_lane()) + chunk_of_lane();
   }
-  // Before the first tile of an item.
+  // Prepares the first tile of an item.
   __device__ void begin(const Segment& s, int tile) { find_first_rows(s, tile); }
 
   __device__ void copy_piece(int piece) const {

@@ -1,6 +1,6 @@
-// The warps that gather K, where TMA cannot: rows that queries have chosen one by one, and rows of 8 bits, which become those
-// of products with their scales. This is what they have in common: each finds the rows that are its own, some tiles before
-// their turn. held_rows.cuh and copied_rows.cuh say how rows come from memory.
+// The warps that gather K, where TMA cannot copy it: rows that queries have chosen one by one, and rows of 8 bits,
+// which are widened with their scales. This file holds what they share: each warp finds its own rows, some tiles before
+// their turn. held_rows.cuh and copied_rows.cuh bring the rows from memory.
 #pragma once
 
 #include "templates/latents/row_pointers.cuh"
@@ -8,24 +8,26 @@
 
 namespace flashjit {
 
-// A piece of a row in memory is 16 bytes. Four neighbouring pieces are a row of a panel once they are widened, and half of
-// one if they have 16 bits already.
+// A piece of a row in memory is 16 bytes. Four neighbouring pieces are a row of a panel once they are widened, or half
+// of one if they have 16 bits already.
 constexpr GatheredRow kRow = gathered_row(config);
 constexpr int kPieceBytes = 16, kQuad = 4;
 constexpr int kPanels = kLayout.k.panels();
 static_assert(2 * kQuad * kChunkBytes == kPanelWidth);
 using RowElement = Either<is_scaled(config) || has_latent_rows(config), unsigned char, Stored>::type;
 
-// A warp has neighbouring rows of its block's share of a tile, all of their panels.
+// A warp has neighbouring rows of its block's share of a tile, in all of their panels.
 constexpr int kOwnRows = rows_of_block(config), kRowsOfWarp = kOwnRows / kMlaGatherers;
 constexpr bool kScalesKeys = has_key_scales(config);
 constexpr u32 kNoRow = ~0u;
 
-// Scales of columns lie in the row, or behind its page: exponents, all of which a lane reads when it finds the row.
+// Scales of columns lie in the row, or behind its page. Scales behind a page are exponents, and a lane reads all of them
+// when it finds the row.
 constexpr bool kScalesBehind = has_latent_rows(config) && kLatents.scales_behind_page;
 static_assert(!kScalesBehind || (kLatents.scale == LatentScale::exponent && kLatents.scale_bytes == sizeof(uint2)));
 
-// A row that is not there. Zeros are read: to write them into registers would wait for all loads before.
+// Zeros that stand for a row that does not exist. They are read from memory, because writing zeros to registers would
+// wait for all earlier loads.
 struct ZeroRow {
   uint4 pieces[kRow.pieces];
 };
@@ -34,22 +36,24 @@ __device__ const ZeroRow kZeros = {};
 struct RowFinder : QueriesProducerState {
   Turn turn = {};
 
-  // Rows are found in stages, so that no instruction waits for memory: a lane asks for the number of a row or page, a tile
-  // later it knows where the row lies, and a tile later the row is read.
+  // Rows are found in stages, so that no instruction waits for memory: a lane loads the number of a row or page, one
+  // tile later it knows where the row lies, and one tile later the row is read.
   u32 asked = 0;
-  int asked_tile = 0;               // where a mask has holes; else it follows from this one
-  u32 now = kNoRow, next = kNoRow;  // where rows lie: pieces behind the begin of K
+  // It is kept where a mask has holes. Otherwise the next tile follows from this one.
+  int asked_tile = 0;
+  // These are where rows lie, as numbers of pieces from the begin of K.
+  u32 now = kNoRow, next = kNoRow;
   float scale = 1.0f, next_scale = 1.0f;
   uint2 exponents = {}, next_exponents = {};
 
-  // Who they are is not kept in registers.
+  // The lane and the warp are derived anew, and take no registers.
   __device__ static int gathering_lane() { return static_cast<int>(thread_number() % 32); }
   __device__ static int gathering_warp() { return static_cast<int>(thread_number() / 32); }
   __device__ static int own_row() {
     return static_cast<int>(cluster_rank()) * kOwnRows + gathering_warp() * kRowsOfWarp;
   }
-  // Lanes of the first half have the warp's rows. The others have keys of the whole tile, as each block of a cluster has to
-  // know which of all are there.
+  // Lanes of the first half have the warp's rows. The others have keys of the whole tile, because each block of a
+  // cluster has to know which of all rows exist.
   __device__ static int key_of_lane(int tile) {
     constexpr int kSeenOfWarp = kMlaKeys / kMlaGatherers;
     const int lane = gathering_lane();
@@ -61,16 +65,16 @@ struct RowFinder : QueriesProducerState {
     return key_rows(params, params.k_stride, first, s.seq);
   }
 
-  // Behind the last key that some query sees there is no row, whatever memory has.
+  // Behind the last key that some query sees there is no row, whatever memory holds.
   __device__ static bool is_inside(const Segment& s, int tile) {
     return tile <= s.last_tile && key_of_lane(tile) < s.end;
   }
-  // A lane reads this number some time before it needs its row of a tile.
+  // Returns the number of this lane's row in a tile. A lane loads it some time before it needs the row.
   __device__ u32 number_of_row(const Segment& s, int tile) const {
     return is_inside(s, tile) ? rows_of(s).number_of(key_of_lane(tile)) : 0;
   }
-  // The row of this number, in a tile that is so far ahead of this one. There is none for a number that a query has chosen
-  // and K has not.
+  // Finds the row of this number, in a tile that is `ahead` tiles ahead of the current one. A number that a query has
+  // chosen may belong to no row of K.
   __device__ void find(const Segment& s, int found_tile, u32 number, int ahead) {
     const auto rows = rows_of(s);
     const int key = key_of_lane(found_tile);
@@ -83,7 +87,8 @@ struct RowFinder : QueriesProducerState {
             static_cast<u16>(seen);
     }
     next = kNoRow;
-    if constexpr (kScalesBehind) next_exponents = {};  // zeros stay zeros
+    // Zeros that stand for a row stay zeros.
+    if constexpr (kScalesBehind) next_exponents = {};
     if (!is_there) return;
     const char* row;
     if constexpr (kScalesBehind) {
@@ -97,7 +102,8 @@ struct RowFinder : QueriesProducerState {
     if constexpr (kScalesKeys) next_scale = key_scale(params, params.scale_k, params.scale_k_stride, s.seq, key);
   }
   __device__ void call_rows() const {
-    if constexpr (copies_rows(config)) return;  // copies begin long before who reads them
+    // Copies begin long before anybody reads the rows.
+    if constexpr (copies_rows(config)) return;
     constexpr int kLines = (kRow.pieces * kPieceBytes + kLineBytes - 1) / kLineBytes;
     if (next == kNoRow || gathering_lane() >= kRowsOfWarp) return;
     const char* row = static_cast<const char*>(params.k) + static_cast<Int64>(next) * kPieceBytes;
@@ -106,7 +112,7 @@ struct RowFinder : QueriesProducerState {
   }
 
   __device__ void take_found() { now = next, scale = next_scale, exponents = next_exponents; }
-  // The rows of an item's first two tiles. Their numbers are on their way together.
+  // Finds the rows of an item's first two tiles. Their numbers are loaded together.
   __device__ void find_first_rows(const Segment& s, int tile) {
     const int second_tile = visible_tile(params, s, tile + 1);
     const u32 first = number_of_row(s, tile), second = number_of_row(s, second_tile);
@@ -117,7 +123,7 @@ struct RowFinder : QueriesProducerState {
     call_rows();
     ask(s, second_tile + 1);
   }
-  // Memory is called for rows that are found, from there to L2.
+  // Finds rows of the tile after the next one, and prefetches them to L2.
   __device__ void find_next_rows(const Segment& s, int tile) {
     take_found();
     const int found_tile = config.mask_has_holes ? asked_tile : tile + 2;
@@ -130,15 +136,16 @@ struct RowFinder : QueriesProducerState {
     if constexpr (config.mask_has_holes) asked_tile = tile;
     asked = number_of_row(s, tile);
   }
-  // The begin of a row of the warp's.
+  // Returns where a row of this warp begins.
   __device__ const uint4* begin_of(int row) const {
     const u32 at = __shfl_sync(0xffffffff, now, row);
     return at == kNoRow ? kZeros.pieces : static_cast<const uint4*>(params.k) + at;
   }
 
-  // Tells consumers where the item is whose Q comes next.
+  // Tells consumers the position of the item whose Q comes next.
   __device__ void publish(Progress& at) const {
-    Progress* all = &at + mla_copies(config);  // the first warp's is the first of all
+    // The first warp's progress is the first of all.
+    Progress* all = &at + mla_copies(config);
     if (lane_id() == 0) all[at.number % kMlaSegments] = at;
   }
 };

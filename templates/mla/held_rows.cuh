@@ -1,6 +1,6 @@
-// The vocabulary of warps that gather rows of 8 bits. Its lines stand in loop.gen.cuh. A thread holds pieces of rows until
-// their slot is empty, so that it waits for memory beside the warps which compute, and widens them on their way there.
-// Blocks of a cluster have half of the rows each, and send them to each other.
+// The vocabulary of warps that gather rows of 8 bits; its lines stand in loop.gen.cuh. A thread holds pieces of rows
+// until their slot is empty, so that it waits for memory while other warps compute. It widens the pieces on their way
+// to the slot. Blocks of a cluster have half of the rows each, and send them to each other.
 #pragma once
 
 #include "templates/cache_elements.cuh"
@@ -8,12 +8,13 @@
 
 namespace flashjit {
 
-// A warp has eight rows at a time: four lanes have neighbouring pieces of each. A thread holds two parts of a tile, which are
-// both halves of V for such rows, or a half of V for two times as many.
+// A warp has eight rows at a time, and four lanes have neighbouring pieces of each. A thread holds two parts of a tile:
+// both halves of V for such rows, or one half of V for twice as many rows.
 constexpr int kStepRows = 8, kSteps = kRowsOfWarp / kStepRows, kHeldParts = 2;
 static_assert(kSteps <= 2 && kMlaConsumers == 2);
 
-// The last panel may have 16 bits in memory already. Where registers are short its pieces come when others have gone.
+// The last panel may have 16 bits in memory already. Where registers are few, its pieces are loaded when others have
+// been stored.
 constexpr bool kTailIsWide = kRow.wide_panels > 0;
 constexpr int kTailPieces = kTailIsWide ? 2 : 1;
 constexpr int kTail = kPanels - 1;
@@ -25,7 +26,8 @@ __device__ constexpr bool is_held(int half, int j) {
   return kAlike || j < held_panels(config, half);
 }
 
-// Scales are those of all keys, of each key, or of columns of a key, which come with the parts of a row if they lie in it.
+// One scale belongs to all keys, to each key, or to columns of a key. Scales of columns come with the parts of a row if
+// they lie in it.
 constexpr bool kScalesColumns = has_latent_rows(config);
 constexpr bool kScalesInRow = kScalesColumns && !kScalesBehind;
 static_assert(!kScalesInRow || (kLatents.scale == LatentScale::number && kHalfPanels == 2 * kRow.panels_of_scale));
@@ -43,7 +45,7 @@ struct GathererState : RowFinder {
   __device__ static int row_of_lane() { return gathering_lane() / kQuad; }
   __device__ static int piece_of_lane() { return gathering_lane() % kQuad; }
 
-  // A piece of each panel of a half of the row.
+  // Loads a piece of each panel of a half of the row.
   __device__ void fetch(int half, int step, const uint4* row) {
     Part& to = held[held_index(half, step)];
     const uint4* pieces = row + half * kHalfPanels * kQuad + piece_of_lane();
@@ -57,7 +59,7 @@ struct GathererState : RowFinder {
 #pragma unroll
     for (int i = 0; i < kTailPieces; ++i) tails[step][i] = load_early(pieces + i);
   }
-  // The row of this lane in a step.
+  // Returns the row of this lane in a step.
   __device__ const uint4* row_of_step(int step) const { return begin_of(step * kStepRows + row_of_lane()); }
   __device__ void fetch_half(int half) {
 #pragma unroll
@@ -75,14 +77,14 @@ struct GathererState : RowFinder {
     fetch_tail(0, row);
   }
 
-  // Before the first tile of an item: where its rows are, and then these.
+  // Prepares the first tile of an item: finds where its rows lie, and loads them.
   __device__ void begin(const Segment& s, int tile) {
     if constexpr (is_scaled(config) && !kScalesKeys)
       scale = next_scale = scale_of(params.scale_k, params.scale_k_stride, s.seq.b, s.seq.hk, 0);
     find_first_rows(s, tile);
   }
 
-  // A narrow piece makes two of shared memory, which are neighbours there but for the swizzle.
+  // Widens a narrow piece. It becomes two pieces of shared memory, which are neighbours there but for the swizzle.
   __device__ static uint4 widen(u32 low, u32 high, float scale) {
     constexpr Narrow kNarrow = has_latent_rows(config) ? Narrow::e4m3 : config.cache;
     const HalfPairs first = halves_of<kNarrow>(low), second = halves_of<kNarrow>(high);
@@ -97,14 +99,14 @@ struct GathererState : RowFinder {
     store_shared(to ^ kChunkBytes, widen(bytes.z, bytes.w, scale));
   }
 
-  // Leaves a half of the warp's rows where products find it. The last panel goes with the last half.
+  // Stores a half of the warp's rows where products find it. The last panel goes with the last half.
   __device__ void gather(int half) {
     store(half, 0);
     if (half == 1 && kSteps > 1) fetch_tails();
     if constexpr (kSteps > 1) store(half, 1);
     if (half == 1) store_tails();
   }
-  // Where pieces of a row of the tile lie in the first panel, and the row's scale.
+  // Returns where pieces of a row of the tile lie in the first panel.
   __device__ u32 first_chunk(int panel, int step) const {
     const int lane = gathering_lane(), row = lane / kQuad, piece = lane % kQuad;
     return shared.k(turn.stage()) + panel * kPanelBytes + (own_row() + step * kStepRows + row) * kPanelWidth +
@@ -113,13 +115,13 @@ struct GathererState : RowFinder {
   __device__ float scale_of_key(int step) const {
     return kScalesKeys ? __shfl_sync(0xffffffff, scale, step * kStepRows + row_of_lane()) : scale;
   }
-  // The scales of a part's columns, a byte for each panel.
+  // Returns the scales of a part's columns, a byte for each panel.
   __device__ u32 exponents_of_row(int half, int step) const {
     if constexpr (!kScalesBehind) return 0;
     return __shfl_sync(0xffffffff, half == 0 ? exponents.x : exponents.y, step * kStepRows + row_of_lane());
   }
-  // There are never so many tiles, but ptxas does not know: without a branch it widens all panels at once, which there are
-  // no registers for. Blocks that have all rows have none for two.
+  // This is never true, but ptxas does not know that. Without the branch it widens all panels at once, for which
+  // registers do not suffice. Where blocks have all rows, registers do not even suffice for two panels.
   __device__ bool is_over(int piece) const { return turn.count == ~static_cast<u32>(piece); }
   __device__ void store(int half, int step) const {
     const Part& from = held[held_index(half, step)];
@@ -148,8 +150,8 @@ struct GathererState : RowFinder {
     }
   }
 
-  // The other block of a cluster gets the panels of a half from here. One lane copies all of them, as addresses are then
-  // known to be those of a warp; where each lane had a panel, a copy took 100 clocks.
+  // Sends the panels of a half to the other block of a cluster. One lane copies all of them, because ptxas then knows
+  // that addresses belong to a whole warp; where each lane had a panel, a copy took 100 clocks.
   __device__ void send_half(int half) const {
     const u32 stage = turn.stage(), other = cluster_rank() ^ 1;
     const u32 from = uniform(static_cast<int>(shared.k(stage) + own_row() * kPanelWidth));
@@ -162,7 +164,7 @@ struct GathererState : RowFinder {
       copy_to_block(other, rows, rows, kRowsOfWarp * kPanelWidth, barrier + piece * 8);
     }
   }
-  // This warp has left its rows of a half. The other block sends as many.
+  // This warp has stored its rows of a half. The other block sends as many.
   __device__ void complete_half(int half) const {
     if constexpr (kCluster > 1) send_half(half);
     const int lane = gathering_lane(), stage = static_cast<int>(turn.stage()), first = half * kHalfPieces;

@@ -1,4 +1,4 @@
-// Sizes of the mla family that follow from a KernelConfig. Shared by host and device.
+// Sizes that the mla family derives from a KernelConfig. Host and device share them.
 #pragma once
 
 #include "templates/decode/layout.h"
@@ -7,21 +7,23 @@
 
 namespace flashjit {
 
-// A block has 64 rows of a tile and two warpgroups that compute, which share O: each has all rows of half the columns.
-// Three warps more: one copies K, one Q, and one calls K to L2 before. Or four gather K, of which one copies Q.
+// A block has 64 rows of a tile, and two warpgroups that compute and share O: each has all rows of half the columns.
+// Three more warps have tasks: one copies K, one copies Q, and one prefetches K to L2. Where threads gather K, four
+// warps do, and one of them copies Q.
 constexpr int kMlaRows = 64, kMlaKeys = 64, kMlaConsumers = 2, kMlaStages = 2;
 constexpr int kMlaThreads = (kMlaConsumers + 1) * 128;
 
-// Threads gather K where TMA cannot leave it as products want it: rows that queries have chosen lie anywhere, and elements of
-// 8 bits have to be widened.
-// Q and K of 8 bits are multiplied as they are.
+// Q and K of 8 bits are multiplied as they are. Otherwise threads gather K where TMA cannot bring it in the form that
+// products want: rows that queries have chosen lie anywhere, and elements of 8 bits have to be widened.
 constexpr bool multiplies_narrow(const KernelConfig& c) { return c.element == Element::f8; }
 constexpr bool gathers_keys(const KernelConfig& c) {
   return (is_scaled(c) && !multiplies_narrow(c)) || has_latent_rows(c) || c.selected > 0;
 }
-constexpr int kMlaGatherers = 4;                // warps
-constexpr long long kGatherReach = 16ll << 32;  // bytes of K: where rows lie is 32 bits, in pieces of 16 bytes
-constexpr int kSeenTiles = 4;                   // tiles whose keys warps know to be there: two in slots, and two ahead
+constexpr int kMlaGatherers = 4;  // Their number in warps.
+// The most bytes of K: 32 bits give the place of a row, in pieces of 16 bytes.
+constexpr long long kGatherReach = 16ll << 32;
+// Warps know for this number of tiles which keys exist: two tiles in slots, and two ahead.
+constexpr int kSeenTiles = 4;
 constexpr int half_columns(const KernelConfig& c) { return c.head_dim_v / kMlaConsumers; }
 
 // A tile arrives in pieces, two for each half of V. The columns behind V come with the last piece.
@@ -30,7 +32,7 @@ constexpr int columns_behind(const KernelConfig& c) { return c.head_dim_qk - c.h
 // A piece has whole panels of V.
 constexpr int kLeastLatentV = kMlaPieces * 64;
 
-// Rows of K that TMA copies at a time, and how many such boxes a block copies of a tile: blocks of a cluster share it.
+// The rows of K that TMA copies at a time. Blocks of a cluster share the boxes of a tile.
 constexpr int rows_of_block(const KernelConfig& c) { return kMlaKeys / c.decode.cluster; }
 constexpr int keys_of_box(const KernelConfig& c) {
   int rows = rows_of_block(c);
@@ -38,14 +40,15 @@ constexpr int keys_of_box(const KernelConfig& c) {
   return rows;
 }
 
-// A row of K as those threads see it, in panels of shared memory: the first ones have 8 bits in memory. Memory has pieces of
-// 16 bytes.
+// A row of K as gathering threads see it, in panels of shared memory: the first panels have 8 bits in memory. Memory is
+// read in pieces of 16 bytes.
 struct GatheredRow {
   int narrow_panels, wide_panels;
-  int pieces;           // of a row
-  int wide_at;          // the first piece of the wide panels
-  int scales_at;        // the piece that has scales of columns, if the row has them in itself
-  int panels_of_scale;  // neighbours that share one of these
+  int pieces;   // The number of pieces of a row.
+  int wide_at;  // the first piece of the wide panels
+  // The piece that has scales of columns, if these lie in the row.
+  int scales_at;
+  int panels_of_scale;  // The number of neighbouring panels that share such a scale.
 };
 constexpr GatheredRow gathered_row(const KernelConfig& c) {
   const int panels = c.head_dim_qk / 64;
@@ -58,54 +61,58 @@ constexpr GatheredRow gathered_row(const KernelConfig& c) {
   if (is_scaled(c)) return {panels, 0, panels * 4, 0, 0, 1};
   return {0, panels, panels * 8, 0, 0, 1};
 }
-// Panels of 16 bits are copied to their slot. A thread holds pieces of the other ones until it widens them.
+// True if a thread holds pieces until it widens them. Panels of 16 bits are copied to their slot instead.
 constexpr bool holds_rows(const KernelConfig& c) { return gathers_keys(c) && gathered_row(c).narrow_panels > 0; }
-// These are a half of V at a time, and the last panel by itself.
+// Returns how many panels are held of a half of V; the last panel is held by itself.
 constexpr int held_panels(const KernelConfig& c, int half) {
   const int panels = half_columns(c) / 64;
   return half == 0 ? panels : c.head_dim_qk / 64 - 1 - panels;
 }
-constexpr int kMostHeldPanels = 4;  // that a thread has registers for
+constexpr int kMostHeldPanels = 4;  // A thread has registers for so many held panels.
 constexpr bool copies_rows(const KernelConfig& c) { return gathers_keys(c) && !holds_rows(c); }
-// Who gathers holds pieces of rows that are on their way. Warpgroups give and take of what a block begins with, 168 for each
-// thread: who asked for more would wait for ever.
+// Threads that gather hold pieces of rows that are being loaded. Warpgroups exchange the registers that a block begins
+// with, 168 for each thread; a block that asked for more would wait for ever.
 constexpr int mla_producer_registers(const KernelConfig& c) { return !gathers_keys(c) ? 56 : holds_rows(c) ? 88 : 72; }
 constexpr int mla_consumer_registers(const KernelConfig& c) {
   return !gathers_keys(c) ? 224 : holds_rows(c) ? 208 : 216;
 }
 
-// Rows of Q that TMA copies at a time: heads of one query.
+// Returns how many rows of Q TMA copies at a time: heads of one query.
 constexpr int queries_of_box(const KernelConfig& c) {
   int rows = kMlaRows;
   while (group_size(c) % rows != 0) rows /= 2;
   return rows;
 }
 
-// Products of 8 bits read V with its keys along rows, so two warps transpose what is copied of K. Products of V are made
-// for so many columns at a time, and O takes them in by additions of fp32 (hopper/layout.h says why).
-constexpr int kMlaTransposers = 2, kFirstTransposer = 2, kMlaProductColumns = 64;  // the warps behind those that copy
+// Products of 8 bits read V with its keys along rows, so two warps transpose the values in what is copied of K.
+// Products of V are made for kMlaProductColumns columns at a time, and additions of fp32 bring them into O
+// (hopper/layout.h gives the reason).
+// The transposing warps stand behind those that copy.
+constexpr int kMlaTransposers = 2, kFirstTransposer = 2, kMlaProductColumns = 64;
 constexpr int product_pieces_of_half(const KernelConfig& c) { return half_columns(c) / kMlaProductColumns; }
 
-// Shared memory: [ Q | slots of K | slots of V^T, and P, where products are of 8 bits | barriers | progress | states of rows |
-// seen | copied | scratch ], tiles in panels. A slot of K has a panel behind V, in which P lies for the other warpgroup: the
-// first one of K's, which is free once the scores are there, or where V is all of K one that has nothing else.
+// Shared memory: [ Q | slots of K | slots of V^T, and P, where products are of 8 bits | barriers | progress | states of
+// rows | seen | copied | scratch ], with tiles in panels. A slot of K has a panel behind V, in which P lies for the
+// other warpgroup: the first panel of K behind V, which is free once the scores are there, or, where V is all of K, a
+// panel that holds nothing else.
 struct MlaLayout {
-  PanelLayout q, k, v;  // V^T of two tiles side by side
+  // `v` is V^T of two tiles side by side.
+  PanelLayout q, k, v;
   int k_offset = 0, slot_bytes = 0, v_offset = 0;
-  int p_offset = 0, p_stride = 0;  // P: in slots of K, or behind V^T
+  int p_offset = 0, p_stride = 0;  // P lies in slots of K, or behind V^T.
   int barrier_offset = 0, progress_offset = 0, row_offset = 0, seen_offset = 0, copied_offset = 0, scratch_offset = 0;
   int bytes = 0;
 };
 
 // Each slot of K has barriers for its pieces (full) and for the halves of V (empty). Q has two: full and empty.
 constexpr int kMlaBarriers = kMlaStages * (kMlaPieces + kMlaConsumers) + 2;
-constexpr int kMlaValueBarriers = 2 * kMlaStages;  // of slots of V^T
-// Each row has its reference, and from each warpgroup a factor for the other one, a sum and a largest score; each warp of
-// both has a flag whether factors count.
+constexpr int kMlaValueBarriers = 2 * kMlaStages;  // Slots of V^T have these barriers.
+// Each row has its reference, and from each warpgroup a factor for the other one, a sum and a largest score. Each warp
+// of both warpgroups has a flag that tells whether its factors count.
 constexpr int kMlaRowFloats = 1 + 3 * kMlaConsumers, kMlaWarps = 4;
 
-// The warps that copy K, or gather it, or call it to L2 have their own progress; the other warps have the segment before,
-// this one and the next.
+// The warps that copy K, gather it, or prefetch it to L2 have a progress of their own. The other warps have the
+// previous segment, this one and the next.
 constexpr int kProgressBytes = 176, kMlaSegments = 3;
 constexpr int mla_copies(const KernelConfig& c) {
   return gathers_keys(c) ? kMlaGatherers : multiplies_narrow(c) ? 1 + kMlaTransposers : 2;

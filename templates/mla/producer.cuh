@@ -1,5 +1,5 @@
-// The vocabulary of the warp that copies K, a box for each lane: what it does and in which order stands in loop.gen.cuh.
-// Another warp calls K to L2 before. Blocks of a cluster copy a part of the rows each, to all of them.
+// The vocabulary of the warp that copies K, a box for each lane; loop.gen.cuh determines what it does, and in which
+// order. Another warp prefetches K to L2. Blocks of a cluster copy a share of the rows each, to all of them.
 #pragma once
 
 #include "templates/mla/work.cuh"
@@ -8,16 +8,17 @@ namespace flashjit {
 
 constexpr int kBoxRows = keys_of_box(config), kBoxes = rows_of_block(config) / kBoxRows;
 constexpr u32 kPageRows = config.page_size > 0 ? config.page_size : 1;
-// This is how many tiles before their copies memory is asked for them; and how often, in ns, that warp asks what is copied.
+// A warp prefetches a tile kPrefetches tiles before its copy, and reads every kPoll ns what has been copied.
 constexpr int kPrefetches = 2, kPoll = 100;
 constexpr int kLineBytes = 128;
 constexpr int kHalfPieces = kMlaPieces / kMlaConsumers;
 
-// The coordinates of a box behind that of its column.
+// The coordinates of a box behind its column.
 struct BoxCoords {
   int x[4];
 };
-// From this key on. Behind the end the last page that is there will do: those rows are cleared.
+// Returns the coordinates of a box from this key on. Behind the end the last existing page will do, because those rows
+// are cleared.
 __device__ inline BoxCoords box_coords(const KernelParams& params, const Segment& s, int key) {
   if constexpr (kKeyRows == Rows::paged) {
     const int* line = table_line(params, s.seq);
@@ -37,7 +38,7 @@ struct ProducerState {
   const SharedMemory& shared;
   Turn turn = {};
 
-  // The first row of this lane's boxes in a tile.
+  // Returns the first row of this lane's boxes in a tile.
   __device__ static int box_row() {
     return static_cast<int>(cluster_rank()) * rows_of_block(config) + static_cast<int>(lane_id()) % kBoxes * kBoxRows;
   }
@@ -65,7 +66,7 @@ struct ProducerState {
       arrive_expecting(shared.full(stage, first + lane), panels * kPanelBytes);
     }
   }
-  // This lane's boxes of the panels of a half.
+  // Copies this lane's boxes of the panels of a half.
   __device__ void copy_half(int half, const BoxCoords& at) const {
     const u32 stage = turn.stage(), keys = shared.k(stage) + box_row() * kPanelWidth;
     const int first = half * kHalfPieces, end = panels_before(first + kHalfPieces);
@@ -75,16 +76,16 @@ struct ProducerState {
       copy(keys + panel * kPanelBytes, shared.full(stage, piece), panel * kLayout.k.panel_columns(), at);
     }
   }
-  // Lets the warp that calls keys to L2 know.
+  // Tells the prefetching warp that a tile has been copied.
   __device__ void count_tile() {
     ++turn.count;
     if (lane_id() == 0) shared.copied() = static_cast<int>(turn.count);
   }
 };
 
-// Calls K from memory to L2: what waits for memory would be more than two slots of K hold. A warp of its own, as copies
-// would be late for it. How far these are it reads as a number: of a barrier it could miss two phases, and then wait for
-// ever.
+// Prefetches K from memory to L2, because more loads must wait for memory than two slots of K hold. This is a warp of
+// its own, as it would delay the copies. It reads as a number how far these are: with a barrier it could miss two
+// phases, and then wait for ever.
 struct Prefetcher {
   const KernelParams& params;
   const SharedMemory& shared;
@@ -110,7 +111,7 @@ struct Prefetcher {
 #pragma unroll 1
       for (int tile = visible_tile(params, s, s.first_tile); tile <= s.last_tile;
            tile = visible_tile(params, s, tile + 1), ++number) {
-        if (number < kMlaStages) continue;  // copied at once
+        if (number < kMlaStages) continue;  // Such tiles are copied at once.
         while (shared.copied() < max(number + 1 - kPrefetches, 1)) __nanosleep(kPoll);
         prefetch_tile(s, tile);
       }

@@ -1,5 +1,5 @@
-// The vocabulary of the warp that copies Q, and finds the segments that the consumers work on: both while these are at the
-// segment before. loop.gen.cuh says what this warp does and in which order.
+// The vocabulary of the warp that copies Q, and finds the segments that the consumers work on, while these work on the
+// segment before. loop.gen.cuh determines what this warp does, and in which order.
 #pragma once
 
 #include "templates/mla/producer.cuh"
@@ -7,7 +7,7 @@
 namespace flashjit {
 
 constexpr int kQueryRows = queries_of_box(config), kQueryBoxes = kMlaRows / kQueryRows;
-constexpr int kNoQuery = kSequenceEnd;  // where zeros lie: no tensor has so many
+constexpr int kNoQuery = kSequenceEnd;  // Zeros lie there, because no tensor has so many queries.
 
 struct QueriesProducerState {
   const KernelParams& params;
@@ -17,21 +17,22 @@ struct QueriesProducerState {
   __device__ void expect() const {
     if (lane_id() == 0) arrive_expecting(shared.queries_full(), kLayout.q.bytes());
   }
-  // The rows of this block, zeros behind the last: a box for each lane.
+  // Copies the rows of this block, with zeros behind the last one: a box for each lane.
   __device__ void copy(const Segment& segment) const {
-    const int query = kChosen ? static_cast<int>(segment.seq.q_token) : 0;  // each is a sequence of its own
+    // With chosen keys each query is a sequence of its own.
+    const int query = kChosen ? static_cast<int>(segment.seq.q_token) : 0;
 #pragma unroll 1
     for (int i = static_cast<int>(lane_id()); i < kLayout.q.panels() * kQueryBoxes; i += 32) {
       const int panel = i / kQueryBoxes, row = i % kQueryBoxes * kQueryRows;
       const int of_group = first_row(segment) + row;
-      // Rows behind a query's last are those of its neighbour, by which results with fixed parts must not change.
+      // Rows behind a query's last one belong to its neighbour. Results with fixed parts must not depend on them.
       const int first = kFixedParts && kChosen && of_group >= kGroup ? kNoQuery : query;
       copy_queries(shared.q() + panel * kLayout.q.panel_bytes() + row * kPanelWidth, maps.q, maps.q_steps,
                    shared.queries_full(), segment.seq, panel * kLayout.q.panel_columns(), first + of_group / kGroup,
                    kEvictNormal, of_group % kGroup);
     }
   }
-  // To L2, while there is time.
+  // Prefetches the rows to L2, while there is time.
   __device__ void prefetch(const Segment& segment) const {
     constexpr int kLines = (config.head_dim_qk * static_cast<int>(sizeof(Stored)) + kLineBytes - 1) / kLineBytes;
     const int count = min(kMlaRows, segment.seq.q_len * kGroup - first_row(segment));
@@ -42,7 +43,7 @@ struct QueriesProducerState {
       prefetch_line(reinterpret_cast<const char*>(row) + i % kLines * kLineBytes);
     }
   }
-  // Finds the segment behind one.
+  // Finds the segment behind this one.
   __device__ static void find_next(Progress& next, const Progress& at) {
     for (u32 i = lane_id(); i < sizeof(Progress) / sizeof(u32); i += 32)
       reinterpret_cast<u32*>(&next)[i] = reinterpret_cast<const u32*>(&at)[i];

@@ -1,9 +1,9 @@
-// Scores of a tile and their softmax, on the fragments of a warpgroup product. A thread holds two rows (lane / 4 and
-// lane / 4 + 8 of its warp's 16) and two neighbouring keys of every eight; register 4 j + 2 h + c is row h, key
-// 8 j + 2 (lane % 4) + c.
+// Computes scores of a tile and their softmax, in the registers of a warpgroup product. A thread holds two rows (lane /
+// 4 and lane / 4 + 8 of its warp's 16) and two neighbouring keys of every eight; register 4 j + 2 h + c is row h, key 8
+// j + 2 (lane % 4) + c.
 //
-// Tiles belong to the two warpgroups in turn, and both add up P V of all of them: so a row's reference is the same for
-// both. Who raises it tells the other one, which scales its part of O before it adds that tile.
+// Tiles belong to the two warpgroups by turns, and both add up P V of all tiles, so a row has the same reference for
+// both. A warpgroup that raises it tells the other one, which scales its share of O before it adds that tile.
 #pragma once
 
 #include "templates/score_and_mask.cuh"
@@ -18,19 +18,20 @@ using Output = float[kOutputs];
 constexpr int kValueSums = kMlaProductColumns / 2;
 using ValueSums = float[kValueSums];
 constexpr int kWeightSteps = kMlaKeys * size_of(config.element) / kStepBytes;
-using Probabilities = u32[kWeightSteps][4];  // two to a word, or four of 8 bits
+// Words hold two weights, or four of 8 bits.
+using Probabilities = u32[kWeightSteps][4];
 
-// The largest sum of a thread's exponentials in a row of a tile with which the row's reference does not rise: P must fit
-// into halves.
+// The largest sum of a thread's exponentials in a row of a tile with which the row's reference does not rise: P must
+// fit into halves.
 constexpr float kMostSum = 0x1p12f;
 
-// The row of the block that this thread's row h is.
+// Returns the row of the block that this thread's row h is.
 __device__ inline int row_of_thread(int h) {
   const u32 thread = thread_number();
   return static_cast<int>(thread % 128 / 32 * 16 + thread % 32 / 4) + h * 8;
 }
 
-// Score and mask get these for a row of the tile. Rows behind the last are taken for the last.
+// The query of a row of the tile, as score and mask get it. Rows behind the last one are replaced by the last one.
 struct Query {
   Sequence seq;
   int q;
@@ -43,9 +44,9 @@ __device__ inline Query query_of(const Segment& s, int row) {
 }
 
 struct SoftmaxRows {
-  float reference[2], sum[2], top[2];  // sums and tops of this thread's own scores
-  float unit[2];                       // of 8 bits: what makes logits of products
-  Earlier earlier[2];                  // at the end of an item
+  float reference[2], sum[2], top[2];  // Sums and tops are those of this thread's own scores.
+  float unit[2];                       // With products of 8 bits: the factors that make logits of products.
+  Earlier earlier[2];                  // They are read at the end of an item.
 
   __device__ void clear() {
 #pragma unroll
@@ -63,25 +64,26 @@ struct SoftmaxRows {
       unit[h] = score_scale(params, query.seq, query.q);
     }
   }
-  // Scores are products until something needs logits, and a score function has made these of them already.
+  // Scores stay products until logits are needed, unless a score function has made logits of them already.
   static constexpr bool kProducts = kMultipliesNarrow && !config.has_score;
   __device__ float unit_of_scores(int h) const { return kProducts ? unit[h] : 1.0f; }
-  // Scores are relative to that of the first key at first: any that is not far below the largest will do, and to find that,
-  // and make P again, took 4 us, most of it for code that came from memory. A hidden one leaves them as they are.
+  // Scores are relative to the first key's score at first. Any reference that is not far below the largest score will
+  // do. Finding the largest, and making P again, took 4 us, most of it for code that came from memory. A hidden first
+  // key leaves no reference.
   __device__ void begin(const Scores& s) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) reference[h] = __shfl_sync(0xffffffff, s[2 * h], lane_id() & ~3u) * unit_of_scores(h);
   }
 };
 
-// Is some key of the tile hidden from some query?
+// Returns whether some key of the tile is hidden from some query.
 __device__ inline bool is_mixed(const Segment& segment, int tile) {
   const int k_lo = tile * kTileKv;
   return uniform(k_lo < segment.full_begin || k_lo + kTileKv > segment.full_end);
 }
 
-// The score function, then -infinity where a key is not visible. The score function may load from a tensor that ends at
-// the last key.
+// Applies the score function, and sets scores of hidden keys to -infinity. The score function may load from a tensor
+// that ends at the last key.
 __device__ inline void apply_score_and_mask(Scores& s, const SoftmaxRows& rows, const KernelParams& params,
                                             const Segment& segment, int tile, bool mixed) {
   const int first = tile * kTileKv + static_cast<int>(lane_id()) % 4 * 2;
@@ -99,7 +101,8 @@ __device__ inline void apply_score_and_mask(Scores& s, const SoftmaxRows& rows, 
         }
     }
     if (!mixed) continue;
-    u32 seen = 0;  // a bit for each key, where the mask is evaluated in a loop
+    // It has a bit for each key, where the mask is evaluated in a loop.
+    u32 seen = 0;
     if constexpr (config.mask_is_long) seen = evaluate_mask(params, query.seq, query.q, first, kTileKv);
 #pragma unroll
     for (int j = 0; j < kScores / 4; ++j)
@@ -123,8 +126,8 @@ __device__ inline void rescale(Output& o, const float (&factor)[2]) {
   for (int i = 0; i < kOutputs; ++i) o[i] *= factor[i / 2 % 2];
 }
 
-// The rare part of a softmax step: references of the warp's rows rise to the maximum. Returns whether the scores have had
-// their reference subtracted already: of large ones it must be, exactly, before they are scaled.
+// The rare part of a softmax step: references of the warp's rows rise to the maximum. Returns whether the references
+// have been subtracted from the scores already: large references must be subtracted, exactly, before scores are scaled.
 __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, const float (&maximum)[2], float (&factor)[2]) {
   bool large = false;
 #pragma unroll
@@ -141,15 +144,15 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, const floa
   return true;
 }
 
-// P of a tile, as operand A: the accumulator layout of S is that of the operand. And the sums of this thread's rows. With 8
-// bits P is 2^kRaised times what it stands for: nothing is larger than 2^3.8 times its reference then, nor smaller than
-// 2^-14 of it. Sums are those of weights as they have been rounded, so that O is V where one key has all of the weight;
-// an LSE needs them as they are.
+// Makes P of a tile, as operand A, and the sums of this thread's rows. The accumulator of S has the layout of that
+// operand. With 8 bits P is 2^kRaised times the weight: the largest weight that it holds is then 2^3.8 times the
+// reference's, and the smallest 2^-14 of it. Sums are those of rounded weights, so that O is V where one key has all of
+// the weight; an LSE needs the exact ones.
 constexpr int kRaised = kMultipliesNarrow ? 5 : 0;
 constexpr float kLowered = 1.0f / (1 << kRaised);
 constexpr bool kSumsRounded = kMultipliesNarrow && config.lse == Lse::none;
 
-// The sum of four weights as they have been rounded. Two of them are added as halves, which loses nothing that counts.
+// Returns the sum of four rounded weights. Two pairs are added as halves, which loses nothing that counts.
 __device__ inline float sum_of_narrow(u32 weights) {
   const HalfPairs pairs = halves_of<Narrow::e4m3>(weights);
   const u32 both = add_halves(pairs.low, pairs.high);
@@ -182,7 +185,7 @@ __device__ inline void exponentiate(const Scores& s, const float (&scale)[2], co
   sum[0] = sums[0] + sums[1];
   sum[1] = sums[2] + sums[3];
 }
-// Do weights show that references are too low?
+// Returns whether weights show that references are too low.
 __device__ inline bool are_too_large(const Probabilities& p, const float (&sum)[2]) {
   if constexpr (kMultipliesNarrow) return has_large_narrow(p);
   return !(sum[0] <= kMostSum && sum[1] <= kMostSum);
@@ -198,9 +201,9 @@ __device__ inline void row_maxima(const Scores& s, float (&maximum)[2]) {
   }
 }
 
-// P relative to the references of before, which mostly will do: nothing has to wait for a maximum. Where sums say that they
-// are too low, or there are none, references rise and P is made again. Returns whether they rose; then O must be scaled by
-// `factor`.
+// Makes P relative to the earlier references, which will mostly do, so nothing has to wait for a maximum. Where sums
+// show that references are too low, or there are none, they rise and P is made again. Returns whether they rose; O must
+// then be scaled by `factor`.
 __device__ inline bool softmax_step(Scores& s, Probabilities& p, SoftmaxRows& rows, float (&factor)[2]) {
   float sum[2], maximum[2];
   float scale[2] = {rows.unit_of_scores(0) * kLog2Scale, rows.unit_of_scores(1) * kLog2Scale};
@@ -220,7 +223,7 @@ __device__ inline bool softmax_step(Scores& s, Probabilities& p, SoftmaxRows& ro
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float reference = rows.reference[h];
-      rise |= !(fabsf(reference) <= kLargeScore);  // none, too
+      rise |= !(fabsf(reference) <= kLargeScore);  // This is true without a reference, too.
       offset[h] = (subtracted || reference == -kInfinity ? 0.0f : reference * kLog2Scale) - kRaised;
     }
     exponentiate(s, scale, offset, p, sum);
@@ -239,7 +242,7 @@ __device__ inline bool softmax_step(Scores& s, Probabilities& p, SoftmaxRows& ro
   return rose;
 }
 
-// To the panel from which the other warpgroup multiplies.
+// Stores P in the panel from which the other warpgroup multiplies.
 __device__ inline void store_probabilities(u32 panel, const Probabilities& p) {
   const u32 lane = lane_id(), row = lane % 16, warp = thread_number() % 128 / 32;
   const u32 to = panel + (warp * 16 + row) * kPanelWidth, chunk = (row % 8 ^ lane / 16) * 16;

@@ -1,5 +1,6 @@
-// The second launch of mla: row tiles that several clusters have parts of. The first launch tells which these are, behind the
-// parts: to find them takes longer than to add them up, and a warp of the first launch has time for it.
+// The second launch of mla adds up row tiles that several clusters have parts of. The first launch writes behind the
+// parts which tiles these are: finding them takes longer than adding them up, and a warp of the first launch has time
+// for it.
 #pragma once
 
 #include "templates/decode/combine.cuh"
@@ -10,13 +11,14 @@ namespace flashjit {
 static_assert(sizeof(SplitTile) <= kSplitTileBytes);
 __device__ inline int most_ranges(const KernelParams& params) { return params.blocks / kCluster; }
 
-// The tiles that a range begins and ends with. Where these are one, the second is none: it falls into no range.
+// Returns one of the two tiles that a range begins and ends with. Where these are one tile, the second entry falls into
+// no range.
 __device__ inline SplitTile& told_tile(const KernelParams& params, float* parts, int range, int i) {
   float* behind = parts + static_cast<Int64>(most_ranges(params)) * kPartsPerBlock * kPartFloats;
   return reinterpret_cast<SplitTile*>(behind)[range * kPartsPerBlock + i];
 }
 
-// By a warp that has come to the end of its range.
+// A warp calls this at the end of its range.
 __device__ inline void tell_split_tiles(const KernelParams& params, const Progress& at, float* parts) {
   const Segments& s = at.segments;
   const int i = static_cast<int>(lane_id()), first = s.ranges.begin(s.range);
@@ -25,12 +27,12 @@ __device__ inline void tell_split_tiles(const KernelParams& params, const Progre
   if (i > 0 && s.step == first) tile.ranges = 0;
   else tile = split_tile_at(params, s.ranges, i == 0 ? first : s.step, i == 0 ? s.begin : s.cursor, 0);
 }
-// By a cluster that has no range.
+// A cluster without a range calls this.
 __device__ inline void tell_no_tiles(const KernelParams& params, int range, float* parts) {
   if (threadIdx.x < kPartsPerBlock) told_tile(params, parts, range, threadIdx.x).ranges = 0;
 }
 
-// Each range has equally many blocks, which share the tiles that it has parts of.
+// Each range has the same number of blocks, which share the tiles that the range has parts of.
 __device__ inline void mla_combine(const KernelParams& params, float* parts) {
   if constexpr (kFixedParts) {
     wait_for_launch_before();

@@ -1,5 +1,5 @@
-// The vocabulary of the warps that transpose V of 8 bits, as products of 8 bits read their second operand along what is
-// summed up. Its lines stand in loop.gen.cuh.
+// The vocabulary of the warps that transpose V of 8 bits, because products of 8 bits read their second operand along
+// the dimension that is summed up. Its lines stand in loop.gen.cuh.
 #pragma once
 
 #include "templates/mla/producer.cuh"
@@ -7,9 +7,9 @@
 
 namespace flashjit {
 
-// Zeros for the values of keys that no query sees: what lies there is not looked at, and may be NaN.
+// Replaces the values of keys that no query sees by zeros: they may be NaN.
 struct SeenRows {
-  int end;  // the first such key of the tile
+  int end;  // The first such key of the tile.
   __device__ u32 operator()(u32 pair, int key) const { return key + 1 < end ? pair : key < end ? pair & 0xffff : 0; }
 };
 
