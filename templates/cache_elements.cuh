@@ -1,11 +1,11 @@
-// Elements of 8 bits of K and V, and of Q, that are widened: how matrix instructions get theirs.
+// Elements of K, V and Q that have 8 bits and are widened before matrix instructions read them.
 #pragma once
 
 #include "templates/scales.cuh"
 
 namespace flashjit {
 
-// An element of K or V as it lies in memory, and of Q.
+// An element of K or V, and one of Q, as memory holds them.
 using Cached = BitsOf<cache_bytes(config)>::type;
 using Asked = BitsOf<query_bytes(config)>::type;
 
@@ -26,9 +26,10 @@ __device__ inline u32 add_halves(u32 a, u32 b) {
   return sum;
 }
 
-// Two e4m3, each the high byte of a half whose other one is 0. GPUs before sm_89 have no instruction for it: behind its
-// sign, a bit further down, it is the half of 2^-8 of its value. But NaN is there 480: 144 times the value is finite for
-// all others, and 0 times that is added.
+// Converts two e4m3, each the high byte of a half whose low byte is 0. GPUs before sm_89 have no instruction for it:
+// with the bits behind the sign moved down by one, the byte is the half of 2^-8 of its value. NaN becomes 480 in this
+// way. 144 times the value is finite for all other bytes, and so 0 times that product, which is added, changes only
+// NaN.
 __device__ inline u32 halves_of_high_e4m3(u32 bytes) {
   constexpr u32 k256 = 0x5c005c00, k36864 = 0x78807880;
   const u32 small = (bytes & 0x80008000) | (bytes & 0x7f007f00) >> 1;
@@ -42,7 +43,7 @@ template <Narrow narrow>
 __device__ inline HalfPairs halves_of(u32 bytes) {
   HalfPairs pairs;
   if constexpr (narrow == Narrow::int8) {
-    // 128 more than each is the last byte of the half of 1152 more.
+    // The half that is 1152 above an element has in its last byte the element plus 128.
     constexpr u32 kMinus1152 = 0xe480e480;
     const u32 biased = bytes ^ 0x80808080;
     pairs = {add_halves(__byte_perm(biased, 0x64646464, 0x4140), kMinus1152),
@@ -69,7 +70,7 @@ __device__ inline u32 element_pair_of(u32 halves) {
   return pack<config.element>(float_from_f16(static_cast<u16>(halves)), float_from_f16(static_cast<u16>(halves >> 16)));
 }
 
-// Eight elements in the type of products.
+// Widens eight elements to the type of products.
 template <Narrow narrow>
 __device__ inline uint4 widened(uint2 bytes) {
   const HalfPairs first = halves_of<narrow>(bytes.x), second = halves_of<narrow>(bytes.y);

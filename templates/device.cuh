@@ -10,7 +10,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-// An element of so many bytes is loaded and stored as this type.
+// The type by which an element of this many bytes is loaded and stored.
 template <int bytes>
 struct BitsOf;
 template <>
@@ -30,7 +30,8 @@ using Bits = typename BitsOf<size_of(element)>::type;
 
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
-#define kInfinity __uint_as_float(0x7f800000)  // no header defines INFINITY here
+// No header defines INFINITY here.
+#define kInfinity __uint_as_float(0x7f800000)
 
 // ---- shared memory ----
 
@@ -89,8 +90,8 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-// The same value, but new to the optimiser: what is derived from it inside a loop is computed there again instead of
-// being kept in registers (dozens of hoisted addresses) across the loop.
+// Returns the same value, but hides from the optimiser that it is the same. Values derived from the result inside a
+// loop are then computed there again, instead of being kept in registers (dozens of hoisted addresses) across the loop.
 __device__ inline u32 recompute(u32 value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -98,7 +99,7 @@ __device__ inline u32 recompute(u32 value) {
 
 // ---- matrix fragments ----
 
-// Four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8x8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(u32 (&f)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(f[0]), "=r"(f[1]), "=r"(f[2]), "=r"(f[3])
@@ -113,7 +114,8 @@ __device__ inline void load_matrices_transposed(u32 (&f)[4], u32 address) {
                : "memory");
 }
 
-// d (16x8, fp32) += a (16x16) * b (16x8). Lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next one.
+// Computes d (16x8, fp32) += a (16x16) * b (16x8). Lane l holds rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the
+// next one.
 template <Element element>
 __device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   if constexpr (element == Element::bf16) {
@@ -127,7 +129,8 @@ __device__ inline void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   }
 }
 
-// d += a (16x32) * b (32x8) of elements of 8 bits. A word of b, or of a, has four of the 32 side by side: four keys of P V.
+// Computes d += a (16x32) * b (32x8) of elements of 8 bits. A word of b, or of a, has four of the 32 side by side: four
+// keys of P V.
 #define FLASHJIT_MMA_NARROW(types)                                           \
   asm("mma.sync.aligned.m16n8k32.row.col.f32." types                         \
       ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
@@ -144,7 +147,7 @@ __device__ inline void mma_narrow(float (&d)[4], const u32 (&a)[4], u32 b0, u32 
 
 // ---- conversions ----
 
-// Two floats to one register of 16-bit elements, `low` in the low half.
+// Packs two floats into one register of 16-bit elements, with `low` in the low half.
 template <Element element>
 __device__ inline u32 pack(float low, float high) {
   u32 packed;
@@ -168,7 +171,7 @@ __device__ inline u32 pack_positive(float low, float high) {
   return packed;
 }
 
-// Four floats to e4m3, the first in the low byte; a number that is too large becomes 448.
+// Packs four floats as e4m3, the first in the low byte. A number that is too large becomes 448.
 __device__ inline u32 pack_e4m3(float a, float b, float c, float d) {
   u32 packed;
   asm("{\n .reg .b16 low, high;\n cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
@@ -192,7 +195,7 @@ __device__ inline void store_global(void* address, uint2 value) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(address), "r"(value.x), "r"(value.y) : "memory");
 }
 
-// Asks for a line of memory to be brought to L2.
+// Prefetches a line of memory to L2.
 __device__ inline void prefetch_line(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 // ---- one launch after the other: from sm_90 on one may begin before the other has ended ----
@@ -203,14 +206,14 @@ __device__ inline void release_next_launch() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
-// Waits until the launch before is done, and what it wrote can be read.
+// Waits until the launch before is done, and its results can be read.
 __device__ inline void wait_for_launch_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// ---- counters: what a thread has seen written before it adds is seen by who finds the sum ----
+// ---- counters: whoever finds the sum sees everything that a thread has seen written before it added ----
 
 __device__ inline void add_released(int* counter, int value) {
   asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
@@ -226,7 +229,7 @@ __device__ inline int load_acquired(const int* counter) {
 
 // ---- arithmetic ----
 
-// 2^x with x = -inf giving exactly 0; subnormal results are flushed.
+// Returns 2^x. x = -inf gives exactly 0, and subnormal results are flushed.
 __device__ inline float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -239,7 +242,7 @@ __device__ inline float reciprocal_approx(float x) {
   return y;
 }
 
-// To 2^-20.5 from -pi to pi.
+// Returns the sine of x with an error of 2^-20.5, from -pi to pi.
 __device__ inline float sin_approx(float x) {
   float y;
   asm("sin.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,4 +1,4 @@
-// Dropout as kernels use it: which weights of two tiles a lane keeps.
+// Dropout as kernels use it: the weights of two tiles that a lane keeps.
 #pragma once
 
 #include "config.gen.cuh"
@@ -9,9 +9,9 @@ namespace flashjit {
 
 constexpr bool kDrops = config.dropped > 0;
 constexpr float kDropoutFactor = dropout_factor(config.dropped);
-constexpr float kKeptShare = 1.0f - config.dropped / 256.0f;  // one over it
+constexpr float kKeptShare = 1.0f - config.dropped / 256.0f;  // The inverse of kDropoutFactor.
 
-// Where kernels keep the key of a launch: 16 bytes of shared memory.
+// Kernels keep the key of a launch in 16 bytes of shared memory.
 __device__ inline void store_dropout_key(u32 address, const KernelParams& params) {
   const FourWords key = dropout_key<config.places>(params);
 #pragma unroll
@@ -24,11 +24,12 @@ __device__ inline FourWords load_dropout_key(u32 address) {
   return key;
 }
 
-// x, or 0.
+// Returns x where the mask is set, else 0.
 __device__ inline float keep(float x, u32 mask) { return __uint_as_float(__float_as_uint(x) & mask); }
 
-// The calls of a warp, for tiles of a head and a batch index. Values that follow from the lane are derived again for every
-// draw, from the `lane` that the drawing code sets: kept in registers across loops they would spill.
+// Makes the generator's calls of a warp, for tiles of a head and a batch index. Values that follow from the lane are
+// derived again for every draw, from the `lane` that the drawing code sets: kept in registers across loops they would
+// spill.
 template <WeightRows rows>
 struct DropoutCalls {
   FourWords key;
@@ -43,13 +44,13 @@ struct DropoutCalls {
     halves.other = __shfl_xor_sync(0xffffffff, halves.other, 4);
     return numbers_of_halves(halves, lane);
   }
-  // Draws the numbers of tiles that lie side by side and one below the other. The first tile is in this row and column of
-  // tiles; its number along the keys is a multiple of how many tiles of keys there are.
+  // Draws the numbers of tiles that lie side by side and one below the other. `first_row` and `first_column` number the
+  // first tile. Its number along the keys is a multiple of the number of tiles of keys.
   template <int row_tiles, int column_tiles>
   __device__ void draw(TileNumbers (&numbers)[row_tiles][column_tiles], u32 first_row, u32 first_column) const {
     constexpr bool kQueries = rows == WeightRows::queries;
     constexpr int kKeyTiles = kQueries ? column_tiles : row_tiles, kQueryTiles = kQueries ? row_tiles : column_tiles;
-    constexpr int kStep = kKeyTiles % 2 == 0 ? 2 : 1;  // so many tiles share a call
+    constexpr int kStep = kKeyTiles % 2 == 0 ? 2 : 1;  // This number of tiles shares a call.
     const u32 first_query = kQueries ? first_row : first_column, first_key = kQueries ? first_column : first_row;
 #pragma unroll
     for (int i = 0; i < kQueryTiles; ++i)
@@ -66,14 +67,14 @@ struct DropoutCalls {
   }
 };
 
-// Here, and not where it is used.
+// Keeps ptxas from moving the draw to where the numbers are used.
 template <int tiles>
 __device__ inline void pin_numbers(TileNumbers (&numbers)[1][tiles]) {
 #pragma unroll
   for (TileNumbers& tile : numbers[0]) tile.word[0] = recompute(tile.word[0]), tile.word[1] = recompute(tile.word[1]);
 }
 
-// A tile of weights as an operand: 0 where they are dropped.
+// Sets dropped weights of an operand to 0.
 template <WeightRows rows>
 __device__ inline void drop(u32 (&p)[4], const TileNumbers& numbers) {
 #pragma unroll
@@ -85,7 +86,8 @@ __device__ inline void drop(u32 (&p)[tiles][4], const TileNumbers (&numbers)[1][
   for (int i = 0; i < tiles; ++i) drop<rows>(p[i], numbers[0][i]);
 }
 
-// For the two weights in register i as an operand this does x += a * b and y += c * d, each where its weight is kept, ...
+// Computes x += a * b and y += c * d for the two weights in register i of an operand, each where its weight is kept,
+// ...
 template <WeightRows rows>
 __device__ inline void add_kept_products(const TileNumbers& numbers, int i, float& x, float& y, float a, float c,
                                          float b, float d) {
@@ -95,7 +97,7 @@ __device__ inline void add_kept_products(const TileNumbers& numbers, int i, floa
       : "r"(comparable<config.dropped>(numbers_of_operand<rows>(numbers, i))), "r"(kDroppedBelow<config.dropped>),
         "f"(a), "f"(b), "f"(c), "f"(d));
 }
-// ... and this gives x or y the other sign where its weight is dropped.
+// ... and this function changes the sign of x or y where its weight is dropped.
 template <WeightRows rows>
 __device__ inline void negate_dropped(const TileNumbers& numbers, int i, float& x, float& y) {
   asm("{\n.reg .pred p, q;\n.reg .b32 positive;\nabs.f16x2 positive, %2;\nsetp.geu.f16x2 p|q, positive, %3;\n"

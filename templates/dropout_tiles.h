@@ -1,17 +1,18 @@
-// Dropout of tiles, as mma.sync and wgmma lay 16 x 16 weights out: lane l has rows l / 4 and l / 4 + 8, and of these the
-// columns 2 (l % 4), the next one, and both + 8. Rows that are queries have two words of a call of dropout.h there, and two
-// more in the next tile of keys. Where rows are keys it is half of two calls, which lane l ^ 4 has the other halves of: each
-// makes one of the two, and they exchange halves. Shared by host and device.
+// Dropout of tiles, in the layout that mma.sync and wgmma have for 16 x 16 weights: lane l has rows l / 4 and l / 4 +
+// 8, and of these the columns 2 (l % 4), the next one, and both + 8. If rows are queries, a lane has two words of a
+// call of dropout.h there, and the other two in the next tile of keys. If rows are keys, it has half of two calls, and
+// lane l ^ 4 has the other halves: each lane makes one of the two calls, and they exchange halves. Host and device
+// share this file.
 #pragma once
 
 #include "templates/dropout.h"
 
 namespace flashjit {
 
-// The rows of a tile are queries or keys: in gradients of keys weights are kept transposed.
+// The rows of a tile are queries or keys: gradients of keys keep weights transposed.
 enum class WeightRows : unsigned char { queries, keys };
 
-// Takes one of the eight bytes of a and b, the last four of which are b's, for each digit of the selector.
+// Returns one of the eight bytes of a and b for each digit of the selector; the last four bytes are those of b.
 inline unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
 #ifdef __CUDA_ARCH__
   unsigned result;
@@ -25,15 +26,16 @@ inline unsigned permute_bytes(unsigned a, unsigned b, unsigned selector) {
 #endif
 }
 
-// The numbers of two weights, in the halves of a word, become what is compared with kDroppedBelow as two numbers of fp16,
-// without their signs. NaN passes for large. (248 is infinite as it is; from there on numbers are taken by themselves.)
+// Makes the numbers of two weights, in the halves of a word, comparable with kDroppedBelow as two numbers of fp16
+// without their signs. NaN counts as large. (kDroppedBelow for 248 is infinite; from 249 on the numbers stand by
+// themselves.)
 template <int dropped>
 inline unsigned comparable(unsigned numbers) {
   return dropped > 248 ? numbers >> 7 & 0x00ff00ff : numbers;
 }
 template <int dropped>
 constexpr unsigned kDroppedBelow = (dropped > 248 ? dropped : dropped << 7) * 0x10001u;
-// 16 bits each, all of them where the weight is kept, else none.
+// Returns 16 bits for each weight: all are set if the weight is kept, else none.
 template <int dropped>
 inline unsigned kept_halves(unsigned numbers) {
 #ifdef __CUDA_ARCH__
@@ -48,14 +50,14 @@ inline unsigned kept_halves(unsigned numbers) {
 #endif
 }
 
-// The random numbers of a lane's eight weights of a tile. A word belongs to one row (rows are queries) or to two neighbouring
-// columns (rows are keys), and the other word to what is 8 further on. A half belongs to a column and, its bytes exchanged,
-// to the column (rows are queries) or row 8 further on.
+// The random numbers of a lane's eight weights of a tile. One word belongs to one row (rows are queries) or to two
+// neighbouring columns (rows are keys), and the other word to what is 8 further on. A half belongs to a column and,
+// with its bytes exchanged, to the column (rows are queries) or row 8 further on.
 struct TileNumbers {
   unsigned word[2];
 };
 
-// Register i of a tile as an operand: rows i % 2, columns i / 2, two neighbouring columns.
+// Returns the numbers of register i of a tile as an operand: rows i % 2, columns i / 2, two neighbouring columns.
 template <WeightRows rows>
 inline unsigned numbers_of_operand(const TileNumbers& numbers, int i) {
   constexpr bool kQueries = rows == WeightRows::queries;
@@ -66,14 +68,15 @@ template <WeightRows rows, int dropped>
 inline unsigned mask_of_operand(const TileNumbers& numbers, int i) {
   return kept_halves<dropped>(numbers_of_operand<rows>(numbers, i));
 }
-// The mask of one of its two weights has 32 bits.
+// Returns the mask of one of the register's two weights, with 32 bits.
 template <WeightRows rows, int dropped>
 inline unsigned mask_of_weight(const TileNumbers& numbers, int i, int column) {
   const unsigned mask = mask_of_operand<rows, dropped>(numbers, i);
   return permute_bytes(mask, mask, column ? 0x3232 : 0x1010);
 }
 
-// A lane's call has these words of the counter, for a tile of queries and a tile of keys, which begin at 16 times their number.
+// Return the words of the counter of a lane's call, for a tile of queries and a tile of keys. Tiles begin at 16 times
+// their number.
 template <WeightRows rows>
 constexpr unsigned dropout_counter_of_query(unsigned tile, unsigned lane) {
   return tile * 8 + (rows == WeightRows::queries ? lane / 4 : lane % 4 * 2 + lane / 4 % 2);
@@ -83,14 +86,14 @@ constexpr unsigned dropout_counter_of_key(unsigned tile, unsigned lane) {
   return tile / 2 * 4 + (rows == WeightRows::queries ? lane % 4 : lane / 8);
 }
 
-// Two words of a call are for a tile of keys, and the other two for the next tile.
+// Two words of a call belong to a tile of keys, and the other two to the next tile.
 inline TileNumbers numbers_of_call(const FourWords& call, unsigned key_tile) {
   const bool second = key_tile % 2 == 1;
   return {{second ? call.word[2] : call.word[0], second ? call.word[3] : call.word[1]}};
 }
 
-// Where rows are keys, a lane keeps one half of its call, and lane ^ 4 gets the other one. The halves of a word belong to a
-// query and to the one 8 further on.
+// If rows are keys, a lane keeps one half of its call, and lane ^ 4 gets the other one. The halves of a word belong to
+// a query and to the one 8 further on.
 struct CallHalves {
   unsigned own, other;
 };
@@ -98,7 +101,7 @@ inline CallHalves halves_of_call(const TileNumbers& call, unsigned lane) {
   const unsigned own = 0x5410 + lane / 4 % 2 * 0x2222;
   return {permute_bytes(call.word[0], call.word[1], own), permute_bytes(call.word[0], call.word[1], own ^ 0x2222)};
 }
-// Here `halves.other` is what the other lane had as `other`: the two lanes have exchanged it.
+// The two lanes have exchanged `halves.other`, so it is the other lane's here.
 inline TileNumbers numbers_of_halves(const CallHalves& halves, unsigned lane) {
   const unsigned swap = lane / 4 % 2 * 0x4444;
   return {

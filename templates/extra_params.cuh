@@ -15,13 +15,13 @@ __device__ inline float scalar_f32(const KernelParams& params, int i) {
   return __uint_as_float(static_cast<u32>(reinterpret_cast<u64>(params.extra[i].data)));
 }
 
-// An index that was read from another tensor, which may hold anything, inside its own.
+// Clamps an index that was read from another tensor, which may hold anything, to this parameter's size.
 __device__ inline Int64 inside(const KernelParams& params, int i, int dimension, Int64 index) {
   const Int64 last = params.extra_size[i][dimension] - 1;
   return max(0LL, min(index, last));
 }
 
-// The address of an element, one index per dimension.
+// Returns the address of an element, with one index per dimension.
 template <class T, class... Index>
 __device__ inline const T* element_of(const KernelParams& params, int i, Index... index) {
   Int64 offset = 0;
@@ -34,7 +34,7 @@ __device__ inline T element(const KernelParams& params, int i, Index... index) {
   return __ldg(element_of<T>(params, i, index...));
 }
 
-// Asks for an element that will be loaded.
+// Prefetches an element that will be loaded.
 template <class T, class... Index>
 __device__ inline void prefetch_element(const KernelParams& params, int i, Index... index) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(element_of<T>(params, i, index...)));

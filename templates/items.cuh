@@ -1,4 +1,4 @@
-// This file says which items a block of a persistent kernel takes.
+// Chooses the items that a block of a persistent kernel takes.
 #pragma once
 
 #include "config.gen.cuh"
@@ -6,9 +6,9 @@
 
 namespace flashjit {
 
-// The item of a block's round, counted from 0. Items are taken from a counter, so that blocks which are done early take
-// more. Without a counter they are dealt out, back and forth, because each round's items become shorter from block to
-// block.
+// Returns the item of a block's round, counted from 0. A counter gives out items, so that blocks which are done early
+// take more. Without a counter items are dealt out back and forth, because each round's items become shorter from block
+// to block.
 __device__ inline int item_of_round(const KernelParams& params, int round, int blocks = gridDim.x) {
   const int block = blockIdx.x;
   if (round == 0) return block;
@@ -16,7 +16,7 @@ __device__ inline int item_of_round(const KernelParams& params, int round, int b
   return round * blocks + (round % 2 == 1 ? blocks - 1 - block : block);
 }
 
-// The last block leaves the counters as it found them. By one thread of each, when it has taken its last item.
+// The last block resets the counters. One thread of each block calls this when the block has taken its last item.
 __device__ inline void return_counters(const KernelParams& params) {
   if (!params.work_counters) return;
   __threadfence();

@@ -1,5 +1,5 @@
-// The rows of K and V of one sequence and KV head, by key, wherever they lie: copies walk down them (tile_copy.cuh), and
-// other code reads a single one. Loops ask for key_rows() and not how.
+// The rows of K and V of one sequence and KV head, by key, wherever they lie: copies walk down them (tile_copy.cuh),
+// and other code reads a single one. Loops call key_rows(), and need not know how rows are found.
 #pragma once
 
 #include "templates/paged_rows.cuh"
@@ -27,7 +27,7 @@ struct KeyRowsOf<T, Rows::chosen_pages, page_size> {
 template <class T, int page_size = config.page_size>
 using KeyRows = typename KeyRowsOf<T, kKeyRows, page_size>::type;
 
-// `first`: K or V and key_begin() of its strides.
+// `first` is K or V, and key_begin() of its strides beyond.
 template <int page_size = config.page_size, class T>
 __device__ inline KeyRows<T, page_size> key_rows(const KernelParams& p, const Strides& s, const T* first,
                                                  const Sequence& seq) {
@@ -42,8 +42,8 @@ __device__ inline KeyRows<T, page_size> key_rows(const KernelParams& p, const St
   }
 }
 
-// The scale of a key of the sequence, in K or V, where each key has its own scale or shares the scale of a block. Scales of
-// blocks lie in pages where keys do; otherwise the sequence numbers them, also where the sequence is packed.
+// Returns the scale of a key of the sequence, in K or V, where each key has its own scale or shares the scale of a
+// block. Scales of blocks lie in pages where keys do. Otherwise the sequence numbers them, even if it is packed.
 constexpr int kKeysOfScale = has_key_scales(config) ? keys_of_scale(config) : 1;
 __device__ inline float key_scale(const KernelParams& p, const float* scales, const Strides& s, const Sequence& seq,
                                   int key) {

@@ -1,6 +1,6 @@
-// Rows of K or V of one sequence and KV head whose addresses are looked up: in pages, anywhere in a pool, whose numbers the
-// sequence's line of the block table has; or anywhere in K, by their own numbers, which a query has in a list. No includes: a
-// test compiles this for the host.
+// Rows of K or V of one sequence and KV head whose addresses are looked up. Either they lie in pages, anywhere in a
+// pool, and the sequence's line of the block table has the numbers of the pages. Or they lie anywhere in K, and a
+// query's list has their numbers. This file includes nothing: a test compiles it for the host.
 #pragma once
 
 namespace flashjit {
@@ -10,19 +10,20 @@ struct PagedRows {
   using Element = T;
   static constexpr bool kHasAll = true;
   static constexpr unsigned kPage = page_size;
-  const T* first;          // row 0 of page 0
-  long long stride, page;  // from one row of a page to the next, from page to page
-  const int* table;        // the sequence's line
+  const T* first;          // Row 0 of page 0.
+  long long stride, page;  // The strides from one row of a page to the next, and from page to page.
+  const int* table;        // The sequence's line of the block table.
   long long table_stride;
-  int pages;  // of the pool
+  int pages;  // The number of pages of the pool.
 
-  // `is_there`: some row of the page is. Others are not looked up: behind the length the table may hold anything. A
-  // number outside the pool is taken for that of its last page, so that nothing outside is read.
+  // `is_there` tells whether some row of the page exists. Other pages are not looked up, because behind the length the
+  // table may hold any number. A number outside the pool is replaced by that of the last page, so that nothing outside
+  // is read.
   __device__ unsigned page_id(unsigned number, bool is_there) const {
     const unsigned id = is_there ? __ldg(table + number * table_stride) : 0, last = pages - 1;
     return id < last ? id : last;
   }
-  // For who reads a page's number some time before the row.
+  // Callers that read a page's number some time before the row use this.
   __device__ unsigned number_of(int key) const {
     return __ldg(table + static_cast<unsigned>(key) / kPage * table_stride);
   }
@@ -33,7 +34,7 @@ struct PagedRows {
   }
   __device__ const T* begin_of(unsigned id) const { return first + static_cast<long long>(id) * page; }
   __device__ const T* page_begin(unsigned number, bool is_there) const { return begin_of(page_id(number, is_there)); }
-  // Is the page of this key one of the pool?
+  // Returns whether the page of this key belongs to the pool.
   __device__ bool has_row(int key) const {
     return static_cast<unsigned>(__ldg(table + key / page_size * table_stride)) < static_cast<unsigned>(pages);
   }
@@ -47,7 +48,8 @@ struct PagedRows {
     return row(key / keys);
   }
 
-  // As StridedRows::Walk. Where pages and tiles fit each other, all threads look up a page once; else each its rows.
+  // This walks as StridedRows::Walk does. Where pages and tiles fit each other, all threads look up a page once;
+  // otherwise each thread looks up its rows.
   template <int step, int tile_rows>
   struct Walk {
     const PagedRows& rows;
@@ -62,7 +64,8 @@ struct PagedRows {
         const T* page = rows.page_begin(tile / kPage, is_there(tile));
         return page + column + static_cast<int>(tile % kPage + of_tile + i) * rows.stride;
       } else if constexpr (tile_rows % kPage == 0 && kPage % step == 0) {
-        const unsigned page_of_tile = i / kPage;  // a constant, as i is
+        // This is a constant, because i is one.
+        const unsigned page_of_tile = i / kPage;
         const T* page = rows.page_begin(tile / kPage + page_of_tile, is_there(tile + page_of_tile * kPage));
         return page + column + static_cast<int>(i % kPage + of_tile) * rows.stride;
       } else {
@@ -75,7 +78,7 @@ struct PagedRows {
   };
 };
 
-// The pages of a list: a query has the keys in its line. No row is read for a number that is none of the pool's.
+// The pages of a list: a query has the keys in its line. No row is read for a number of no page of the pool.
 template <class T, int page_size>
 struct ChosenPages : PagedRows<T, page_size> {
   using Pages = PagedRows<T, page_size>;
@@ -89,23 +92,24 @@ struct ChosenPages : PagedRows<T, page_size> {
         : WalkOfPages(rows, tile, row, column, count) {}
     __device__ bool has_row(int i) const {
       const unsigned key = this->tile + this->of_tile + i;
-      const bool in_one = Pages::kPage % tile_rows == 0;  // then all threads look up a page once
+      // If true, all threads look up a page once.
+      const bool in_one = Pages::kPage % tile_rows == 0;
       return this->is_there(key) && this->rows.has_row(static_cast<int>(in_one ? this->tile : key));
     }
   };
 };
 
-// Indices into the list are the keys of the query. No row is read for a number that is none of K's.
+// Indices into the list are the keys of the query. No row is read for a number of no row of K.
 template <class T, int page_size>
 struct ChosenRows {
   using Element = T;
   static constexpr bool kHasAll = false;
-  const T* first;          // row 0, of page 0 if there are pages
-  long long stride, page;  // from one row (of a page) to the next, from page to page
+  const T* first;          // Row 0, in page 0 if there are pages.
+  long long stride, page;  // The strides from one row (of a page) to the next, and from page to page.
   const int* list;
-  unsigned rows;  // that there are
+  unsigned rows;  // The number of rows of K.
 
-  // The row of this number, which is one.
+  // Returns the row of this number, which must exist.
   __device__ const T* numbered(unsigned number) const {
     if constexpr (page_size > 0) {
       constexpr unsigned kPage = page_size;
@@ -116,10 +120,10 @@ struct ChosenRows {
   }
   __device__ unsigned number_of(int index) const { return static_cast<unsigned>(__ldg(list + index)); }
   __device__ bool has_row(int index) const { return number_of(index) < rows; }
-  // For who reads a number some time before its row.
+  // Callers that read a number some time before its row use these.
   __device__ bool has_number(unsigned number) const { return number < rows; }
   __device__ const T* numbered_row(unsigned number, int) const { return numbered(number); }
-  // Where there is none, row 0: an address that nobody reads.
+  // Returns row 0 where the number belongs to no row: an address that nobody reads.
   __device__ const T* row(int index) const {
     const unsigned number = number_of(index);
     return numbered(number < rows ? number : 0);

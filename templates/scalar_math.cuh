@@ -7,7 +7,8 @@
 
 namespace flashjit {
 
-// Floor division and its remainder; the divisor is positive. Ints are 32 or 64 bits wide; the wider of two decides.
+// Returns the quotient, rounded down; floor_mod() returns its remainder. The divisor is positive. Ints are 32 or 64
+// bits wide, and the wider of the two decides.
 template <class A, class B>
 __device__ inline auto floor_div(A a, B b) {
   return a / b - (a % b < 0 ? 1 : 0);
@@ -42,9 +43,9 @@ __device__ inline float to_float(Int64 x) { return static_cast<float>(x); }
 __device__ inline float exp_(float x) { return expf(x); }
 __device__ inline float log_(float x) { return logf(x); }
 __device__ inline float sqrt_(float x) { return sqrtf(x); }
-// 1 - 2 / (e^2x + 1): two special-function instructions; absolute error near 1e-7 (tanh.approx has 5e-4 relative). e^2x
-// that overflows gives 1, that underflows gives -1. Near 0 the difference cancels: two terms of the series leave 5e-6
-// of the value.
+// Computes tanh as 1 - 2 / (e^2x + 1), by two special-function instructions, with an absolute error near 1e-7
+// (tanh.approx has 5e-4 relative). If e^2x overflows the result is 1, and if it underflows the result is -1. Near 0 the
+// difference cancels, and two terms of the series leave an error of 5e-6 of the value.
 __device__ inline float tanh_(Scaled s) {
   const float x = s;
   const float series = x * fmaf(x * x, -1.0f / 3, 1.0f);
@@ -54,7 +55,7 @@ __device__ inline float tanh_(Scaled s) {
 __device__ inline float tanh_(float x) { return tanh_(scaled(x)); }
 __device__ inline float sigmoid_(float x) { return reciprocal_approx(1.0f + exp2_approx(-x * kLog2e)); }
 
-// A score function gets this to take tanh with, for every argument; templates/symbolic.cuh has another one for small
+// A score function that is given this takes tanh for every argument. templates/symbolic.cuh has another one for small
 // arguments.
 struct FullRange {
   template <class X>

@@ -1,12 +1,12 @@
-// Numbers that remember what they are made of. The main step of a hopper kernel evaluates the score function on these:
-// constants meet constants when the kernel is compiled, what is the same for a whole row is computed once, and the rest
-// becomes part of the exponent. Each converts to the number it stands for, which is what happens in every operation
-// that is not written down here. No includes: a test compiles this for the host.
+// Numbers that remember what they are made of. The main step of a hopper kernel evaluates the score function on them:
+// constants meet constants when the kernel is compiled, numbers that are the same for a whole row are computed once,
+// and the rest becomes part of the exponent. Each converts to the number that it stands for, and does so in every
+// operation that is not written down here. This file includes nothing: a test compiles it for the host.
 #pragma once
 
 namespace flashjit {
 
-// `Result` where X is `Wanted` itself: other operands must not be converted to fit.
+// Is `Result` only where X is `Wanted` itself: other operands must not be converted to fit.
 template <class X, class Wanted, class Result>
 struct IfSame;
 template <class X, class Result>
@@ -20,9 +20,9 @@ using IfFloat = typename IfSame<X, float, Result>::type;
 
 // ---- ints ----
 
-// The position of a key as its tile's first column of this thread and a distance, which is a constant once the loop over the
-// columns is unrolled. A number that is added goes to the base, so that converting k - q to float takes one conversion for a
-// row of a tile: conversions run at an eighth of the rate of additions.
+// The position of a key, as the thread's first column of the tile and a distance, which is a constant once the loop
+// over the columns is unrolled. A number that is added goes to the base, so that converting k - q to float takes one
+// conversion for a row of a tile: conversions run at an eighth of the rate of additions.
 template <class Int>
 struct KeyPosition {
   Int base;
@@ -75,7 +75,7 @@ __device__ inline IfInt<X, bool> operator!=(KeyPosition<Int> k, X x) {
   return k.distance != x - k.base;
 }
 
-// Its absolute value.
+// The absolute value of a key's position.
 template <class Int>
 struct KeyDistance {
   KeyPosition<Int> k;
@@ -109,7 +109,7 @@ __device__ inline IfFloat<X, Scaled> operator/(Scaled s, X x) {
   return {s.x, s.factor / x};
 }
 
-// base + slope * distance, the distance being a constant like a key's.
+// base + slope * distance, where the distance is a constant like a key's.
 struct Linear {
   float base, slope, distance;
   __device__ operator float() const { return base + slope * distance; }
@@ -153,7 +153,7 @@ __device__ inline float to_float(KeyDistance<Int> d) {
   return fabsf(to_float(d.k));
 }
 
-// A scaled number plus another: a float or a Linear.
+// A scaled number plus another number: a float or a Linear.
 template <class Addend>
 struct Shifted {
   Scaled s;
@@ -205,7 +205,7 @@ __device__ inline IfAddend<X, Shifted<decltype(X() - A())>> operator-(X x, Shift
   return {-s.s, x - s.addend};
 }
 
-// logit * scale - offset: what 2 is raised to.
+// Returns logit * scale - offset, the exponent of 2.
 __device__ inline float exponent(float logit, float scale, float offset) { return fmaf(logit, scale, -offset); }
 __device__ inline float exponent(Scaled logit, float scale, float offset) {
   return fmaf(logit.x, logit.factor * scale, -offset);
@@ -220,8 +220,8 @@ __device__ inline float exponent(Shifted<A> logit, float scale, float offset) {
 
 // ---- tanh of small arguments ----
 
-// x * (c0 + c1 * square + c2 * square^2), square being x * x: factors go into the coefficients, which are constants
-// where they are.
+// x * (c0 + c1 * square + c2 * square^2), where square is x * x. Factors go into the coefficients, which are constants
+// if the factors are.
 struct Odd {
   float x, square, c0, c1, c2;
   __device__ operator float() const { return x * fmaf(fmaf(c2, square, c1), square, c0); }
@@ -244,8 +244,8 @@ __device__ inline float exponent(Odd logit, float scale, float offset) {
   return fmaf(logit.x, p, -offset);
 }
 
-// For arguments up to kLargest, an odd polynomial of degree 5, relative error 2.9e-6, no special function. It grows
-// with its argument everywhere, and beyond kLargest faster than tanh.
+// Takes tanh of arguments up to kLargest by an odd polynomial of degree 5, with a relative error of 2.9e-6 and no
+// special function. The polynomial grows with its argument everywhere, and beyond kLargest faster than tanh.
 struct SmallArguments {
   static constexpr float kLargest = 0.35f, kValueThere = 0.336377f;
   static constexpr float c0 = 0.999997131f, c1 = -0.332909541f, c2 = 0.123950313f;
@@ -257,9 +257,9 @@ struct SmallArguments {
   }
 };
 
-// An exponent that is cap * tanh(factor * x) - offset, by the same polynomial. In t = root * x its leading coefficient
-// is 1, and it is t * ((t^2 + half)^2 + rest): as many operations as Horner's scheme takes, with fewer registers read,
-// which they have to share with the products beside them [M94].
+// The exponent cap * tanh(factor * x) - offset, by the same polynomial. In t = root * x its leading coefficient is 1,
+// and it is t * ((t^2 + half)^2 + rest): as many operations as Horner's scheme takes, with fewer registers read, which
+// they share with the products beside them [M94].
 struct CappedExponent {
   float root, half, rest;
 
@@ -281,11 +281,11 @@ struct CappedExponent {
   }
 };
 
-// Finds out whether SmallArguments will do. Arguments made of other tanh are taken from what that gives: where it is
-// wrong, the inner arguments have said so.
+// Finds out whether SmallArguments will do. An argument that contains another tanh is computed with SmallArguments:
+// where this is wrong, the inner argument has already been found too large.
 struct Probe {
   struct Largest {
-    float x[4] = {};  // of the arguments as they are scaled: four chains of dependent instructions
+    float x[4] = {};  // The arguments as they are scaled, in four chains of dependent instructions.
     float factor = 0;
     int arguments = 0;
   };
@@ -300,8 +300,7 @@ struct Probe {
     return SmallArguments().tanh_(s);
   }
 
-  // Within bounds that keep coefficients and powers in the range of fp32. Maxima pass over NaN, which stays NaN either
-  // way.
+  // Bounds keep coefficients and powers in the range of fp32. Maxima pass over NaN, which stays NaN either way.
   __device__ bool small() const {
     const float x = fmaxf(fmaxf(largest.x[0], largest.x[1]), fmaxf(largest.x[2], largest.x[3]));
     return x * largest.factor <= SmallArguments::kLargest && x <= 0x1p16f && largest.factor <= 0x1p20f;

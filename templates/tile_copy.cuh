@@ -7,8 +7,8 @@
 
 namespace flashjit {
 
-// One chunk, global to shared. Inputs that are less than 16-byte aligned take narrower copies;
-// two-byte alignment is below what cp.async can do and goes through registers.
+// Copies one chunk from global to shared memory. Inputs with less than 16-byte alignment take narrower copies. Two-byte
+// alignment is below what cp.async can do, and takes registers.
 template <int copy_bytes, class T>
 __device__ inline void copy_chunk(u32 shared, const T* global, bool valid) {
   if constexpr (copy_bytes >= 4) {
@@ -25,7 +25,7 @@ __device__ inline void copy_chunk(u32 shared, const T* global, bool valid) {
   }
 }
 
-// Eight elements of 8 bits.
+// Loads eight elements of 8 bits.
 template <int copy_bytes>
 __device__ inline uint2 load_bytes(const unsigned char* global) {
   if constexpr (copy_bytes >= 8) return *reinterpret_cast<const uint2*>(global);
@@ -37,11 +37,11 @@ __device__ inline uint2 load_bytes(const unsigned char* global) {
   return {halves[0] | static_cast<u32>(halves[1]) << 16, halves[2] | static_cast<u32>(halves[3]) << 16};
 }
 
-// Rows of a matrix with `stride` elements from one to the next. A cache in pages has other rows: kv_rows.cuh.
+// Rows of a matrix with `stride` elements from one to the next. kv_rows.cuh finds the rows of a cache in pages.
 template <class T>
 struct StridedRows {
   using Element = T;
-  static constexpr bool kHasAll = true;  // else some are not there, which counts as if they were zeros
+  static constexpr bool kHasAll = true;  // If false, some rows do not exist, and count as zeros.
   const T* first;
   Int64 stride;
 
@@ -51,13 +51,13 @@ struct StridedRows {
   __device__ u32 number_of(int) const { return 0; }
   __device__ bool has_number(u32) const { return true; }
   __device__ const T* numbered_row(u32, int number) const { return row(number); }
-  // The row of a key where so many share one.
+  // Returns the row of a key, where `keys` keys share one row.
   template <int keys>
   __device__ const T* row_of(int key) const {
     return row(key / keys);
   }
 
-  // Down the rows of a tile, `step` at a time, from row `tile` + `row` on. Rows from `count` on are not read.
+  // Walks down the rows of a tile, `step` at a time, from row `tile` + `row` on. Rows from `count` on are not read.
   template <int step, int tile_rows>
   struct Walk {
     const T* at;
@@ -70,8 +70,8 @@ struct StridedRows {
   };
 };
 
-// widen_tile() is the form of copy_tile() for elements of 8 bits: they pass through registers, and a few loads are under way
-// at a time.
+// widen_tile() is the form of copy_tile() for elements of 8 bits: they pass through registers, with a few loads under
+// way at a time.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, Narrow narrow, class Rows>
 __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int count) {
   constexpr int kStepColumns = step_columns(config.element);
@@ -105,7 +105,7 @@ __device__ inline void widen_tile(u32 shared, const Rows& rows, int first, int c
   }
 }
 
-// start_tile() is the form of copy_tile() for elements that are copied as they are. A thread stays in its column and
+// start_tile() is the form of copy_tile() for elements that are copied unchanged. A thread stays in its column and
 // walks down the rows. Neighbouring threads take a whole row where that divides them evenly, which is faster than
 // pieces [M95]; otherwise they take one swizzle group of it, and the other groups lie at immediate offsets.
 template <int threads, int tile_rows, int head_dim, int copy_bytes, class Rows>
@@ -116,8 +116,9 @@ __device__ inline void start_tile(u32 shared, const Rows& rows, int first, int c
   constexpr int kChunks = kTile.chunks(), kColumns = kTile.chunk_columns();
   constexpr int kSpan = threads % kChunks == 0 ? kChunks : static_cast<int>(kTile.group());
   constexpr int kRowStep = threads / kSpan;
-  // These are derived again for each tile: a few integer instructions beside hundreds of matrix ones take less than
-  // registers that are held across the loop. They are unsigned, so that division and modulo become shifts and masks.
+  // These numbers are derived again for each tile: a few integer instructions beside hundreds of matrix instructions
+  // cost less than registers that are held across the loop. They are unsigned, so that division and modulo become
+  // shifts and masks.
   const u32 thread = recompute(threadIdx.x);
   const u32 row = thread / kSpan, chunk = thread % kSpan;
   const int left = count - first - static_cast<int>(row);

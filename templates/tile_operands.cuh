@@ -1,4 +1,4 @@
-// Where lanes find the operands of matrix instructions in tiles in shared memory.
+// Addresses of the operands of matrix instructions, in tiles in shared memory.
 #pragma once
 
 #include "templates/device.cuh"
@@ -6,9 +6,9 @@
 
 namespace flashjit {
 
-// A lane's ldmatrix addresses in the first 16 rows and columns of a tile. The swizzle of a row depends on row % 8 only
-// and regions are 128-byte aligned, so a step along the row is an XOR of the low bits plus an immediate (`along`), and
-// 16 rows down is an immediate: a register for each tile instead of one address per fragment.
+// Returns a lane's ldmatrix address `step` steps along the row. The swizzle of a row depends on row % 8 only and
+// regions are 128-byte aligned, so a step along the row is an XOR of the low bits plus an immediate, and 16 rows down
+// is an immediate. One register for each tile, the address in its first 16 rows and columns, thus serves all fragments.
 __device__ inline u32 along(u32 lane, const TileLayout layout, int step) {
   const u32 bytes = step * kStepBytes, low = layout.group() * kChunkBytes - 1;
   return (lane ^ (bytes & low)) + (bytes & ~low);

@@ -1,4 +1,4 @@
-// A walk says which tile of keys comes next.
+// Chooses which tile of keys comes next.
 #pragma once
 
 #include "templates/sequence.cuh"
@@ -8,8 +8,8 @@ namespace flashjit {
 
 enum class Walk { up, down };
 
-// The first tile from `tile` on, `step` apart, that is in no hole of the mask for queries q_lo..q_hi. Behind `end`: none is
-// left.
+// Returns the first tile from `tile` on, `step` apart, that lies in no hole of the mask for queries q_lo..q_hi. A
+// result behind `end` means that none is left.
 template <Walk walk, int keys>
 __device__ inline int skip_holes(const KernelParams& params, const Sequence& seq, int q_lo, int q_hi, int tile, int end,
                                  int step = 1) {

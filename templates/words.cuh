@@ -22,7 +22,7 @@ struct WordOf<2> {
   using type = u16;
 };
 
-// So many bytes in registers, and as what they lie in memory that is aligned to `width`.
+// `bytes` bytes as registers hold them, and as accesses of memory that is aligned to `width` see them.
 template <int bytes, int width>
 union Words {
   static constexpr int kAccess = width < bytes ? width : bytes;
