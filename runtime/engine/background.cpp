@@ -22,13 +22,13 @@ void Background::add(Job job) {
   job(never);
 }
 
-// False: there can be none, and nobody else would do the job.
+// Returns false if no thread can be started and no other thread would do the job.
 bool Background::start_thread(Crew& crew) {
   try {
     crew.threads.reserve(crew.threads.size() + 1);
     crew.threads.push_back(library_thread([this, &crew] { work(crew); }));
     return true;
-  } catch (const std::exception&) {  // the limit on threads is reached, or there is no memory
+  } catch (const std::exception&) {  // The limit on threads is reached, or memory is lacking.
     return !crew.threads.empty();
   }
 }
@@ -43,7 +43,7 @@ void Background::end() {
     crew->stop = true;
     crew->changed.notify_all();
   }
-  crew->threads.clear();  // waits; what they share goes after them
+  crew->threads.clear();  // This waits for the threads. They share the crew, which is destroyed after them.
 }
 
 void Background::work(Crew& crew) {

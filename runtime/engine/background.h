@@ -1,5 +1,5 @@
-// Threads that do what nobody may be waiting for any more: kernels whose callers have had no more time, and the better
-// code of kernels that answer with quick code already.
+// Threads for work that nobody may be waiting for any more: kernels whose callers have run out of time, and the better
+// code of kernels that already answer with quick code.
 #pragma once
 
 #include <unistd.h>
@@ -18,15 +18,15 @@ namespace flashjit {
 
 class Background {
  public:
-  // A job sees in `stop` that it should end.
+  // `stop` tells a job that it should end.
   using Job = std::function<void(const std::atomic<bool>& stop)>;
-  // So many threads at most; they start with the jobs.
+  // At most `most` threads are started, when jobs come.
   explicit Background(int most) : most_(static_cast<std::size_t>(most)) {}
-  // Begun in this order. Where no thread can be started the job is done here. A forked child has threads of its own, and
-  // none of the jobs that there were.
+  // Jobs begin in the order in which they are added. Where no thread can be started, the job is done here. A forked
+  // child has threads of its own, and none of its parent's jobs.
   void add(Job job);
-  // Jobs at work are told to stop and waited for; jobs that have not begun are dropped. In a forked child nobody waits
-  // for the threads of its parent.
+  // Running jobs are told to stop, and waited for. Jobs that have not begun are dropped. In a forked child nobody waits
+  // for the threads of the parent.
   ~Background() { end(); }
   void end();
 
@@ -41,7 +41,8 @@ class Background {
   };
   void work(Crew& crew);
   bool start_thread(Crew& crew);
-  // Forgotten, as it is the parent's: to destroy what threads wait for would be to wait for them.
+  // In a forked child the crew is forgotten, because it is the parent's: destroying what threads wait for would mean
+  // waiting for them.
   static void forget_if_inherited(std::unique_ptr<Crew>& crew) {
     if (crew && crew->process != getpid()) static_cast<void>(crew.release());
   }

@@ -1,4 +1,4 @@
-// The C API over the C++ one.
+// Implements the C API over the C++ one.
 #include "flashjit/flashjit.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,8 @@ struct flashjit_engine {
 };
 struct flashjit_kernel {
   std::shared_ptr<flashjit::Kernel> kernel;
-  mutable flashjit::ForkSafeMutex describing;  // preparing again is to be cheap, and few ask for this
+  // A kernel makes this text only when it is asked for, because few callers ask and preparing again must be cheap.
+  mutable flashjit::ForkSafeMutex describing;
   mutable std::string facts;
 };
 struct flashjit_error {
@@ -50,7 +51,7 @@ flashjit_status status_of(ErrorKind kind) {
   return FLASHJIT_INTERNAL;
 }
 
-// Made beforehand: there may be no memory for it later.
+// This error is made beforehand, because later there may be no memory for it.
 flashjit_error out_of_memory = {{ErrorKind::Io, "out of memory", {}}};
 
 flashjit_status fail(flashjit_error** error, const Error& what) {
@@ -78,11 +79,11 @@ constexpr std::size_t kFirstEngineOptions = offsetof(flashjit_engine_options, ca
                       kFirstArguments = offsetof(flashjit_arguments, workspace),
                       kFirstCounters = offsetof(flashjit_counters, compile_us) + sizeof(flashjit_counters::compile_us);
 
-// Programs of other versions have smaller or larger structures: see flashjit.h. Fills `to`, which is all zero, with
-// what the caller's has. `least`: what the first version had.
+// Fills `to`, which is all zero, from the caller's structure. Programs of other versions have smaller or larger
+// structures: see flashjit.h. `least` is the size of the first version.
 template <class T>
 Result<void> copy(const T& from, std::string_view type, std::size_t least, T& to) {
-  constexpr std::size_t kMost = 4096;  // what claims to be larger was never set
+  constexpr std::size_t kMost = 4096;  // A larger size was never set by a program.
   const std::size_t size = from.struct_size;
   if (size < least || size > kMost) {
     return invalid(fmt::format("struct_size: {}, must be {} (sizeof({})); set it after setting everything to zero",
@@ -100,7 +101,7 @@ Result<void> copy(const T& from, std::string_view type, std::size_t least, T& to
   return {};
 }
 
-// Bytes that are no UTF-8, as in paths of another encoding, become text: "\\xe9".
+// Returns a JSON string. Bytes that are no UTF-8, as in paths of another encoding, become text: "\\xe9".
 std::string json_text(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : harmless(text, Lines::Many)) {
@@ -129,7 +130,7 @@ std::string json(const Facts& facts) {
 }
 
 std::string_view dtype_name(const flashjit_dtype& dtype) {
-  constexpr std::uint8_t kBool = 6;  // a byte that is 0 or 1
+  constexpr std::uint8_t kBool = 6;  // A byte that is 0 or 1.
   if (dtype.code == kBool && dtype.bits == 8 && dtype.lanes == 1) return name(Dtype::U8);
   for (const DtypeRow& row : kDtypes) {
     if (row.dlpack_code == dtype.code && 8 * row.bytes == dtype.bits && dtype.lanes == 1) return row.name;
@@ -163,7 +164,7 @@ Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView
     case 1: to.device = TensorView::Device::Host; break;
     case 2: to.device = TensorView::Device::Gpu; break;
     case 3:
-    case 13: break;  // both sides can read it
+    case 13: break;  // Host and GPU can both read it.
     default:
       return invalid(
           fmt::format("{}.device: type {} is neither host (1) nor CUDA (2)", name, from->device.device_type));
@@ -171,7 +172,7 @@ Result<void> view(const flashjit_tensor* from, std::string_view name, TensorView
   return {};
 }
 
-// The operands of the first version. Others are given by name alone.
+// The operands of the first version have fields. Later operands are given by name alone.
 constexpr struct {
   std::size_t operand;
   const flashjit_tensor* flashjit_arguments::* field;
@@ -266,7 +267,7 @@ Result<void> view_of_any_version(const flashjit_arguments& given, CallArguments&
   return view(from, call);
 }
 
-// Every kernel that an engine makes is one.
+// Every kernel that an engine makes is a RunnableKernel.
 RunnableKernel& runnable(const flashjit_kernel& kernel) { return static_cast<RunnableKernel&>(*kernel.kernel); }
 
 void fill(const Counters& from, flashjit_counters& to) {

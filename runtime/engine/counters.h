@@ -1,5 +1,5 @@
-// Counting that costs the threads that count next to nothing: no lock, and where many threads count the same thing at
-// once, no cache line that they fight for.
+// Counters that cost the counting threads next to nothing: they take no lock, and threads that count the same thing at
+// the same time do not share a cache line.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace flashjit {
 
-// For what happens millions of times a second, from many threads: each thread adds to one of a few cells.
+// Counts events that happen millions of times a second, on many threads: each thread adds to one of a few cells.
 class StripedCounter {
  public:
   void add() { cells_[stripe()].value.fetch_add(1, std::memory_order_relaxed); }
@@ -36,7 +36,7 @@ class StripedCounter {
   std::array<Cell, kCells> cells_;
 };
 
-// For what takes at least microseconds.
+// Sums up the times of work that takes at least microseconds.
 class TimeCounter {
  public:
   using Clock = std::chrono::steady_clock;

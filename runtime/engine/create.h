@@ -1,4 +1,5 @@
-// Engines, for who has read the environment already: an engine keeps the settings that it was created with.
+// Creates engines for callers that have read the environment already: an engine keeps the settings that it was created
+// with.
 #pragma once
 
 #include <memory>
@@ -20,16 +21,16 @@ struct EngineFiles {
   PrepareLog log;
 };
 
-// The two kinds of it.
+// These create the two kinds of engine.
 Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, const EnvironmentSettings& settings,
                                                   EngineFiles files);
 Result<std::shared_ptr<Engine>> create_host_engine(const EngineOptions& options, const EnvironmentSettings& settings,
                                                    EngineFiles files);
 
-// Says how many threads compute on a processor.
+// Returns how many threads compute on a processor.
 int host_threads(const EngineOptions& options, const EnvironmentSettings& settings);
 
-// Where kernels and tuning records are kept; empty: nowhere.
+// Returns where kernels and tuning records are kept, or an empty path if they are kept nowhere.
 std::string store_path(const EngineOptions& options, const EnvironmentSettings& settings);
 StoreOptions store_options(const EngineOptions& options, const EnvironmentSettings& settings,
                            std::shared_ptr<const TrustedList> trusted);

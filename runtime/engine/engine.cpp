@@ -49,7 +49,7 @@ int host_threads(const EngineOptions& options, const EnvironmentSettings& settin
   return options.threads > 0 ? options.threads : settings.threads > 0 ? settings.threads : usable_cores();
 }
 
-// Without JIT kernels come from bundles alone.
+// Without JIT, kernels come from bundles alone.
 StoreOptions store_options(const EngineOptions& options, const EnvironmentSettings& settings,
                            std::shared_ptr<const TrustedList> trusted) {
   return {.directory = store_path(options, settings),

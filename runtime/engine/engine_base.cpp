@@ -11,7 +11,8 @@
 namespace flashjit {
 namespace {
 
-constexpr int kLeastMakers = 4;  // one that hangs must not keep others from their time
+// Several threads make kernels, so that one that hangs does not keep others from their time.
+constexpr int kLeastMakers = 4;
 
 constexpr char kHintIsUnheeded[] =
     "shape: this engine chooses no schedule by sizes (bundles, override_dir, FLASHJIT_JIT=off or tuned=false); pin the "
@@ -30,7 +31,8 @@ std::string words_of(const PrepareOptions& options) {
 EngineBase::EngineBase(const Target& target, PrepareLog log)
     : target_(target), log_(std::move(log)), makers_(std::max(kLeastMakers, usable_cores())) {}
 
-// Found again is what was asked for with the same words: that is how often prepare is called that has nothing to do.
+// A kernel is found again by the words of the request. This is the way of nearly all calls of prepare that have nothing
+// to make.
 Result<std::shared_ptr<Kernel>> EngineBase::prepare(std::string_view spec, const PrepareOptions& options) {
   if (auto kernel =
           is_plain(options) ? prepared_.find(spec, options.schedule) : prepared_.find(spec, words_of(options))) {
@@ -38,7 +40,7 @@ Result<std::shared_ptr<Kernel>> EngineBase::prepare(std::string_view spec, const
     return kernel;
   }
   return without_exceptions("prepare", [&] {
-    // Asked here: a stream can be that of the thread.
+    // The check is made on the caller's thread, because a stream can be the thread's own.
     const auto may_make = options.capturing_stream ? check_capture(options.capturing_stream) : Result<void>();
     return with_stack("prepare", [&] { return make_once(spec, options, may_make); });
   });
@@ -72,7 +74,8 @@ Result<std::vector<std::shared_ptr<RunnableKernel>>> EngineBase::make_each(const
   return kernels;
 }
 
-// With the caller's pins beside those that count: a manifest and a bundle have the former.
+// The identity contains the caller's pins beside those that count: manifests and bundles name kernels by the caller's
+// pins.
 std::string Wanted::identity() const {
   return fmt::format("{}\n{}\n{}{}", meaning(request.spec), print(asked), print(request.pins),
                      verify ? "\nverify" : "");
@@ -81,7 +84,8 @@ std::string Wanted::identity() const {
 Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, const PrepareOptions& options,
                                                       const Result<void>& may_make) {
   const CompileBounds bounds(options.timeout, options.cancel);
-  if (auto over = bounds.over()) return std::move(*over);  // called off before it began, wherever the kernel may be
+  // The call was cancelled before it began. That is an error even if the kernel exists.
+  if (auto over = bounds.over()) return std::move(*over);
   const auto wanted = decide(spec, options, static_cast<bool>(may_make), bounds);
   if (!wanted) {
     log_.log(wanted.error(), spec);
@@ -97,7 +101,7 @@ Result<std::shared_ptr<Kernel>> EngineBase::make_once(std::string_view spec, con
   if (outcome.how == SingleFlight<Kernel>::How::Made) return std::move(outcome.value);
   if (outcome.how == SingleFlight<Kernel>::How::Memory) memory_hits_.add();
   if (outcome.how == SingleFlight<Kernel>::How::Waited) ++waits_;
-  // A bundle is asked for it in these words.
+  // A bundle is asked for the kernel in these words.
   [[maybe_unused]] const auto recorded = log_.record_text(wanted->request.text, wanted->asked);
   return std::move(outcome.value);
 }

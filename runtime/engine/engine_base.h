@@ -1,5 +1,6 @@
-// Engines of every device share this base: a kernel that was prepared is found again, by the words it was asked for with or by
-// their meaning; one of several callers who want a kernel makes it; and tuning records decide where nothing is pinned.
+// The base of engines for every device. It finds prepared kernels again, by the words of the request or by their
+// meaning; it lets one of several callers who want a kernel make it; and it has tuning records decide where nothing is
+// pinned.
 #pragma once
 
 #include <atomic>
@@ -27,12 +28,12 @@ namespace flashjit {
 // This structure describes the kernel that a prepare is to make.
 struct Wanted {
   std::string written;  // the spec as the caller wrote it, for the log
-  Request request;      // with the caller's pins, or with a choice that was made for it
+  Request request;      // The request has the caller's pins, or a choice that was made for the caller.
   Schedule asked;       // the caller's pins
-  std::string note;     // about the choice, for Facts::notes; may be empty
+  std::string note;     // A note about the choice, for Facts::notes; it may be empty.
   bool verify;          // PrepareOptions::verify
 
-  // The same for whoever is to get the same kernel, in whatever words.
+  // Callers that are to get the same kernel have the same identity, whatever words they use.
   std::string identity() const;
 };
 
@@ -41,7 +42,7 @@ class EngineBase : public Engine {
   EngineBase(const Target& target, PrepareLog log);
   std::string target() const override { return std::string(target_.name); }
 
-  // Tuning records decide where nothing is pinned. Before the engine is handed out.
+  // Has tuning records decide where nothing is pinned. This is called before the engine is handed out.
   void use_records(Machine machine, std::string store_path, const EngineOptions& options,
                    const EnvironmentSettings& settings) {
     tuned_.emplace(std::move(machine), std::move(store_path), options, settings);
@@ -53,14 +54,14 @@ class EngineBase : public Engine {
  protected:
   virtual Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions& options,
                                                const CompileBounds& bounds) = 0;
-  virtual Counters made() const = 0;  // what `make` did
+  virtual Counters made() const = 0;  // Counts what `make` did.
   virtual Result<void> check_capture(void*) const { return {}; }
   void record(Facts& facts, const Wanted& wanted) const;
-  // The kernels of a spec that several compute: they are found, compiled and recorded as others are.
+  // Makes the kernels of a spec that several kernels compute. They are found, compiled and recorded as others are.
   using MakeKernel = std::function<Result<std::shared_ptr<RunnableKernel>>(const Wanted& one)>;
   static Result<std::vector<std::shared_ptr<RunnableKernel>>> make_each(const Wanted& whole, const MakeKernel& make);
 
-  const Target target_;  // with the device's number of SMs
+  const Target target_;  // It has the device's number of SMs.
   const PrepareLog log_;
   // These threads work for prepares that have a time limit or can be called off. `make` runs there, so a derived class
   // has to end them first.
@@ -76,10 +77,10 @@ class EngineBase : public Engine {
   Result<std::shared_ptr<Kernel>> make_chosen(Wanted wanted, const PrepareOptions& options,
                                               const CompileBounds& bounds);
 
-  std::optional<TunedSchedules> tuned_;     // none: no record decides
-  struct Measured {};                       // all that others who wait for it have to know
-  SingleFlight<const Measured> measuring_;  // by spec and sizes
-  SingleFlight<Kernel> making_;             // by Wanted::identity
+  std::optional<TunedSchedules> tuned_;     // If empty, no record decides.
+  struct Measured {};                       // Others who wait for a measurement need no more than this.
+  SingleFlight<const Measured> measuring_;  // Flights are named by spec and sizes.
+  SingleFlight<Kernel> making_;             // Flights are named by Wanted::identity.
   KernelTable prepared_;
   StripedCounter memory_hits_;
   std::atomic<std::int64_t> waits_ = 0;

@@ -43,8 +43,8 @@ Result<EnvironmentSettings> read_environment() {
   EnvironmentSettings settings;
   settings.cache_dir = variable("FLASHJIT_CACHE_DIR");
   if (settings.cache_dir.empty()) {
-    // The XDG rule: a relative path there is to be ignored. So is one with ':', which would be taken for two
-    // directories.
+    // The XDG rule says that a relative path is ignored. A path with ':' is ignored too, because it would be taken for
+    // two directories.
     const std::string xdg = variable("XDG_CACHE_HOME"), home = variable("HOME");
     const auto usable = [](const std::string& path) {
       return path.starts_with('/') && path.find(':') == std::string::npos;

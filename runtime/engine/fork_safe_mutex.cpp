@@ -9,10 +9,10 @@
 namespace flashjit {
 namespace {
 
-// No lock of the system's own: that of several readers cannot be given back by a child.
-std::atomic<int> inside = 0;  // threads that are within a lock, or about to be
-std::atomic<int> forks = 0;   // threads that fork
-thread_local int held = 0;    // locks of this thread
+// The system's read-write lock does not serve here: a child cannot give back what several readers hold.
+std::atomic<int> inside = 0;  // Counts threads that are within a lock, or about to be.
+std::atomic<int> forks = 0;   // Counts threads that are forking.
+thread_local int held = 0;    // Counts the locks of this thread.
 
 template <class Condition>
 void wait_while(const Condition& condition) {
@@ -20,7 +20,7 @@ void wait_while(const Condition& condition) {
 }
 
 void enter() {
-  if (held++ > 0) return;  // a fork waits for this thread as it is
+  if (held++ > 0) return;  // A fork waits for this thread already.
   while (++inside, forks > 0) {
     --inside;
     wait_while([] { return forks > 0; });

@@ -1,5 +1,6 @@
-// Locks that a forked child finds free. A child has only the thread that forked, so what another thread held at that
-// moment would be held for ever. fork() waits until nobody is within such a lock, and meanwhile nobody comes in.
+// Locks that a forked child finds free. A child has only the thread that forked, so a lock that another thread held at
+// that moment would be held for ever. fork() waits until no thread is within such a lock, and keeps threads out
+// meanwhile.
 #pragma once
 
 #include <mutex>

@@ -1,4 +1,4 @@
-// An engine of one GPU: its store, its bundles, and the kernels that were loaded for it.
+// The engine of one GPU: its store, its bundles, and the kernels that were loaded for it.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -40,7 +40,7 @@ class GpuEngine : public EngineBase {
  protected:
   Result<std::shared_ptr<Kernel>> make(const Wanted& wanted, const PrepareOptions& options,
                                        const CompileBounds& bounds) override {
-    // Whoever asks for the same bits at all times cannot have them change on the way.
+    // A caller who wants the same bits at all times must not have them change when better code comes.
     const AttentionSpec& spec = wanted.request.spec;
     if (is_composite(wanted.request)) return make_composite(wanted, bounds);
     const bool soon = options.budget > options.budget.zero() && spec.numerics == Numerics::Fast;
@@ -72,7 +72,8 @@ class GpuEngine : public EngineBase {
     return load(std::move(compiled), wanted);
   }
 
-  // Returns the function that tries a kernel. If the caller asked for the trial, it is an error that a kernel cannot be tried.
+  // Returns the function that tries a kernel. A kernel that cannot be tried is an error if the caller asked for the
+  // trial.
   decltype(CompileOptions::verify) trial(const Wanted& wanted) {
     if (!wanted.verify && untested_.empty()) return {};
     return [this, asked = wanted.verify](const Compiled& compiled) -> Result<std::optional<std::string>> {
@@ -113,7 +114,7 @@ class GpuEngine : public EngineBase {
     return GpuKernel::load(gpu_, info_.ordinal, compiled, std::move(counters));
   }
 
-  // The best code if it is there within the budget, or else quick code that is replaced later.
+  // Returns the best code if it exists within the budget. Otherwise quick code answers until the best code replaces it.
   Result<std::shared_ptr<Kernel>> make_within(const Wanted& wanted, const PrepareOptions& options,
                                               const CompileBounds& bounds) {
     FLASHJIT_ASSIGN(stored, find_spec(wanted.request, compile_));
@@ -132,11 +133,11 @@ class GpuEngine : public EngineBase {
     quick.bounds = bounds;
     quick.effort = Effort::Quick;
     quick.verify = trial(wanted);
-    // A schedule that a record or the hint chose is for the best code: quick code has its own.
+    // A schedule that a record or the hint chose suits the best code. Quick code has a schedule of its own.
     Request request = wanted.request;
     request.pins = wanted.asked;
     auto compiled = compile_spec(request, quick);
-    if (!compiled) {  // the best code is on its way, and takes as long as it takes
+    if (!compiled) {  // The best code is being compiled, so the caller waits for it.
       const auto best = promotion->wait(bounds);
       return best ? as_kernel(*best) : bounds.error();
     }
@@ -173,7 +174,7 @@ class GpuEngine : public EngineBase {
   }
 
  private:
-  // Made for the first kernel that needs them; many engines never have one.
+  // The first kernel that needs counters has them made, because many engines never need any.
   Result<std::shared_ptr<WorkCounters>> work_counters() {
     const std::lock_guard lock(counters_mutex_);
     if (!counters_) {
@@ -188,14 +189,16 @@ class GpuEngine : public EngineBase {
   KernelStore store_;
   const Bundles bundles_;
   CompileOptions compile_;
-  const std::string untested_;  // why all kernels are verified; empty: they are not
+  const std::string untested_;  // The reason why all kernels are verified; empty if they are not.
   std::mutex counters_mutex_;
   std::shared_ptr<WorkCounters> counters_;
   std::atomic<std::int64_t> bundle_hits_ = 0, quick_ = 0, promoted_ = 0;
-  Background background_{1};  // each compile takes some 100 MB. Last: it ends before what its jobs use
+  // It is the last member, so that it ends before what its jobs use. Its single thread bounds memory: each compile
+  // takes some 100 MB.
+  Background background_{1};
 };
 
-// With the number of SMs that the device has.
+// Returns the target with the number of SMs that the device has.
 Result<Target> gpu_target(const std::string& asked, const GpuInfo& gpu) {
   const Target* own = target_for_compute_capability(gpu.major, gpu.minor);
   const auto as_here = [&](Target target) {
@@ -216,7 +219,7 @@ Result<Target> gpu_target(const std::string& asked, const GpuInfo& gpu) {
                              gpu.major, gpu.minor, own ? fmt::format("; leave it empty or use {}", own->name) : ""));
 }
 
-// The caller must learn of missing bundles and kernels before the first request, not at it.
+// The caller must learn of missing bundles and kernels here, before the first request.
 Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSettings& settings,
                              const std::string_view target, const TrustedList* trusted) {
   const bool are_given = !options.bundles.empty();
@@ -243,7 +246,8 @@ Result<Bundles> open_bundles(const EngineOptions& options, const EnvironmentSett
   return std::move(bundles);
 }
 
-// A processor computes the same where kernels are compiled, and is no way out where they are to come from bundles.
+// The error of a missing driver recommends the host target, which computes the same. It does not where kernels are to
+// come from bundles, because a processor cannot run those.
 Result<std::shared_ptr<const Driver>> open_driver(const EngineOptions& options, const EnvironmentSettings& settings) {
   auto driver = Driver::open();
   const bool of_bundles =
@@ -268,13 +272,13 @@ Result<std::shared_ptr<Engine>> create_gpu_engine(const EngineOptions& options, 
     compile.compiler_program = std::move(program);
   }
   int nvrtc_version = 0;
-  if (bundles.empty()) {  // else it is only needed for what they lack
+  if (bundles.empty()) {  // With bundles, NVRTC is opened only for kernels that they lack.
     FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc, compile.compiler_program));
     nvrtc_version = 1000 * nvrtc->major() + 10 * nvrtc->minor();
   }
   FLASHJIT_ASSIGN(gpu, GpuContext::open(driver, options.ordinal));
   const StoreOptions store = store_options(options, settings, files.trusted);
-  // A bundle, and sources that somebody edited, were made for the schedule that the cost model chooses.
+  // Bundles, and sources that somebody has edited, were made for the schedule that the cost model chooses.
   const bool tuned = options.tuned && settings.jit && bundles.empty() && options.override_dir.empty();
   const auto engine = std::make_shared<GpuEngine>(target, std::move(files.log), gpu, info, store, std::move(bundles),
                                                   std::move(compile), why_untested(nvrtc_version, driver->version()));

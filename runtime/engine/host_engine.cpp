@@ -1,4 +1,4 @@
-// An engine of this processor: its store, and the kernels that LLVM compiled or linked for it.
+// The engine of this processor: its store, and the kernels that LLVM compiled or linked for it.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -57,7 +57,8 @@ class HostEngine : public EngineBase {
     FLASHJIT_ASSIGN(compiled, compile_host_spec(wanted.request, library_, options));
     auto linked = link(compiled);
     if (!linked && compiled.facts.source != "compiled") {
-      // The bytes are what was stored, so they were no kernel then: no reason to do without one.
+      // The bytes were stored in this form, so they were never a kernel. The kernel can still be compiled without the
+      // store.
       options.store = nullptr;
       const std::string why = linked.error().message;
       FLASHJIT_ASSIGN(again, compile_host_spec(wanted.request, library_, options));

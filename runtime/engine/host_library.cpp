@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kLibrary = "libflashjit_host.so";
 
-// Beside this library, or in the prefix of a program that has it inside: PREFIX/bin/program.
+// Returns folders beside this library, or in the prefix of a program that contains it: PREFIX/bin/program.
 std::vector<std::string> folders() {
   std::vector<std::string> found;
   for (const char* from_here : {".", "../lib", "../lib64", "../lib/x86_64-linux-gnu"}) {
@@ -35,7 +35,7 @@ Error not_found(const std::string& tried) {
           "tried:\n" + tried};
 }
 
-// Returns why a library that was found does not go with this one; empty: it does.
+// Returns why a library that was found does not fit this one, or an empty text if it fits.
 std::string why_foreign(const DynamicLibrary& library) {
   const auto get = reinterpret_cast<const char* (*)()>(library.symbol(kHostInterfaceSymbol));
   const std::string_view theirs = get ? get() : "an older interface, which has no name";
@@ -50,14 +50,15 @@ std::string why_foreign(const DynamicLibrary& library) {
 
 Result<const HostLibrary*> host_library() {
   static ForkSafeMutex mutex;
-  static const HostLibrary* opened = nullptr;  // never freed: a thread may compile while static objects are destroyed
+  // It is never freed, because a thread may compile while static objects are destroyed.
+  static const HostLibrary* opened = nullptr;
   const std::lock_guard lock(mutex);
   if (opened) return opened;
-  std::error_code ignored;  // a file that cannot be looked at is none
+  std::error_code ignored;  // A file that cannot be examined counts as missing.
   std::vector<std::string> files = folders();
   for (std::string& file : files) file += std::string("/") + kLibrary;
   files.emplace_back(kLibrary);
-  std::string tried, unusable;  // why the first file that is there is not taken
+  std::string tried, unusable;  // This is why the first existing file is not taken.
   for (const std::string& file : files) {
     const auto library = DynamicLibrary::open(file);
     std::string why = library ? why_foreign(*library) : library.error().message;

@@ -10,10 +10,11 @@ namespace flashjit {
 
 struct HostLibrary {
   HostBackend& backend;
-  std::string identity;  // LLVM's version and the library's build: one of two things that decide a kernel's code
+  // It contains LLVM's version and the library's build, one of the two things that decide a kernel's code.
+  std::string identity;
 };
 
-// Error NotFound with the remedy. The library lives as long as the process.
+// Opens the library, which then lives as long as the process. A missing library is an error NotFound with the remedy.
 Result<const HostLibrary*> host_library();
 
 }  // namespace flashjit

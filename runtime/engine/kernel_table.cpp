@@ -7,20 +7,21 @@
 namespace flashjit {
 namespace {
 
-// Who gets a kernel counts itself as an owner. With one counter, that is what threads would wait for each other at; so
-// there are several for each kernel, and a thread takes that of its processor.
+// Everybody who gets a kernel counts as an owner. With a single counter, threads would wait for each other there. So
+// each kernel has several counters, and a thread takes the one of its processor.
 constexpr unsigned kOwners = 16;
 constexpr std::size_t kCacheLine = 64;
 
 struct Owner {
   std::shared_ptr<Kernel> kernel;
-  char apart[kCacheLine] = {};  // the counter is allocated beside this: no two of them share a line
+  // Each counter is allocated beside this padding, so that no two of them share a cache line.
+  char apart[kCacheLine] = {};
   void operator()(Kernel*) const {}
 };
 
 std::size_t hash_of(std::string_view spec, std::string_view schedule) {
   constexpr std::hash<std::string_view> hash;
-  return hash(spec) ^ hash(schedule) * 31;  // most schedules are empty
+  return hash(spec) ^ hash(schedule) * 31;  // Most schedules are empty.
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The prepared kernels of an engine, by the texts they were asked for with: what makes the second prepare of a spec
-// cheap. A text that is not here costs parsing it, no more: so what texts keep can have a limit.
+// The prepared kernels of an engine, by the texts of their requests. The table makes the second prepare of a spec
+// cheap. A text that is missing here only has to be parsed again, so the memory of texts can be bounded.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class KernelTable {
   KernelTable(const KernelTable&) = delete;
   KernelTable& operator=(const KernelTable&) = delete;
 
-  // Null: not there.
+  // Returns null if the table has no such kernel.
   std::shared_ptr<Kernel> find(std::string_view spec, std::string_view schedule) const;
   // Each kernel keeps the texts of its first add. All further texts in the table are bounded together: texts beyond the
   // bound are not remembered, and texts that are there already stay.

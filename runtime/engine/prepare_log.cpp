@@ -13,7 +13,7 @@
 namespace flashjit {
 namespace {
 
-// A line of the log is one line, and may be read on a terminal, whatever is in a spec or a file's name.
+// Returns a line of the log: one line, which is safe on a terminal, whatever a spec or a file's name contains.
 std::string line_of(std::string_view spec, std::string_view what) {
   return harmless(fmt::format("prepare {}: {}", spec, what), Lines::One) + "\n";
 }
@@ -47,7 +47,7 @@ Result<PrepareLog> PrepareLog::open(std::string log_file, const std::string& man
   return log;
 }
 
-// Without waiting: a FIFO that nobody reads must not stop the program.
+// The log is opened without waiting: a FIFO that nobody reads must not stop the program.
 FileHandle PrepareLog::open_log() const {
   FileHandle file(log_file_ == "stderr"
                       ? dup(STDERR_FILENO)
@@ -56,7 +56,7 @@ FileHandle PrepareLog::open_log() const {
   return file;
 }
 
-// Whole lines, appended, so that processes can share the file.
+// Lines are appended as a whole, so that processes can share the file.
 void PrepareLog::log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const {
   if (log_file_.empty()) return;
   const std::string text = log_text(kernel, spec);

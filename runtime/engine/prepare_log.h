@@ -17,21 +17,23 @@ namespace flashjit {
 
 class PrepareLog {
  public:
-  // Either may be empty: there is none then. Error: the manifest, which `setting` names, cannot be written.
+  // Either name may be empty if nothing is to be written there. A manifest that cannot be written is an error,
+  // which begins with `setting`.
   static Result<PrepareLog> open(std::string log_file, const std::string& manifest, std::string_view setting);
 
   void log(const Result<std::shared_ptr<Kernel>>& kernel, std::string_view spec) const;
-  // Before `log`. `pins` are the caller's. That a line cannot be written here or there must not fail what was asked for:
-  // it is a note, for the log in the first facts only.
+  // Records a kernel; this comes before `log`. `pins` are the caller's. A line that cannot be written, here or in the
+  // log, does not fail the prepare: a note in the first facts tells of it.
   void record(Facts& facts, const Schedule& pins) const;
-  // Records a kernel that was made before, which goes into the manifest only.
+  // Records a kernel that was made before, in the manifest only.
   Result<void> record_text(const std::string& spec, const Schedule& pins) const;
 
  private:
   FileHandle open_log() const;
 
   std::string log_file_;
-  // The log's trouble is the errno of what failed, and whether it was said. It is shared, as threads prepare at the same time.
+  // The trouble of the log is the errno of what failed, and whether it was reported. Both are shared, because threads
+  // prepare at the same time.
   struct Trouble {
     std::atomic<int> error = 0;
     std::atomic<bool> is_said = false;

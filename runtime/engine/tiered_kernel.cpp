@@ -17,7 +17,7 @@ const Facts& TieredKernel::facts() const { return current_.load(std::memory_orde
 Result<void> TieredKernel::launch(const CallArguments& call, void* stream) {
   RunnableKernel* kernel = current_.load(std::memory_order_acquire);
   if (kernel != quick_.get()) {
-    // Whoever asked before the best code came may bring too little for it.
+    // A caller who asked for the size before the best code came may bring too little workspace for it.
     FLASHJIT_ASSIGN(bytes, kernel->workspace_bytes(call));
     if (bytes > call.workspace_bytes) kernel = quick_.get();
   }

@@ -12,12 +12,13 @@ namespace flashjit {
 class TieredKernel : public RunnableKernel {
  public:
   TieredKernel(const Plan& plan, std::shared_ptr<RunnableKernel> quick);
-  // Makes launches from now on take `best`; called once. A captured graph goes on with the quick code, which therefore
-  // stays loaded as long as this kernel lives.
+  // Makes launches from now on take `best`; called once. A captured graph keeps the quick code, which therefore stays
+  // loaded as long as this kernel lives.
   void replace(std::shared_ptr<RunnableKernel> best);
-  const Facts& facts() const override;  // of the code that the next launch takes
+  const Facts& facts() const override;  // Returns the facts of the code that the next launch takes.
   using RunnableKernel::workspace_bytes;
-  Result<std::int64_t> workspace_bytes(const CallArguments& call) const override;  // of the next launch's code
+  // The size is that of the next launch's code.
+  Result<std::int64_t> workspace_bytes(const CallArguments& call) const override;
 
  private:
   Result<void> launch(const CallArguments& call, void* stream) override;
@@ -27,15 +28,16 @@ class TieredKernel : public RunnableKernel {
   std::atomic<RunnableKernel*> current_;
 };
 
-// Where the thread that prepares and the one that compiles the best code meet.
+// A meeting point for the thread that prepares and the thread that compiles the best code.
 class Promotion {
  public:
   using Made = Result<std::shared_ptr<RunnableKernel>>;
-  // The best code, or why there is none. True: it has replaced quick code.
+  // Delivers the best code, or the reason why there is none. Returns true if it has replaced quick code.
   bool deliver(Made made);
   // Waits for the delivery and returns it; returns nothing if `bounds` are over first.
   std::optional<Made> wait(const CompileBounds& bounds);
-  // Takes what was delivered meanwhile, or has `kernel` replaced when it comes. True: replaced already.
+  // Takes what was delivered meanwhile, or has `kernel` replaced when the code comes. Returns true if it is replaced
+  // already.
   bool answer_with(std::shared_ptr<TieredKernel> kernel);
 
  private:

@@ -17,7 +17,7 @@ struct Bounds {
   std::uintptr_t low = 0, high = 0;
 };
 
-// Empty if they cannot be found.
+// The bounds are empty if they cannot be found.
 Bounds bounds_of_thread() {
   Bounds bounds;
   pthread_attr_t attributes;
@@ -32,9 +32,10 @@ Bounds bounds_of_thread() {
   return bounds;
 }
 
-// Fibers lie beyond the bounds of their thread. Bounds cannot be found for lack of memory, which then is the error.
+// Returns true if enough stack is left, or if memory to find its bounds is lacking, which then becomes the error of the
+// work itself. Fibers lie beyond the bounds of their thread.
 bool is_enough_left() {
-  static thread_local Bounds bounds;  // of a main thread they take reading a file
+  static thread_local Bounds bounds;  // Finding the bounds of a main thread means reading a file, so they are kept.
   if (bounds.high == 0) bounds = bounds_of_thread();
   if (bounds.high == 0) return true;
   const auto here = reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0));

@@ -1,5 +1,5 @@
-// A stack that suffices for preparing: specs nest, every pass recurses over them, and so do NVRTC and LLVM, however small
-// the stack of the caller is (that of a fiber, say).
+// Provides a stack that suffices for preparing, however small the stack of the caller is (a fiber's, say). Specs nest,
+// and every pass recurses over them, as NVRTC and LLVM do.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace flashjit {
 
-// Calls work(of), which throws nothing: here, where 1 MB of stack is left, or else on a thread with 8 MB, for which it
-// waits. Where no thread can be started it is called here, too.
+// Calls work(of), which throws nothing. It is called here if 1 MB of stack is left, and otherwise on a thread with 8
+// MB, for which this function waits. If no thread can be started, it is called here, too.
 void run_with_stack(void (*work)(void*), void* of);
 
 // Returns the Result of `function`, or an error if `function` throws.

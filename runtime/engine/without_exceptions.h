@@ -1,4 +1,4 @@
-// Where a program calls the library: no exception comes out, and how the program computes does not come in.
+// Guards the entries of the library: no exception comes out, and the program's floating point modes do not come in.
 #pragma once
 
 #include <exception>
@@ -11,8 +11,8 @@
 namespace flashjit {
 
 // Returns the Result of `function`, or an error if `function` throws, for lack of memory and the like. Floating point
-// is as by default meanwhile, because the caller's rounding would otherwise be in texts, keys and constants. The text
-// "out of memory" is short enough to need no memory itself.
+// modes are the defaults meanwhile, because texts, keys and constants would otherwise depend on the caller's rounding.
+// The text "out of memory" is short enough to need no memory itself.
 template <class Function>
 auto without_exceptions(const char* caller, const Function& function) -> decltype(function()) {
   const DefaultFloats floats;
