@@ -15,14 +15,15 @@ namespace {
 
 using State = SearchSubject::State;
 
-constexpr double kShortUs = 20;   // what is shorter is started several times per sample
-constexpr double kSampleUs = 60;  // which then takes about this long
+constexpr double kShortUs = 20;   // Shorter subjects are started several times per sample.
+constexpr double kSampleUs = 60;  // Such a sample then takes about this long.
 constexpr int kMostStarts = 16;
-constexpr int kWarmUpRounds = 2;    // at least
-constexpr double kHopeless = 1.4;   // over the fastest in the warm-up, where clocks still move
-constexpr int kFirstJudgement = 3;  // rounds
-constexpr int kCertainRounds = 6;   // fewer samples have no interval of 95 %
-constexpr int kRetries = 3;         // of a sample that is no time
+constexpr int kWarmUpRounds = 2;  // At least this number of rounds warm up.
+// A subject that is so much slower than the fastest in the warm-up is stopped, although clocks still move there.
+constexpr double kHopeless = 1.4;
+constexpr int kFirstJudgement = 3;  // The first judgement comes after this number of rounds.
+constexpr int kCertainRounds = 6;   // Fewer samples have no interval of 95 %.
+constexpr int kRetries = 3;         // A sample that is no time is repeated at most this often.
 constexpr double kMostTie = 0.02;
 
 class Search {
@@ -54,7 +55,7 @@ class Search {
   bool alive(std::size_t i) const { return result_.subjects[i].state == State::Measured; }
   double elapsed() const { return bench_.seconds() - start_; }
 
-  // A time that is not positive is not one: event timers give such under some hypervisors.
+  // A time that is not positive is no time. Event timers return such under some hypervisors.
   Result<double> sample(std::size_t subject, int starts) {
     for (int i = 0; i < kRetries; ++i) {
       FLASHJIT_ASSIGN(us, bench_.sample(subject, starts));
@@ -65,7 +66,7 @@ class Search {
                  {}};
   }
 
-  // Nothing: the subject failed, which is noted.
+  // Returns nothing if the subject failed; the failure is noted.
   Result<std::optional<double>> try_sample(std::size_t subject, int starts) {
     const bool is_baseline = subject == twin() || subject == baseline_;
     auto us = sample(is_baseline ? baseline_ : subject, starts);
@@ -83,7 +84,7 @@ class Search {
         FLASHJIT_ASSIGN(us, try_sample(i, 1));
         if (us) warm_us_[i] = warm_us_[i] > 0 ? std::min(warm_us_[i], *us) : *us;
       }
-      if (round > 0 && elapsed() > options_.seconds / 4) break;  // slow subjects are warm after one run
+      if (round > 0 && elapsed() > options_.seconds / 4) break;  // Slow subjects are warm after one run.
     }
     best_ = baseline_;
     for (std::size_t i = 0; i < warm_us_.size(); ++i) {
@@ -119,14 +120,14 @@ class Search {
     return {};
   }
 
-  std::uint64_t next_random() {  // splitmix64
+  std::uint64_t next_random() {  // The generator is splitmix64.
     std::uint64_t z = (random_ += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
 
-  // Ratios of two subjects round by round, as far as both ran.
+  // Returns the ratios of two subjects round by round, for the rounds in which both ran.
   std::vector<double> ratios(std::size_t a, std::size_t b) const {
     std::vector<double> out;
     for (std::size_t r = 0; r < std::min(samples_[a].size(), samples_[b].size()); ++r)
@@ -139,7 +140,7 @@ class Search {
     return std::max({std::abs(aa.median - 1), (aa.high - aa.low) / 2, options_.least_noise});
   }
 
-  // The lowest median of ratios to the baseline.
+  // Returns the subject with the lowest median of ratios to the baseline.
   std::size_t fastest() const {
     std::size_t best = baseline_;
     double least = 1;
@@ -159,7 +160,7 @@ class Search {
       settled_ = false;
       return;
     }
-    // The range of few samples says less: a wider margin.
+    // The range of few samples says less, so the margin is wider.
     const double margin = result_.noise * (result_.rounds < kCertainRounds ? 2 : 1);
     for (std::size_t i = 0; i < result_.subjects.size(); ++i) {
       if (!alive(i) || i == best_) continue;
@@ -167,7 +168,7 @@ class Search {
       if (i != baseline_ && ratio.low > 1 + margin) {
         stop(i, ratio, fmt::format("after {} rounds", result_.rounds));
       } else if (ratio.low <= 1 + result_.noise && ratio.high > 1 + result_.noise) {
-        settled_ = false;  // whether it is tied with the best is open
+        settled_ = false;  // It is open whether the subject is tied with the best.
       }
     }
     if (result_.noise > 2 * options_.least_noise) settled_ = false;
@@ -202,7 +203,7 @@ class Search {
       if (alive(i) && i != best_ && i != baseline_)
         set_time(i, result_.subjects[best_].us, median_interval(ratios(i, best_)));
     }
-    // The last first: who was the best then may have been stopped after that, or failed.
+    // The last stop comes first, because the subject that was the best then may have been stopped later, or failed.
     for (auto at = stopped_.rbegin(); at != stopped_.rend(); ++at) {
       const double best_us = result_.subjects[at->best].us;
       set_time(at->subject, best_us > 0 ? best_us : own.median, at->over_best);
@@ -218,9 +219,9 @@ class Search {
   const SearchBench& bench_;
   const SearchOptions& options_;
   SearchResult result_;
-  std::vector<std::vector<double>> samples_;  // per subject and round; the last is the baseline's twin
-  std::vector<double> warm_us_;               // least of the warm-up
-  std::vector<Stop> stopped_;                 // in that order
+  std::vector<std::vector<double>> samples_;  // Samples per subject and round; the last subject is the baseline's twin.
+  std::vector<double> warm_us_;               // The least time of each subject in the warm-up.
+  std::vector<Stop> stopped_;                 // The stops, in the order in which they happened.
   std::uint64_t random_;
   std::size_t best_ = 0;
   int starts_ = 1;

@@ -11,7 +11,7 @@ namespace flashjit {
 Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineOptions options,
                                                const EnvironmentSettings& settings) {
   enable_in_prepare();
-  // A processor has no bundles, no source files and no second device: who names them wants a GPU.
+  // A processor has no bundles, no source files and no second device, so a caller who names them wants a GPU.
   const bool of_gpu = !options.bundles.empty() || !options.override_dir.empty() || options.ordinal != 0;
   const bool try_host = where == "auto" && !of_gpu;
   if (where == "host") {
@@ -32,7 +32,8 @@ Result<std::unique_ptr<Session>> Session::open(const std::string& where, EngineO
   if (!engine && try_host) {
     options.device = Device::Host;
     auto host = create_engine(options, settings);
-    if (!host && host.error().message == engine.error().message) return engine.error();  // it is of neither device
+    // This error belongs to neither device.
+    if (!host && host.error().message == engine.error().message) return engine.error();
     if (!host) {
       return Error{ErrorKind::NotFound,
                    fmt::format("neither a GPU nor the host backend can be used. GPU: {}. Host: {}",

@@ -1,4 +1,4 @@
-// Where specs are run and measured: a GPU or the host, opened once.
+// A place where specs are run and measured: a GPU or the host, opened once.
 #pragma once
 
 #include <memory>
@@ -18,21 +18,22 @@ namespace flashjit {
 
 class Session {
  public:
-  // `where`: gpu, host, auto (a GPU if there is one, else the host), or a row of the target table.
-  // `options`: all but device and target.
+  // `where` is gpu, host, auto (a GPU if there is one, else the host), or a row of the target table. `options` are all
+  // but device and target.
   static Result<std::unique_ptr<Session>> open(const std::string& where, EngineOptions options,
                                                const EnvironmentSettings& settings);
 
   bool on_gpu() const { return gpu_.has_value(); }
   std::string target() const { return engine_->target(); }
-  const EnvironmentSettings& settings() const { return settings_; }  // as the session was opened with
+  // These are the settings that the session was opened with.
+  const EnvironmentSettings& settings() const { return settings_; }
   Engine& engine() { return *engine_; }
   const GpuContext& gpu() const { return *gpu_; }
   const Stream& stream() const { return *stream_; }
-  int ordinal() const { return ordinal_; }  // of the GPU
+  int ordinal() const { return ordinal_; }  // This is the GPU's.
   const Machine& machine() const { return machine_; }
-  const std::string& uuid() const { return uuid_; }  // of the GPU; empty on the host
-  GpuState state() const;                            // of the GPU, as far as it is known
+  const std::string& uuid() const { return uuid_; }  // It names the GPU, and is empty on the host.
+  GpuState state() const;                            // It tells of the GPU as much as is known.
   Result<Sampler> sampler() const;
   Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const MeasureOptions& options,
                                       const RoundDone& round_done) const;

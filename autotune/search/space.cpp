@@ -15,13 +15,13 @@ namespace {
 
 constexpr int kPerTileShape = 2;
 
-// "about 312 registers are needed" and "about 280 ..." are one reason.
+// "about 312 registers are needed" and "about 280 ..." become one reason.
 std::string without_numbers(const std::string& text) {
   std::string out;
   const auto digit = [](char c) { return c >= '0' && c <= '9'; };
   for (std::size_t i = 0; i < text.size(); ++i) {
     const bool begins =
-        digit(text[i]) && (i == 0 || text[i - 1] == ' ' || text[i - 1] == '(');  // not that of a name, as in sm_80
+        digit(text[i]) && (i == 0 || text[i - 1] == ' ' || text[i - 1] == '(');  // Digits of a name, as in sm_80, stay.
     if (!begins) {
       out += text[i];
       continue;
@@ -38,7 +38,7 @@ double predicted(const Problem& problem, const Shape& shape, const Schedule& s) 
 
 bool by_time(const Candidate& a, const Candidate& b) { return a.predicted_us < b.predicted_us; }
 
-// Sets `field` to each of `values` but its own, if it is free.
+// Sets `field` to each of `values` except its own value, if the field is free.
 template <class T>
 void vary(const Schedule& from, const Schedule& pins, std::optional<T> Schedule::* field,
           std::initializer_list<T> values, std::vector<Schedule>& out) {

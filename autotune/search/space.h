@@ -1,5 +1,5 @@
-// The schedules a tuning chooses from: those of the compiler, in the order of its cost model, and which of them are
-// measured.
+// The schedules from which a tuning chooses: those of the compiler, in the order of its cost model, and the ones among
+// them that are measured.
 #pragma once
 
 #include <string>
@@ -11,23 +11,23 @@
 namespace flashjit {
 
 struct CutReason {
-  std::string why;  // with the numbers left out, so that alike ones are counted together
+  std::string why;  // Numbers are left out, so that reasons that differ in numbers alone are counted together.
   int count = 0;
 };
 
 struct SearchSpace {
-  int size = 0;                      // all that was looked at
-  std::vector<Candidate> schedules;  // legal ones by predicted time, of the numerics class that the spec pins
-  std::vector<CutReason> cut;        // the others, most frequent first
+  int size = 0;                      // The number of all schedules that were looked at.
+  std::vector<Candidate> schedules;  // Legal schedules by predicted time, of the numerics class that the spec pins.
+  std::vector<CutReason> cut;        // The reasons against the other schedules, most frequent first.
 };
 
-// `untuned`: the schedule without tuning, whose numerics a pinned class keeps. It is in the space, whatever the
-// enumeration says.
+// `untuned` is the schedule without tuning, whose numerics a pinned class keeps. It is in the space, even if the
+// compiler does not enumerate it.
 SearchSpace space_of(const AttentionSpec& spec, const Target& target, const Schedule& pins, const TileAnalysis& tiles,
                      const Shape& shape, const Schedule& untuned);
 
-// The schedules that differ from `from` in one field and are legal, by predicted time: choices the enumeration leaves
-// to rules.
+// Returns the legal schedules that differ from `from` in one field, by predicted time: choices that the enumeration
+// leaves to rules.
 std::vector<Candidate> neighbours(const AttentionSpec& spec, const Target& target, const Schedule& pins,
                                   const TileAnalysis& tiles, const Shape& shape, const Schedule& from);
 

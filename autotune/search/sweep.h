@@ -1,4 +1,4 @@
-// Many tunings: on every session at once, and on a GPU with the next job compiled while one is measured.
+// Runs many tunings: on every session at once, and on a GPU with the next job compiled while one is measured.
 #pragma once
 
 #include <functional>
@@ -9,10 +9,10 @@
 
 namespace flashjit {
 
-// Called once per job that is done, one call at a time; false: begin no further one.
+// This is called once per finished job, one call at a time. If it returns false, no further job begins.
 using JobDone = std::function<bool(std::size_t job, const Session& session, Result<TuneOutcome> outcome)>;
 
-// Jobs are begun in order. On the host nothing is compiled while something is measured: both need the cores.
+// Jobs begin in order. On the host nothing is compiled while a job is measured, because both need the cores.
 void sweep(const std::vector<std::unique_ptr<Session>>& sessions, const std::vector<TuneJob>& jobs,
            const TuneOptions& options, const JobDone& done);
 

@@ -21,18 +21,20 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kShortlist = 8;     // schedules of a batch
-constexpr double kExhaustiveReach = 1.5;  // predicted times over the first choice's, beyond which nothing is measured
-constexpr double kBusyNoise = 0.1;        // beyond which it is not known that the default is the fastest
-constexpr double kLeastSeconds = 0.3;     // for measuring, however long compiling took
-constexpr double kGiveUp = 1.5;           // predicted time over the first choice's, beyond which no further batch looks
+constexpr std::size_t kShortlist = 8;  // The number of schedules of a batch.
+// Schedules whose predicted time is more than this multiple of the first choice's are never measured.
+constexpr double kExhaustiveReach = 1.5;
+constexpr double kBusyNoise = 0.1;     // With more noise it is not known that the default is the fastest.
+constexpr double kLeastSeconds = 0.3;  // Measuring gets at least this time, however long compiling took.
+// No further batch begins with schedules whose predicted time is more than this multiple of the first choice's.
+constexpr double kGiveUp = 1.5;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Entry {
   TunedCandidate candidate;
-  std::shared_ptr<Kernel> kernel;  // null: not to be measured
-  bool enumerated = true;          // false: a neighbour, or given from outside
+  std::shared_ptr<Kernel> kernel;  // It is null if the entry is not to be measured.
+  bool enumerated = true;          // It is false for a neighbour, or a schedule that was given from outside.
 };
 
 bool in_model_order(const Entry& a, const Entry& b) {
@@ -82,11 +84,11 @@ class Tuning::State {
       return std::async(std::launch::async,
                         [this] { return ProblemData::create(job_.spec, job_.shape, job_.inputs, options_.seed); });
     }();
-    // The engine may pass over the model's choice: what it took instead is the default, and its numerics are those to
-    // keep.
+    // The engine may pass over the model's choice. The schedule that it took instead is the default, and its numerics
+    // are kept.
     auto tried = prepare(job_.pins, options_.verify);
-    // A kernel that cannot be tried is measured all the same. One that was found wrong is refused here, too: the store
-    // knows of it.
+    // A kernel that cannot be tried is measured all the same. One that was found wrong is refused here, too, because
+    // the store knows of it.
     if (!tried && options_.verify && tried.error().kind == ErrorKind::Unsupported) tried = prepare(job_.pins);
     FLASHJIT_ASSIGN(untuned, std::move(tried));
     untuned_ = untuned->facts().schedule;
@@ -122,7 +124,8 @@ class Tuning::State {
   }
 
  private:
-  // Not the time between compiling and measuring, when another job had the device.
+  // Returns the time spent on the job. The time between compiling and measuring, when another job had the device, does
+  // not count.
   double spent() const { return compile_seconds_ + seconds_since(begun_); }
   void say(const std::string& what) const {
     if (options_.progress) options_.progress(what);
@@ -173,7 +176,7 @@ class Tuning::State {
     return batch;
   }
 
-  // Returns candidates that differ in one field from the best so far, then the model's next.
+  // Returns candidates that differ in one field from the best so far, and then the model's next ones.
   std::vector<Candidate> next_batch() {
     const std::vector<Schedule> tried = taken();
     std::vector<Candidate> batch;
@@ -224,7 +227,7 @@ class Tuning::State {
     auto kernel = prepare(candidate.schedule);
     if (!kernel) {
       const bool spills =
-          kernel.error().kind == ErrorKind::Unsupported;  // what the engine says of kernels that the compiler spoiled
+          kernel.error().kind == ErrorKind::Unsupported;  // The engine says this of kernels that the compiler spoiled.
       c.status = spills ? "spills" : "failed";
       c.why = kernel.error().message;
       return entry;
@@ -254,7 +257,7 @@ class Tuning::State {
   const Arguments& arguments() const { return device_ ? device_->arguments() : host_arguments_; }
   void* stream() const { return session_.on_gpu() ? session_.stream().get() : nullptr; }
 
-  // Every kernel is run by this before it is timed: from then on there is enough workspace for it.
+  // Every kernel is run by this function before it is timed: from then on there is enough workspace for it.
   Result<void> run_once(const Entry& entry) {
     if (!device_) {
       data_->poison();
@@ -297,7 +300,7 @@ class Tuning::State {
     return std::max(unit_of_weights(entry.kernel->facts()), unit_of_weights(entries_[untuned_index_].kernel->facts()));
   }
 
-  // Times what is new, beside the default and the best so far.
+  // Times the new entries, beside the default and the best so far.
   Result<void> search_entries() {
     FLASHJIT_TRY(check_entries());
     std::vector<std::size_t> subjects;
@@ -345,8 +348,8 @@ class Tuning::State {
     return {};
   }
 
-  // Clocks move between the searches of a job: what only an earlier one timed stays as much slower than its best, which
-  // was timed again. If that failed now, than the default.
+  // Clocks move between the searches of a job. An entry that only an earlier search timed stays as much slower than
+  // that search's best, which was timed again, or, if the best failed this time, than the default.
   void keep_ratios(const std::vector<std::size_t>& subjects, const std::vector<SearchSubject>& timed) {
     const auto of = [&](std::size_t entry) -> double {
       return timed[static_cast<std::size_t>(std::ranges::find(subjects, entry) - subjects.begin())].us;
@@ -366,7 +369,8 @@ class Tuning::State {
     outcome_.untuned = untuned_index_;
   }
 
-  // The model's, of those that could be timed: the space is in its order, and among equals the entries are not.
+  // Returns the model's first choice among the entries that could be timed. The space is in the model's order, but
+  // entries that are equal are not.
   std::size_t first_choice() const {
     for (const Candidate& choice : space_.schedules) {
       for (std::size_t i = 0; i < entries_.size(); ++i) {
@@ -402,13 +406,13 @@ class Tuning::State {
   Session& session_;
   const TuneJob job_;
   const TuneOptions options_;
-  Clock::time_point begun_;  // with measuring
+  Clock::time_point begun_;  // The time at which measuring began.
   Shape shape_;
   Plan plan_;
   SearchSpace space_;
-  std::string text_;            // of the spec
-  std::string untuned_;         // the default's schedule
-  std::vector<Entry> entries_;  // in the model's order
+  std::string text_;            // The text of the spec.
+  std::string untuned_;         // The schedule of the default.
+  std::vector<Entry> entries_;  // Entries in the model's order.
   std::size_t untuned_index_ = 0, best_ = 0;
   bool searched_ = false;
   std::unique_ptr<ProblemData> data_;
