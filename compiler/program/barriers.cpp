@@ -18,19 +18,19 @@ namespace {
 
 constexpr int kThreadsOfWarp = 32, kWarpsOfWarpgroup = 4, kBlocksOfCluster = 2;
 
-// A barrier of each slot of a buffer: "full" or "empty".
+// A barrier of each slot of a buffer, named "full" or "empty".
 using BarrierName = std::pair<int, std::string>;
 
 struct SetUp {
   std::int64_t slots = 0, arrivals = 0;
-  bool is_own = false;  // each of those who do the same has one of its own
+  bool is_own = false;  // True if each of several roles that do the same has a barrier of its own.
 };
 
 struct BarrierCheck {
   const Program& p;
   std::map<BarrierName, SetUp> set_up = {};
   std::map<BarrierName, std::int64_t> arrive = {};
-  std::set<BarrierName> in_turn = {};  // one of the consumers who arrive in turn has been counted
+  std::set<BarrierName> in_turn = {};  // Buffers for which one of the consumers that arrive by turns has been counted.
 
   const Buffer& buffer(int b) const { return p.buffers[static_cast<std::size_t>(b)]; }
   std::string text(const BarrierName& name) const {
@@ -48,7 +48,8 @@ struct BarrierCheck {
     }
   }
 
-  // Who comes to a statement. One thread speaks for a producer; where there are several, each arrives.
+  // The threads and warps that come to a statement. One thread speaks for a producer; where there are several
+  // producers, each arrives.
   struct Comers {
     int threads = 1, warps = 1;
     Comers one_of(int count) const { return {std::max(threads / count, 1), std::max(warps / count, 1)}; }
@@ -134,7 +135,7 @@ void find_order(const Body& body, std::vector<const Statement*>& order) {
   }
 }
 
-// Behind what one thread sets up come a fence, so that copies find it, and a barrier, so that other threads do.
+// A fence must follow what one thread sets up, so that copies find it, and a barrier, so that other threads do.
 Result<void> check_published(const Statement& body) {
   if (!holds(body, Kind::Init)) return {};
   std::vector<const Statement*> order;

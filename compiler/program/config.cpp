@@ -12,7 +12,7 @@ namespace flashjit {
 
 namespace {
 
-// Takes constant factors off a product, a quotient or a negation.
+// Removes constant factors from a product, a quotient or a negation.
 Expr without_factors(Expr expr, double& factor) {
   while (true) {
     const auto constant = [&](std::size_t i) { return expr->args[i]->op == Op::FloatConst; };
@@ -29,7 +29,7 @@ Expr without_factors(Expr expr, double& factor) {
   }
 }
 
-// Factors far from 1 are left alone: their powers must not leave the range of fp32.
+// Factors far from 1 stay where they are, because their powers must not leave the range of fp32.
 void set_cap(const AttentionSpec& spec, ScoreFacts& facts) {
   const auto moderate = [](double factor) { return std::fabs(factor) > 0x1p-20 && std::fabs(factor) < 0x1p20; };
   double cap = 1, factor = spec.effective_scale();
@@ -52,7 +52,7 @@ ScoreFacts facts_of(const AttentionSpec& spec) {
   return facts;
 }
 
-// In positions. Which masks have lists does not depend on it, but for those of very many operations.
+// The tile in positions. Only masks of very many operations have lists or not depending on it.
 constexpr int kUsualTile = 64;
 
 ListFacts lists_of(const Expr& mask) {
@@ -82,7 +82,7 @@ Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& an
       query_tiles(is_backward(s) ? std::make_shared<const TileAnalysis>(analyse_tiles(s.mask, Axis::Queries))
                                  : nullptr),
       score(facts_of(s)),
-      lists(s.places ? ListFacts{} : lists_of(s.mask)),  // whose tiles are those of the call's rows
+      lists(s.places ? ListFacts{} : lists_of(s.mask)),  // With places the tiles are those of the call's rows.
       config(problem_config(s, analysis)),
       queries(selects(s) ? 1 : s.q_len.max) {}
 
@@ -101,7 +101,7 @@ KernelConfig config_of(const Problem& problem, const Schedule& s) {
   take(s.head_tiles, c.head_tiles);
   if (s.tiles == TileSource::list) {
     c.list_heads = problem.lists.by_head ? c.heads_q : 1;
-    c.mask_has_holes = false;  // what is in a list is visited
+    c.mask_has_holes = false;  // Every tile in a list is visited.
   }
   s.family->configure(problem, s, c);
   return c;

@@ -1,4 +1,4 @@
-// The one writer of KernelConfig: what a spec says, and what a schedule adds.
+// Writes every KernelConfig: first from a spec, then from a schedule.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,13 @@ namespace flashjit {
 // Facts of a score function for loops that evaluate scores on symbolic numbers.
 struct ScoreFacts {
   bool has_tanh = false;
-  bool adds = false;          // to `s` what depends on positions alone
-  bool loads = false;         // from tensors, at indices that depend on the key
-  float cap = 0, factor = 0;  // not 0: the score is cap * tanh(factor * q.k)
+  bool adds = false;          // It adds to `s` a number that depends on positions alone.
+  bool loads = false;         // It loads from tensors, at indices that depend on the key.
+  float cap = 0, factor = 0;  // If not 0, the score is cap * tanh(factor * q.k).
 };
 
-// Does what tensors of a mask hold decide which tiles have to be visited (analysis/tile_pairs.h), and for each head by itself?
+// `any` is true if elements of a mask's tensors decide which tiles have to be visited (analysis/tile_pairs.h), and
+// `by_head` if they do for each head by itself.
 struct ListFacts {
   bool any = false, by_head = false;
 };
@@ -30,19 +31,20 @@ struct Problem {
 
   const AttentionSpec& spec;
   const Target& target;
-  const TileAnalysis& tiles;                        // of spec.mask
-  std::shared_ptr<const TileAnalysis> query_tiles;  // of spec.mask along the queries, for backward; otherwise none
+  const TileAnalysis& tiles;  // The tiles of spec.mask.
+  // backward: the tiles of spec.mask along the queries; otherwise none.
+  std::shared_ptr<const TileAnalysis> query_tiles;
   ScoreFacts score;
   ListFacts lists;
-  KernelConfig config;   // that of the problem
-  std::int64_t queries;  // of a sequence: as many as the spec allows, or are expected
+  KernelConfig config;   // The part that no schedule changes.
+  std::int64_t queries;  // The queries of a sequence: as many as the spec allows, or as are expected.
 };
 
-// The dtype of P where it is multiplied with V: what limits the accuracy of a kernel. Products of 8 bits take e4m3, which
-// has more bits below 448 than e5m2; where Q of 8 bits is widened, P has 16.
+// Returns the dtype of P where it is multiplied by V, which limits the accuracy of a kernel. Products of 8 bits take
+// e4m3, which has more bits below 448 than e5m2. Where Q of 8 bits is widened, P has 16 bits.
 Dtype weights_of(const AttentionSpec& spec, const KernelConfig& config);
 
-// `schedule` has a family and its tiles set; what else is not set stays at its default.
+// `schedule` has a family and its tiles set. Fields that it does not set stay at their defaults.
 KernelConfig config_of(const Problem& problem, const Schedule& schedule);
 
 }  // namespace flashjit

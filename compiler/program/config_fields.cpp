@@ -28,7 +28,7 @@ std::string literal_of(T value) {
   else return fmt::format("{}", value);
 }
 
-// `path`: members one within the other, the first of KernelConfig.
+// `path` names members one within the other, of which the first is a member of KernelConfig.
 template <auto... path>
 constexpr auto& get(auto& config) {
   return (config.*....*path);
@@ -53,8 +53,9 @@ constexpr ConfigField field(std::string_view name, Set set = nullptr, When alway
 bool writes_output(const AttentionSpec& spec) { return !is_backward(spec); }
 bool in_every_spec(const AttentionSpec&) { return true; }
 
-// The elements that products are computed from. Halves hold every number of 8 bits, and P has more bits in them than in
-// bf16. A family that multiplies 8 bits as they are says so itself. (check_supported has refused what no loop computes.)
+// Returns the elements from which products are computed. Halves hold every number of 8 bits, and P has more bits in
+// them than in bf16. A family that multiplies 8 bits unchanged sets its own. (check_supported has refused what no loop
+// computes.)
 Element element_of(Dtype dtype) {
   if (size_of(dtype) == 1) return Element::f16;
   const auto& words = Words<Element>::values;
@@ -81,7 +82,7 @@ constexpr ConfigField flag() {
       kSpecFlags[i].name, [](C& c, const S& s) { c.*kSpecFlags[i].of_kernel = s.*kSpecFlags[i].of_spec; });
 }
 
-// The rows of `fields`, and one for each flag.
+// Returns the rows of `fields`, and one row for each flag.
 template <std::size_t n>
 constexpr auto with_flags(const std::array<ConfigField, n>& fields) {
   std::array<ConfigField, n + kSpecFlags.size()> all = {};

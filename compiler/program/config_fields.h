@@ -1,4 +1,4 @@
-// One row for each field of KernelConfig: what a spec makes of it, and how generated code writes it down.
+// One row for each field of KernelConfig: how a spec sets it, and how generated code writes it.
 #pragma once
 
 #include <span>
@@ -11,16 +11,17 @@
 namespace flashjit {
 
 struct ConfigField {
-  std::string_view name;  // "heads_q", "hopper.warpgroups"
-  // From the spec alone; null: from an analysis (program/config.cpp), or from a schedule (a family's `configure`).
+  std::string_view name;  // It is "heads_q", or "hopper.warpgroups".
+  // Sets the field from the spec alone. It is null if an analysis (program/config.cpp) or a schedule (a family's
+  // `configure`) sets the field.
   void (*set)(KernelConfig& config, const AttentionSpec& spec) = nullptr;
   std::string (*literal)(const KernelConfig& config) = nullptr;
   bool (*is_default)(const KernelConfig& config) = nullptr;
-  // Written down even at its default, because a reader looks for it; null: never.
+  // Returns whether the field is written even at its default, because a reader looks for it. Null means never.
   bool (*always)(const AttentionSpec& spec) = nullptr;
 };
 
-// The rows are in the order of printing. Fields that specs ask for by a word alone come from spec/flags.h.
+// The rows are in the order of printing. Fields that specs set by a word alone come from spec/flags.h.
 std::span<const ConfigField> problem_fields();
 std::span<const ConfigField> schedule_fields();
 

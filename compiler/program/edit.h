@@ -12,11 +12,11 @@ namespace flashjit {
 using Body = std::vector<Statement>;
 using Names = std::initializer_list<std::string_view>;
 
-// Statements of a program, on behalf of a pass.
+// Makes statements of a program, on behalf of a pass.
 struct Maker {
   Program& p;
   std::string_view pass;
-  Result<void> failed = {};  // the first attribute that could not be set
+  Result<void> failed = {};  // The first error of an attribute that could not be set.
 
   Statement make(Kind kind, Names writes = {}, Names reads = {}, std::string_view form = {}) const;
   Statement let(std::string_view name) const;
@@ -25,20 +25,21 @@ struct Maker {
   Statement when(std::string_view condition, Body body) const;
   Statement otherwise(Body body) const;
   Statement body(std::string_view name, Body body) const;
-  // A structure of this name; a file of the vocabulary has its state. Both are empty for what is no structure.
+  // `structure` is the name of a structure, and `file` the file of the vocabulary that has its state. Both are empty
+  // for a role without a structure.
   Statement role(Kind kind, std::string_view structure, std::string_view file) const;
   Statement loop(std::string_view form, Body body) const;
-  // These statements wait until slots are full, or empty, or until so many groups of products are under way at most, or they
-  // keep registers where they are.
+  // These statements wait until slots are full, or empty, or until at most `pending` groups of products are under way,
+  // or they keep registers where they are.
   Statement await_full(Names buffers, std::string_view form = {});
   Statement await_empty(Names buffers, std::string_view form = {});
   Statement wait(std::int64_t pending);
   Statement keep(std::string_view registers, std::string_view form = {}) const;
-  // Sets up a barrier of a slot, "full" or "empty"; one that is of no slot; these for so many slots.
+  // These set up a barrier of a slot, "full" or "empty"; a barrier of no slot; and barriers for `count` slots.
   Statement init(std::string_view buffer, std::string_view barrier, std::int64_t arrivals, std::string_view form = {});
   Statement init_single(std::string_view barrier, std::int64_t arrivals);
   Statement for_slots(std::int64_t count, Body body);
-  // By TMA.
+  // A copy by TMA.
   Statement copied(Names to, std::string_view from, std::string_view form);
   // These products, as a group.
   static Body batch(Body products);
@@ -51,7 +52,7 @@ struct Maker {
 
 void append(Body& to, Body from);
 
-// The first statement, in a body or in what it holds, that `is_it` says yes to: where it stands. Null: there is none.
+// The first statement, in a body or nested in it, for which `is_it` returns true. `body` is null if there is none.
 struct Site {
   Body* body = nullptr;
   std::size_t at = 0;
@@ -60,7 +61,7 @@ struct Site {
   void insert_before(Body statements) const;
   void insert_after(Body statements) const;
   void replace(Body statements) const;
-  // So many statements from this one on.
+  // Removes `count` statements from this one on, and returns them.
   Body take(std::size_t count) const;
 };
 template <class IsIt>
@@ -71,18 +72,18 @@ Site find_site(Body& body, const IsIt& is_it) {
   }
   return {};
 }
-// By kind, and by what it writes first, or its label or form; empty: any.
+// Finds a statement by its kind, and by what it writes first, or its label or form; an empty `what` finds any.
 Site find_site(const Program& program, Body& body, Kind kind, std::string_view what = {});
 
-// An attribute that is a number; `absent`: the statement has none.
+// Returns an attribute that is a number, or `absent` if the statement has none.
 std::int64_t integer(const Statement& statement, std::string_view key, std::int64_t absent);
 
-// Is it about the slot of the tile before? Then its form says so.
+// Returns whether the statement is about the slot of the tile before, which its form tells.
 inline bool is_before(const Statement& statement) { return statement.form.ends_with("before"); }
-// Is it about the item behind? Then its form says that.
+// Returns whether the statement is about the next item, which its form tells.
 inline bool is_next(const Statement& statement) { return statement.form.ends_with("next"); }
 
-// A body of a role by its name; null: there is none.
+// Returns a body of a role by its name, or null if there is none.
 Statement* find_body(Program& program, std::string_view name);
 const Statement* find_body(const Program& program, std::string_view name);
 const Statement* find_body(const Statement& role, std::string_view name);

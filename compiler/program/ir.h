@@ -1,5 +1,5 @@
-// The tile IR: one kernel as buffers, a role and a short list of statements around a loop over tiles. Passes refine it;
-// what they decide stands in attributes, each of which has exactly one writer.
+// The tile IR: one kernel as buffers, a role and a short list of statements around a loop over tiles. Passes refine a
+// program, and record their decisions in attributes, each of which has exactly one writer.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +24,12 @@ std::string print(const AttributeValue& value);
 struct Attribute {
   std::string_view key;
   AttributeValue value;
-  std::string_view writer;  // the pass
+  std::string_view writer;  // The pass that wrote it.
 };
 
 class Attributes {
  public:
-  // Internal error when the attribute is there already: no pass may overrule another.
+  // An attribute that is there already is an Internal error: no pass may overrule another.
   Result<void> set(std::string_view key, AttributeValue value, std::string_view writer);
   const Attribute* find(std::string_view key) const;
   const std::vector<Attribute>& all() const { return all_; }
@@ -38,7 +38,7 @@ class Attributes {
   std::vector<Attribute> all_;
 };
 
-// Every attribute there is, and the one pass that writes it.
+// Every attribute, and the one pass that writes it.
 struct AttributeRow {
   std::string_view key, writer, meaning;
 };
@@ -46,8 +46,8 @@ const AttributeRow* attribute_row(std::string_view key);
 
 // ---- buffers ----
 
-// By what who reads a ring, and who fills it, count: by rings of its own, by the steps of all items, by those steps of them
-// that alternate with another role's, or by items.
+// How readers of a ring, and roles that fill it, count slots: by rings of their own, by the steps of all items, by
+// those of these steps that alternate with another role's, or by items.
 enum class Counter { Rings, Steps, Alternating, Items };
 
 enum class Space { Global, Shared, Register };
@@ -56,78 +56,79 @@ struct Buffer {
   std::string name;
   Space space = Space::Global;
   Dtype dtype = Dtype::F32;
-  std::string rows, cols;  // extents as they are known so far: "q_len", "128"
-  std::string layout;  // "", "rows" (plain), "xor8" (swizzled chunks), "swizzle128" (as TMA and WGMMA do), "fragment"
-  int stages = 1;      // copies of the tile, used in turn
-  std::int64_t offset = -1;  // shared: bytes from the start of the block's memory
-  std::int64_t bytes = 0;    // shared: of one stage
-  std::int64_t stride = 0;   // shared: from a stage to the next; 0: bytes
-  bool own_rows = false;     // each warp touches its own rows only
-  // In programs that are printed: the name of registers, or of a slot's barriers, and the rings by which who reads slots and
-  // who fills them count.
+  std::string rows, cols;  // The extents as far as they are known: "q_len", "128".
+  // It is "", "rows" (plain), "xor8" (swizzled chunks), "swizzle128" (as TMA and WGMMA do) or "fragment".
+  std::string layout;
+  int stages = 1;            // The number of copies of the tile, used by turns.
+  std::int64_t offset = -1;  // Shared memory: bytes from the start of the block's memory.
+  std::int64_t bytes = 0;    // Shared memory: bytes of one stage.
+  std::int64_t stride = 0;   // Shared memory: bytes from a stage to the next one; 0 stands for `bytes`.
+  bool own_rows = false;     // True if each warp touches only its own rows.
+  // Printed programs: the name of the registers, or of a slot's barriers, and the rings by which readers of slots and
+  // roles that fill them count.
   std::string_view code = {}, ring = {}, fill_ring = {};
-  int behind = 0;  // slots that its reader is behind the ring
+  int behind = 0;  // The number of slots that its reader is behind the ring.
   Counter counter = Counter::Rings;
-  // Other buffers, -1 for none: one whose barriers stand for this one as well, one with whose slots this one's are given
-  // back, and one in whose slots it lies while these belong to who reads them.
+  // Other buffers, or -1. The barriers of `guard` stand for this buffer as well; slots are given back together with
+  // those of `given_with`; and this buffer lies in slots of `inside` while these belong to their readers.
   int guard = -1, given_with = -1, inside = -1;
-  bool is_room = false;  // nobody fills its slots: they are there for what lies in them
-  int givers = 0;        // how many roles give a slot back; 0: all that read it
-  bool in_turn = false;  // consumers read its slots in turn, so of them one gives a slot back
+  bool is_room = false;  // True if nobody fills its slots: they only give room to other buffers.
+  int givers = 0;        // The number of roles that give a slot back; 0 stands for all that read it.
+  bool in_turn = false;  // True if consumers read its slots by turns, so that one of them gives a slot back.
 };
 
 // ---- statements ----
 
 enum class Kind {
-  Load,        // global -> shared, asynchronous once copies are pipelined; global -> nothing yet before that
-  Commit,      // closes a group of asynchronous copies, or of a consumer's products
-  Wait,        // until at most `pending` groups are under way; makes this thread's copies visible to itself
-  Barrier,     // all warps of the block
-  Producer,    // what the warp that copies does for an item, beside the consumers
-  Transposer,  // what warps between both do for it, where an operand is to be transposed
-  Consumer,    // what each of the warpgroups that compute does for it, or its bodies
-  Await,       // until the next slot of a buffer's ring is full (for who reads it) or empty (for who fills it)
-  Release,     // this reader is done with a slot: empty once all of them are
-  Transpose,   // shared -> shared, by a transposer
-  Fragment,    // shared -> register operands
-  Fill,        // a constant
-  Loop,        // over the tiles of the phases
-  Mma,         // target += a * b: a Product
-  Score,       // the score function
-  Mask,        // -inf where a key is hidden
-  Softmax,     // scores to probabilities, running reference and sum
-  Gradient,    // of the logits, from P and the gradients of P
-  Rescale,     // O and sums to a new reference
-  Convert,     // to the operand type
-  Reduce,      // over the owners of a row
-  Finalize,    // divide by the sum, LSE, sink
-  Stage,       // registers -> shared, for wide stores
-  Store,       // to global memory
+  Load,     // It copies global -> shared, asynchronously once copies are pipelined; before, from global to nothing yet.
+  Commit,   // It closes a group of asynchronous copies, or of a consumer's products.
+  Wait,     // It waits until at most `pending` groups are under way, and makes this thread's copies visible to itself.
+  Barrier,  // All warps of the block meet.
+  Producer,    // The work of the warp that copies for an item, beside the consumers.
+  Transposer,  // The work of warps between both for an item, where an operand is to be transposed.
+  Consumer,    // The work of each computing warpgroup for an item, or the bodies of it.
+  Await,       // It waits until the next slot of a ring is full (for a reader) or empty (for a role that fills it).
+  Release,     // This reader has finished with a slot, which is empty once all readers have.
+  Transpose,   // A transposer moves shared -> shared.
+  Fragment,    // It loads register operands from shared memory.
+  Fill,        // It writes a constant.
+  Loop,        // It runs over the tiles of the phases.
+  Mma,         // It computes target += a * b: a Product.
+  Score,       // It applies the score function.
+  Mask,        // It writes -inf where a key is hidden.
+  Softmax,     // It turns scores into probabilities, with a running reference and sum.
+  Gradient,    // It makes the gradient of the logits, from P and the gradients of P.
+  Rescale,     // It brings O and sums to a new reference.
+  Convert,     // It converts to the operand type.
+  Reduce,      // It reduces over the owners of a row.
+  Finalize,    // It divides by the sum, and applies LSE and sink.
+  Stage,       // It moves registers -> shared, for wide stores.
+  Store,       // It stores to global memory.
   // Only programs that are printed have these (vocabulary.h):
-  Body,       // a function of a role; `label` is its name
-  Call,       // of a body, or of what templates do
-  Items,      // what a block is given, one after the other: calls the bodies
-  When,       // what is in it happens where `label` is true
-  Otherwise,  // and this where it is not
-  Return,     // from the body
-  Let,        // a name for what is asked or kept
-  Fence,      // what other instructions have written of registers is there for products
-  Keep,       // accesses of registers stay on their side of this
-  BeginTurn,  // this warpgroup's products come next
-  EndTurn,    // the next one's do
-  TakeIn,     // sums take in what products have made
-  Mark,       // something is true from here on
-  Draw,       // which weights are dropped
-  Drop,       // they become 0
-  Look,       // was something too large?
-  Lower,      // references rise, and what is large becomes small
-  Advance,    // to the next slot of a ring
-  Expect,     // so many bytes of a slot are on their way: it is full once they are there
-  Complete,   // this thread has done its part for a slot to be full
-  Publish,    // what has been written to shared memory is there for products and copies
-  Init,       // barriers of slots are set up, each for so many arrivals
-  Entry,      // what all threads begin with: who takes which role
-  Launch,     // what another launch of the call does, as the file `label` has it
+  Body,       // A function of a role; `label` is its name.
+  Call,       // It calls a body, or a function of templates.
+  Items,      // It takes the items of a block, one after the other, and calls the bodies.
+  When,       // Its body happens where `label` is true, ...
+  Otherwise,  // ... and this one's where it is not.
+  Return,     // It returns from the body.
+  Let,        // It names a value.
+  Fence,      // Products see what other instructions have written to registers.
+  Keep,       // Accesses of registers stay on their side of this.
+  BeginTurn,  // This warpgroup's products come next.
+  EndTurn,    // The next warpgroup's products come next.
+  TakeIn,     // Sums take in what products have made.
+  Mark,       // A condition is true from here on.
+  Draw,       // It draws which weights are dropped.
+  Drop,       // Dropped weights become 0.
+  Look,       // It checks whether some number was too large.
+  Lower,      // References rise, and large numbers become small.
+  Advance,    // It goes to the next slot of a ring.
+  Expect,     // It announces the bytes of a slot, which is full once they have arrived.
+  Complete,   // This thread has done its share for a slot to be full.
+  Publish,    // Products and copies see what has been written to shared memory.
+  Init,       // It sets up barriers of slots, each for its number of arrivals.
+  Entry,      // All threads begin with this: it gives them their roles.
+  Launch,     // The work of another launch of the call, as the file `label` has it.
 };
 std::string_view name(Kind kind);
 
@@ -135,16 +136,17 @@ struct Statement {
   Kind kind = Kind::Load;
   std::vector<int> writes, reads;  // indices of buffers
   Attributes attributes;
-  std::vector<Statement> body;    // of loops, roles, Body, When and Otherwise; of Softmax what is done halfway
-  std::vector<Statement> inside;  // what the function does that it is a call of, as far as others must know
-  std::optional<Axis> along;      // Loop: of which tiles
-  Product product;                // Mma, once warps are assigned
-  std::string_view label;         // Body, Call, When, Let, Mark: which
-  std::string_view form;          // which of the kind's operations it is
+  // The statements of loops, roles, Body, When and Otherwise; for Softmax, what is done halfway.
+  std::vector<Statement> body;
+  std::vector<Statement> inside;  // The part of a called function's work that others must know.
+  std::optional<Axis> along;      // Loop: the axis of its tiles.
+  Product product;                // Mma: the product, once warps are assigned.
+  std::string_view label;         // Body, Call, When, Let and Mark: the name.
+  std::string_view form;          // It tells which of the kind's operations this is.
 };
 Statement make_statement(Kind kind, std::vector<int> writes = {}, std::vector<int> reads = {});
 
-// The name of an axis, and the ends of two ranges of its tiles: the visited ones, and those that need no mask.
+// The name of an axis, and the ends of two ranges of its tiles: of the visited tiles, and of those that need no mask.
 struct AxisNames {
   std::string_view axis, begin, end, full_begin, full_end;
 };
@@ -153,7 +155,7 @@ AxisNames names_of(Axis axis);
 // A part of the range that loops visit, from `begin` to `end` (names of expressions of the mask analysis).
 struct Phase {
   std::string begin, end;
-  bool mixed = false;  // some key of a tile may be hidden: the Mask statement acts
+  bool mixed = false;  // True if some key of a tile may be hidden: the Mask statement acts.
 };
 
 struct Vocabulary;
@@ -165,20 +167,21 @@ struct Program {
   std::vector<Phase> phases;
   Attributes attributes;
   std::vector<Statement> body;
-  std::vector<std::string_view> passes;    // that have run
-  const Vocabulary* vocabulary = nullptr;  // that it is printed with (vocabulary.h); null: it is a picture
-  std::string_view picture_of;             // the file, or folder, that has the loop then
+  std::vector<std::string_view> passes;  // The passes that have run.
+  // The program is printed with it (vocabulary.h). If null, the program is a picture.
+  const Vocabulary* vocabulary = nullptr;
+  std::string_view picture_of;  // The file, or folder, that has the loop of a picture.
 
-  int buffer(std::string_view name) const;  // -1: none
+  int buffer(std::string_view name) const;  // Returns -1 if there is no such buffer.
   bool ran(std::string_view pass) const;
 };
 
-// The matrix product into this buffer; null: there is none.
+// Returns the matrix product into this buffer, or null.
 const Product* find_product(const Program& program, std::string_view target);
 
-// A statement without its attributes: "mma S <- Qs, Ks".
+// Returns a statement without its attributes: "mma S <- Qs, Ks".
 std::string describe(const Program& program, const Statement& statement);
-// One statement a line, loops indented, attributes in brackets.
+// Returns one statement a line, with loops indented and attributes in brackets.
 std::string dump(const Program& program);
 
 // Calls visit(statement) for every statement, loops before their bodies; stops at the first error.
@@ -191,8 +194,8 @@ Result<void> for_each(std::vector<Statement>& body, const Visit& visit) {
   return {};
 }
 
-// Checks what must hold after any pass; an Internal error names the statement. verify_plan asks after the last one, and after
-// each where that found something, to name the pass at fault.
+// Checks what must hold after any pass; an Internal error names the statement. verify_plan calls this after the last
+// pass. If that finds an error, verify_plan calls it after each pass, to name the one at fault.
 Result<void> verify(const Program& program);
 
 }  // namespace flashjit

@@ -1,6 +1,6 @@
-// The rules that a program obeys after every pass. Copies are checked by running them: the statements are executed on the
-// state of shared memory for loops of several lengths, so that a missing wait or barrier, or a slot that is overwritten
-// too early, is found here and not as a wrong result on a GPU.
+// Checks the rules that a program obeys after every pass. Copies are checked by running them: the statements are
+// executed on the state of shared memory for loops of several lengths, so that a missing wait or barrier, or a slot
+// that is overwritten too early, is found here and not as a wrong result on a GPU.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -23,14 +23,14 @@ Result<void> check_attributes(const Program& p, const Attributes& attributes, st
   return {};
 }
 
-// Does it leave alone what is in the buffer that it names?
+// Returns whether a statement of this kind leaves the contents of the buffer that it names alone.
 bool names_a_ring(Kind kind) {
   constexpr Kind kKinds[] = {Kind::Await,   Kind::Release, Kind::Expect, Kind::Complete,
                              Kind::Advance, Kind::Let,     Kind::Init};
   return std::ranges::count(kKinds, kind) > 0;
 }
 
-// Every statement names buffers that exist and reads none that nobody has written.
+// Checks that every statement names buffers that exist, and reads none that nobody has written.
 struct DefinitionCheck {
   const Program& p;
   std::vector<bool> defined;
@@ -77,13 +77,13 @@ int count(const std::vector<Statement>& body, Kind kind) {
   return found;
 }
 
-// All loops of a program, and no other statement, run along one axis: there is one list of phases.
+// Checks that all loops of a program, and no other statements, run along one axis, because there is one list of phases.
 Result<void> check_loops(const std::vector<Statement>& body, std::optional<Axis>& along) {
   for (const Statement& s : body) {
     if (s.along.has_value() != (s.kind == Kind::Loop))
       return internal(
           fmt::format("{}: {}", name(s.kind), s.along ? "only loops run along an axis" : "along which axis?"));
-    if (s.kind == Kind::Launch) continue;  // it has an axis of its own
+    if (s.kind == Kind::Launch) continue;  // A launch has an axis of its own.
     if (s.along && along && *s.along != *along)
       return internal(
           fmt::format("loop {}: another one runs along {}", names_of(*s.along).axis, names_of(*along).axis));
@@ -116,7 +116,7 @@ Result<void> check_phases(const Program& p, Axis along) {
   return {};
 }
 
-// Behind the last slot.
+// Returns the end of the last slot.
 std::int64_t end_of(const Buffer& b) {
   return b.offset + (b.stages - 1) * (b.stride > 0 ? b.stride : b.bytes) + b.bytes;
 }
@@ -151,15 +151,15 @@ struct Slot {
   std::int64_t begin = 0, end = 0;
   State state = State::Empty;
   std::int64_t tile = -1, group = 0;
-  bool being_read = false;  // by some warp, since the last barrier
+  bool being_read = false;  // Some warp has read it since the last barrier.
   bool overlaps(const Slot& other) const { return begin < other.end && other.begin < end; }
 };
 
 struct Machine {
   const Program& p;
-  std::int64_t tiles;  // of the loop
+  std::int64_t tiles;  // The number of tiles of the loop.
   std::vector<Slot> slots = {};
-  std::int64_t groups = 0;  // committed
+  std::int64_t groups = 0;  // The number of committed groups.
 
   const std::string& name_of(const Slot& slot) const { return p.buffers[slot.buffer].name; }
 
@@ -177,7 +177,8 @@ struct Machine {
     return *(first + (tile < 0 ? 0 : tile % p.buffers[buffer].stages));
   }
 
-  // Nobody may still use what the new contents replace. A warp is done with its own rows when it says so.
+  // Nobody may still use what the new contents replace. Only a warp itself knows that it has finished with its own
+  // rows.
   Result<void> claim(const Slot& target, std::string_view what) {
     for (Slot& other : slots) {
       if (!other.overlaps(target)) continue;
@@ -237,7 +238,7 @@ struct Machine {
     }
   }
 
-  // A barrier of the slots says that all of a copy is there, to all.
+  // A barrier of the slots tells all threads that the whole copy has arrived.
   Result<void> await(const Statement& s, std::int64_t now) {
     for (const int b : s.writes) {
       Slot& slot = slot_of(b, now);
@@ -256,7 +257,7 @@ struct Machine {
       case Kind::Await: return await(s, now);
       case Kind::Barrier: barrier(); return {};
       case Kind::Call: return run(s.inside, now);
-      case Kind::Entry: return {};  // calls what has been run
+      case Kind::Entry: return {};  // It only calls statements that have been run already.
       case Kind::Consumer:
       case Kind::Body:
       case Kind::When: return run(s.body, now);
@@ -271,7 +272,7 @@ struct Machine {
     if (s.kind == Kind::Stage) {
       Slot& slot = slot_of(s.writes[0], -1);
       FLASHJIT_TRY(claim(slot, "stage"));
-      slot.state = State::Visible;  // to the warp that wrote its rows
+      slot.state = State::Visible;  // The contents are visible to the warp that wrote its rows.
     }
     return {};
   }
@@ -285,7 +286,7 @@ struct Machine {
 Result<void> check_copies(const Program& p) {
   int stages = 1;
   for (const Buffer& b : p.buffers) stages = std::max(stages, b.stages);
-  // None, one, fewer tiles than stages, and enough for every slot to be used twice.
+  // The lengths are none, one, fewer tiles than stages, and enough tiles to use every slot twice.
   for (const std::int64_t tiles : {0, 1, 2, 2 * stages + 1}) {
     Machine machine{p, tiles};
     machine.set_up();
@@ -303,13 +304,13 @@ Result<void> check_copies(const Program& p) {
 Result<void> verify(const Program& p) {
   const bool is_printed = p.vocabulary || has_roles(p.body);
   FLASHJIT_TRY(check_attributes(p, p.attributes, "program"));
-  if (!is_printed) FLASHJIT_TRY(check_definitions(p));  // roles hand each other what is defined
+  if (!is_printed) FLASHJIT_TRY(check_definitions(p));  // Roles hand each other what is defined.
   std::optional<Axis> along;
   FLASHJIT_TRY(check_loops(p.body, along));
   if (!along && !p.phases.empty() && !is_printed) return internal("the program has phases and no loop");
   if (along && p.ran("analyse_mask")) FLASHJIT_TRY(check_phases(p, *along));
   if (p.ran("place_buffers")) FLASHJIT_TRY(check_offsets(p));
-  // Who copies for itself waits for nobody else.
+  // A role that copies for itself waits for no other role.
   const bool is_alone = has_roles(p.body) && std::ranges::count(p.body, Kind::Producer, &Statement::kind) == 0;
   if (is_printed && !is_alone) {
     FLASHJIT_TRY(check_roles(p));

@@ -1,5 +1,5 @@
-// Runs the roles of a program against each other, on the rings of shared memory, the turns of warpgroups and the registers
-// of products. It finds programs that are wrong for some number of tiles and some order of events.
+// Runs the roles of a program against each other, on the rings of shared memory, the turns of warpgroups and the
+// registers of products. This finds programs that are wrong for some number of tiles and some order of events.
 #include "compiler/program/ir_verify_roles.h"
 
 #include <algorithm>
@@ -20,12 +20,13 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::int64_t kSwizzleRepeats = 1024;  // bytes: where every swizzle begins anew, so tiles must too
+// Every swizzle begins anew after this number of bytes, so tiles must begin there, too.
+constexpr std::int64_t kSwizzleRepeats = 1024;
 
 // All roles of a block, with the registers of their products, and their turns.
 struct Block : Rings {
   const std::function<void(const RoleTrace&, const Step&)>& on_step;
-  std::vector<int> turns = {};  // given to each consumer, and not taken
+  std::vector<int> turns = {};  // Turns that were given to each consumer and not taken.
 
   // Executes a statement of a producer or a transposer.
   Result<void> provide(Actor& actor, const Step& step) {
@@ -45,7 +46,8 @@ struct Block : Rings {
               s.form.starts_with("gathered") && filler.announced >= static_cast<std::int64_t>(filler.filled.size()))
             return wrong(step, "tells of a slot before it has filled it");
           FLASHJIT_TRY(announce(actor, step, done));
-          // Who has nothing to copy fills the slot by that, and who gathers always has.
+          // A role that has nothing to copy fills the slot in this way; a role that gathers always has something to
+          // copy.
           if (const Filler& filler = actor.fillers[done];
               copies && !s.form.starts_with("gathered") &&
               filler.announced > static_cast<std::int64_t>(filler.filled.size()))
@@ -54,7 +56,7 @@ struct Block : Rings {
         return {};
       case Kind::Publish: actor.unpublished.clear(); return {};
       case Kind::Advance: ++(s.form == "to_fill" ? actor.fills[buffer(b).fill_ring] : actor.count); return {};
-      case Kind::Let:  // V is copied behind K, and what tells that there is no more in its stead
+      case Kind::Let:  // V is copied one tile behind K, and so is the sign that no V is left.
         if (s.label == "at_values") actor.fills["at"] = actor.fills["ring"] - 1;
         if (s.label == "at_end") actor.fills["at"] = actor.fills["ring"];
         return {};
@@ -80,7 +82,7 @@ struct Block : Rings {
     return wrong(step, fmt::format("the {} does not do that", name(actor.trace.role->kind)));
   }
 
-  // Registers of a product belong to it until it has been waited for; another product may queue behind it.
+  // Registers of a product belong to it until it has been waited for. Another product may queue behind it.
   Result<void> check_registers(Actor& actor, const Step& step) {
     const Statement& s = *step.statement;
     const auto touches = [&](int b) { return std::ranges::count(s.reads, b) + std::ranges::count(s.writes, b) > 0; };
@@ -103,7 +105,7 @@ struct Block : Rings {
       std::erase_if(actor.unkept, [&](const auto& other) { return other.second == group; });
       return {};
     }
-    // Registers that are overwritten need no keeping: ptxas does not move that over the wait.
+    // Overwritten registers need no keeping, because ptxas does not move the overwriting instruction over the wait.
     for (const auto& [b, group] : actor.unkept) {
       if (std::ranges::count(s.reads, b) > 0 && s.kind != Kind::Mma)
         return wrong(
@@ -177,7 +179,7 @@ struct Block : Rings {
     return actor.is_consumer() ? consume(actor, step) : provide(actor, step);
   }
 
-  // Tells the others what it has written, and waits until they have: what they tell it may read then.
+  // Tells the others what it has written, and waits until they have. It may then read what they tell.
   Result<bool> meet(Actor& actor, const Step& step) {
     if (!std::exchange(actor.is_at_barrier, true)) FLASHJIT_TRY(announce(actor, step, step.statement->writes[0]));
     for (const int b : step.statement->reads)
@@ -187,7 +189,7 @@ struct Block : Rings {
     return true;
   }
 
-  // False: it waits.
+  // Returns false if the role has to wait.
   Result<bool> may_go_on(Actor& actor, const Step& step) {
     if (step.statement->kind == Kind::Await) return await(actor, step);
     if (step.statement->kind == Kind::Barrier) return meet(actor, step);
@@ -196,7 +198,7 @@ struct Block : Rings {
     return turn > 0 ? --turn, true : false;
   }
 
-  // Lets a role go on until it waits or is done. Says whether it has come further.
+  // Lets a role continue until it waits or is done. Returns whether it has made progress.
   Result<bool> advance(Actor& actor) {
     const std::size_t before = actor.next;
     for (; !actor.is_done(); ++actor.next) {
@@ -230,7 +232,7 @@ struct Block : Rings {
     return {};
   }
 
-  // `first`: of the roles, in each round.
+  // `first` is the role that begins each round.
   Result<void> run(std::size_t first) {
     set_up();
     while (!std::ranges::all_of(actors, &Actor::is_done)) {
@@ -251,7 +253,7 @@ struct Block : Rings {
   }
 };
 
-// The shared buffers that statements name.
+// Finds the shared buffers that statements name.
 void find_tiles(const Program& p, const Body& body, std::set<int>& tiles) {
   for (const Statement& s : body) {
     if (s.kind == Kind::Launch) continue;
@@ -317,7 +319,8 @@ Result<void> check_roles(const Program& p, std::uint64_t seed) {
   FLASHJIT_TRY(check_tiles_apart(p));
   std::int64_t stages = 1;
   for (const Buffer& b : p.buffers) stages = std::max<std::int64_t>(stages, b.stages);
-  // None, one, fewer tiles than stages, and enough for every slot to be used twice; enough items for Q's slots too.
+  // The lengths are none, one, fewer tiles than stages, and enough tiles to use every slot twice. There are enough
+  // items for Q's slots too.
   for (const std::int64_t tiles : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, 2 * stages + 1}) {
     const Scenario scenario = {{{tiles, 1}, {0, 0}, {tiles, 2}, {tiles, 1}}, seed};
     if (auto done = run_roles(p, scenario, {}); !done) {

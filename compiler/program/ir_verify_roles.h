@@ -8,15 +8,15 @@
 
 namespace flashjit {
 
-// Does a program, or a launch, consist of roles?
+// Returns whether a program, or a launch, consists of roles.
 bool has_roles(const std::vector<Statement>& body);
 
-// Executes all roles on the rings of shared memory, for several lengths: every slot is awaited before it is filled or read,
-// and released once, in its turn, after the last product that reads it; registers belong to products until these are waited
-// for; and nobody waits for ever. `seed`: of what is decided when a kernel runs.
+// Executes all roles on the rings of shared memory, for several lengths. Every slot must be awaited before it is filled
+// or read, and released once, in its turn, after the last product that reads it. Registers belong to products until
+// these are waited for, and nobody may wait for ever. `seed` decides what a kernel decides only when it runs.
 Result<void> check_roles(const Program& program, std::uint64_t seed = 1);
 
-// The same of one scenario: `on_step` sees every statement that a consumer executes, in the order in which they come about.
+// This does so for one scenario. `on_step` sees every statement that a consumer executes, in the order of execution.
 struct Scenario;
 struct RoleTrace;
 struct Step;

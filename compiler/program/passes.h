@@ -1,4 +1,4 @@
-// The passes that turn a spec into a program without open choices: two that all families share, then those of the
+// The passes that turn a spec into a program without open choices: two that all families share, and then those of the
 // family (families/*/passes.cpp).
 #pragma once
 
@@ -12,8 +12,8 @@ namespace flashjit {
 
 struct PassContext {
   const Problem& problem;
-  const Schedule& schedule;    // complete and legal: the judge has spoken, passes carry it out
-  const KernelConfig& config;  // the same, with what follows from it
+  const Schedule& schedule;    // It is complete and legal: passes only carry it out.
+  const KernelConfig& config;  // It has the schedule's fields, and what follows from them.
 };
 
 struct Pass {
@@ -21,7 +21,7 @@ struct Pass {
   Result<Program> (*run)(Program program, const PassContext& context);
 };
 
-// Order: the mask decides the phases before anything is sized. The first gets an empty program.
+// The order matters: the mask decides the phases before anything is sized. The first pass gets an empty program.
 std::span<const Pass> shared_passes();
 
 Result<Program> build(Program program, const PassContext& context);

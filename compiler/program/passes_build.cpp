@@ -1,4 +1,4 @@
-// From the spec to the textbook of an online softmax: no tiles, no warps, no copies yet.
+// Builds the textbook form of an online softmax from the spec: without tiles, warps or copies.
 #include <fmt/format.h>
 
 #include "compiler/families/family.h"
@@ -94,7 +94,7 @@ Result<Program> build_merge(Program p, const PassContext& context) {
   return p;
 }
 
-// Rows to elements of 8 bits. There are no keys, and no loop.
+// Turns rows into elements of 8 bits. There are no keys, and no loop.
 Result<Program> build_quantize(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   p.title = fmt::format("quantize for {}: {}", context.problem.target.name, print(spec));
@@ -105,7 +105,7 @@ Result<Program> build_quantize(Program p, const PassContext& context) {
                {"rotation", Space::Register, spec.dtype, d, d},
                {"X", Space::Register, Dtype::F32, "q_len", d},
                {"largest", Space::Register, Dtype::F32, "q_len", "1"}};
-  const bool has_scale = !has_latent_rows(spec);  // else scales are a part of y
+  const bool has_scale = !has_latent_rows(spec);  // Otherwise scales are a part of y.
   if (has_scale)
     p.buffers.insert(p.buffers.begin() + 2,
                      {"scale", Space::Global, Dtype::F32, spec.scale_block > 0 ? "blocks" : "1", "1"});
@@ -147,7 +147,7 @@ Result<Program> build_index(Program p, const PassContext& context) {
   return p;
 }
 
-// For each tile P is made again, from what forward has left of its rows.
+// Each tile makes P again, from what forward has left of its rows.
 Result<Program> build_backward(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   p.title = fmt::format("backward for {}: {}", context.problem.target.name, print(spec));
@@ -208,13 +208,13 @@ Result<Program> build(Program p, const PassContext& context) {
 }
 
 Result<Program> analyse_mask(Program p, const PassContext& context) {
-  if (quantizes(context.problem.spec)) return p;  // nothing loops
+  if (quantizes(context.problem.spec)) return p;  // No loop needs phases.
   const bool masked = context.config.has_mask;
   // The ends of the full range rarely fall on tiles, so a mixed phase stands on either side where the mask cuts;
   // without a mask only the tile that k_len cuts is mixed.
   const AxisNames range = names_of(context.schedule.family->axis);
   const std::string begin(range.begin), end(range.end), full_begin(range.full_begin), full_end(range.full_end);
-  if (indexes(context.problem.spec)) {  // which asks the mask for each score: there is one for many products
+  if (indexes(context.problem.spec)) {  // An index asks the mask for each score: there is one score for many products.
     p.phases.push_back({begin, end, false});
     return p;
   }
@@ -228,7 +228,7 @@ Result<Program> analyse_mask(Program p, const PassContext& context) {
       return s.attributes.set("when", std::string("mixed"), kAnalyse);
     }
     if (s.kind != Kind::Loop) return {};
-    // Most loops go from the last tile down: with a causal mask the mixed tiles come first and the rest is plain.
+    // Most loops go from the last tile down: with a causal mask the mixed tiles come first, and the rest needs no mask.
     const bool from_first = context.schedule.family->from_first;
     FLASHJIT_TRY(s.attributes.set("direction", std::string(from_first ? "first_to_last" : "last_to_first"), kAnalyse));
     if (context.config.mask_has_holes) return s.attributes.set("holes", std::string("may_see"), kAnalyse);

@@ -1,4 +1,4 @@
-// A matrix product as data: target (rows x columns) += a (rows x depth) * b (depth x columns), of one issuer.
+// A matrix product as data: one issuer computes target (rows x columns) += a (rows x depth) * b (depth x columns).
 #pragma once
 
 #include <span>
@@ -11,18 +11,18 @@ enum class Issuer { Warp, Warpgroup };
 constexpr int threads_of(Issuer issuer) { return issuer == Issuer::Warp ? 32 : 128; }
 
 struct Product {
-  std::string_view name;          // of what it makes: its function is multiply_<name>
-  std::string_view target, a, b;  // buffers; a and b in the memory that the instruction reads them from
+  std::string_view name;          // The name of its result; its function is multiply_<name>.
+  std::string_view target, a, b;  // Buffers; a and b lie in the memory from which the instruction reads them.
   Issuer issuer = Issuer::Warp;
   int rows = 0, columns = 0, depth = 0;
-  int m = 0, n = 0, k = 0;  // of one instruction
+  int m = 0, n = 0, k = 0;  // The sizes of one instruction.
   bool a_in_registers = false;
-  bool b_transposed = false;     // b's rows are contiguous along the columns of the target, as those of V
-  bool accumulates = false;      // onto what is there, unless told to begin anew; else always anew
-  bool replaces = false;         // nothing that was in the target is of interest, so it may lie elsewhere until then
-  bool b_in_rows = false;        // b is rows of 16 bytes one below the other, not swizzled
-  int unroll = 0;                // steps along the depth that are unrolled; 0: all
-  std::string_view remark = {};  // for who reads the generated code
+  bool b_transposed = false;     // The rows of b are contiguous along the columns of the target, as those of V are.
+  bool accumulates = false;      // It adds to the target unless told to begin anew; otherwise it always begins anew.
+  bool replaces = false;         // Nobody needs the target's old contents, so the target may lie elsewhere until then.
+  bool b_in_rows = false;        // b is rows of 16 bytes one below the other, without a swizzle.
+  int unroll = 0;                // The number of steps along the depth that are unrolled; 0 means all.
+  std::string_view remark = {};  // A remark for readers of the generated code.
 };
 
 // An fp32 accumulator is spread evenly over the threads of its issuer.
@@ -33,7 +33,7 @@ constexpr int accumulator_registers(std::span<const Product> products) {
   return sum;
 }
 
-// "m64n128k16 by a warpgroup, depth 128, a in registers, b transposed"
+// Returns, for example, "m64n128k16 by a warpgroup, depth 128, a in registers, b transposed".
 std::string print(const Product& product);
 
 }  // namespace flashjit

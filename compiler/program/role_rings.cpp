@@ -11,7 +11,8 @@ namespace flashjit {
 
 namespace {
 
-// Does it wait until readers have given slots back? Its barrier says so, or, where that has no other name, its form.
+// Returns whether a statement waits until readers have given slots back. Its barrier tells this, or, where the barrier
+// has no other name, its form.
 bool awaits_empty(const Statement& s) {
   if (s.form.ends_with("given_back")) return true;
   const Attribute* barrier = s.attributes.find("barrier");
@@ -82,7 +83,8 @@ Result<bool> Rings::await(Actor& actor, const Step& step) const {
     const std::int64_t slot = slot_to_fill(actor, step, b);
     if (slot != filler.granted)
       return wrong(step, fmt::format("awaits slot {}, but {} is the next to be filled", slot, filler.granted)).error();
-    const int taken = step.statement->reads.empty() ? b : step.statement->reads[0];  // of another
+    // The slots may be those of another buffer.
+    const int taken = step.statement->reads.empty() ? b : step.statement->reads[0];
     if (filler.granted - released(taken) >= buffer(b).stages) return false;
     ++filler.granted;
     return true;
@@ -93,7 +95,7 @@ Result<bool> Rings::await(Actor& actor, const Step& step) const {
   return true;
 }
 
-// May it fill this slot, or speak of it? At the start all are empty.
+// Returns whether the role may fill this slot, or announce it. At the start all slots are empty.
 bool Rings::is_granted(Actor& actor, int b, std::int64_t slot) const {
   Filler& filler = actor.fillers[given_with(b)];
   if (slot == filler.granted && slot < buffer(b).stages && buffer(b).counter != Counter::Rings) ++filler.granted;
@@ -118,12 +120,12 @@ Result<void> Rings::fill(Actor& actor, const Step& step, int b) {
   else filler.filled.emplace_back(step.item, step.tile);
   return {};
 }
-// Does somebody look at what it makes of this buffer?
+// Returns whether somebody uses what the product makes from this buffer.
 bool Rings::product_counts(const ProductUnderWay& product, int b) const {
   const bool is_of_before = is_before(*product.statement) && buffer(b).counter != Counter::Items;
   return (is_of_before ? product.step.item_before : product.step.tile) >= 0;
 }
-// Something comes to lie in a slot of this buffer, whose reader does no longer need it.
+// Another buffer comes to lie in a slot of this buffer, whose reader no longer needs it.
 Result<void> Rings::cover(Actor& actor, const Step& step, int host) {
   const std::int64_t slot = slot_of(actor, step, host);
   if (!actor.reads[guard(host)].full.contains(slot))
@@ -163,9 +165,9 @@ Result<void> Rings::read(Actor& actor, const Step& step, int b, std::int64_t ite
   return {};
 }
 
-// Has this reader released a slot, or has it been filled anew?
+// Returns whether this reader has released a slot, or the slot has been filled anew.
 bool Rings::was_given_back(const Actor& actor, int b, std::int64_t slot) const {
-  if (buffer(b).counter == Counter::Rings) return false;  // slots of it are found by what has been released
+  if (buffer(b).counter == Counter::Rings) return false;  // Slots of such a ring are found by what has been released.
   const auto reader = actor.reads.find(given_with(b));
   if (reader != actor.reads.end() && reader->second.released > slot) return true;
   return std::ranges::any_of(actors, [&](const Actor& by) {
@@ -229,10 +231,10 @@ Result<void> Rings::check_end() const {
     for (const auto& [b, filler] : actor.fillers) {
       if (filler.asks_by_name && !filler.has_all_back)
         return internal(fmt::format("{}: a slot is given back, and nobody waits for it", buffer(b).name));
-      // The end, which is announced as an item or a tile is, nobody gives back.
+      // Nobody gives back the end, which is announced as an item or a tile is.
       const bool has_end = buffer(b).ring == "q_ring" || buffer(b).name == "Vc" || filler.has_end;
       const auto filled = static_cast<std::int64_t>(filler.filled.size()), used = filled - (has_end ? 1 : 0);
-      const bool is_told = guard(b) == b;  // by barriers of its own
+      const bool is_told = guard(b) == b;  // The buffer has barriers of its own.
       // Slots that are filled once, or read when a block ends, are not given back.
       const std::int64_t back =
           buffer(given_with(b)).in_turn ? std::min(released(given_with(b)), used) : released(given_with(b));

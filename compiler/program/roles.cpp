@@ -14,7 +14,7 @@ namespace flashjit {
 
 namespace {
 
-// Bits that only the seed decides.
+// Bits that the seed alone decides.
 struct Bits {
   std::uint64_t state;
   bool next() {
@@ -29,12 +29,13 @@ struct BodiesTrace {
   const Scenario& scenario;
   Bits bits;
   std::vector<Step> out = {};
-  std::map<std::string_view, bool> known = {};  // conditions that are what they are
-  Step now = {};                                // item and tiles
-  bool leaves_loop = false;                     // it has returned from no more than that
+  std::map<std::string_view, bool> known = {};  // Conditions whose value is known.
+  Step now = {};                                // The item and the tiles of the current step.
+  bool leaves_loop = false;                     // The role has returned from the loop only.
   Result<void> failed = {};
   std::function<bool(const Statement&)> run_loop =
-      {};  // as often as it goes round; empty: once. False: it has returned
+      // It runs a loop's body as often as the loop does; empty means once. It returns false if the role has returned.
+      {};
 
   void add(const Statement& s) {
     Step step = now;
@@ -47,9 +48,9 @@ struct BodiesTrace {
     return bits.next();
   }
 
-  // False: it has returned.
+  // Returns false if the role has returned.
   bool execute(const Body& body) {
-    bool before = true;  // of the last When
+    bool before = true;  // The condition of the last When.
     for (const Statement& s : body) {
       if (s.kind == Kind::When) before = holds(s);
       if (s.kind == Kind::When ? !before : s.kind == Kind::Otherwise && before) continue;
@@ -78,9 +79,9 @@ struct BodiesTrace {
   }
 };
 
-// A producer: what deal_items of its vocabulary makes of the bodies. V is one tile behind K.
+// A producer, as deal_items of its vocabulary calls its bodies. V is one tile behind K.
 struct ProducerTrace : BodiesTrace {
-  Step waiting = {};  // what V is of that is copied next; a tile of -1: none
+  Step waiting = {};  // The item and tile whose V is copied next; a tile of -1 means none.
 
   void copy_values() {
     const Step before = now;
@@ -95,7 +96,7 @@ struct ProducerTrace : BodiesTrace {
     now = before;
     if (did("none_waits", first)) waiting.tile = -1;
   }
-  // Since its steps were so many.
+  // Returns whether the role has done this since its step number `first`.
   bool did(std::string_view label, std::size_t first) const {
     return std::any_of(out.begin() + static_cast<std::ptrdiff_t>(first), out.end(),
                        [&](const Step& step) { return step.statement->label == label; });
@@ -125,7 +126,7 @@ struct ProducerTrace : BodiesTrace {
       copy_values();
       ++now.item;
     }
-    announce(0);  // the end
+    announce(0);  // This is the end.
   }
   void announce(std::int64_t tiles) {
     now.tile = -1;
@@ -134,7 +135,7 @@ struct ProducerTrace : BodiesTrace {
   }
 };
 
-// A transposer goes on until all of V has ended.
+// A transposer continues until all of V has ended.
 struct TransposerTrace : BodiesTrace {
   Result<void> run_role() {
     const Statement* all = find_body(role, "transpose");
@@ -157,19 +158,19 @@ struct TransposerTrace : BodiesTrace {
   }
 };
 
-// A consumer: what take_items of its vocabulary makes of the bodies.
+// A consumer, as take_items of its vocabulary calls its bodies.
 struct ConsumerTrace : BodiesTrace {
   int number, of;
   std::vector<std::pair<std::int64_t, std::int64_t>> visited = {};
-  std::int64_t mixed_tiles = 0;  // of the item, from its first on
+  std::int64_t mixed_tiles = 0;  // The number of mixed tiles of the item, from its first tile on.
 
-  // Main steps are in loops, whose only calls are steps and what is looked at between them.
+  // Main steps are in loops, whose only calls are steps and checks between them.
   void main_steps(std::int64_t last_of_item) {
     const Statement* body = find_body(role, "main_steps");
     if (!body) return;
     for (bool any = true; any && now.tile <= last_of_item;) any = main_loop(body->body, last_of_item);
   }
-  // Where mixed tiles have a step of their own, a loop takes them until there are no more; the others come behind it.
+  // Where mixed tiles have a step of their own, a loop takes them first; another one takes the remaining tiles.
   bool main_loop(const Body& body, std::int64_t last_of_item) {
     bool any = false;
     for (const Statement& s : body) {
@@ -212,8 +213,8 @@ struct ConsumerTrace : BodiesTrace {
     }
   }
 
-  // May this warpgroup leave out a tile of the block's? The last one the first of them, which is visited last; any other the
-  // last.
+  // Tells which tile of the block this warpgroup may leave out: the last warpgroup the first tile, which is visited
+  // last, and any other warpgroup the last tile.
   struct Own {
     bool idle = false, passes_first = false, passes_last = false;
   };
@@ -241,10 +242,10 @@ struct ConsumerTrace : BodiesTrace {
 
   void take_items() {
     const std::map<std::string_view, bool> of_role = known;
-    bool values = false, is_item = false, passed_first = false;  // of what is before
+    bool values = false, is_item = false, passed_first = false;  // They tell of the item before.
     std::int64_t number_of_item = 0;
     std::vector<RoleItem> items = scenario.items;
-    items.push_back({0, 0});  // the end
+    items.push_back({0, 0});  // This is the end.
     for (const RoleItem& item : items) {
       const Own own = own_tiles(item);
       const std::int64_t last_of_item = item.tiles - 1 - (own.passes_first ? 1 : 0);
@@ -263,12 +264,12 @@ struct ConsumerTrace : BodiesTrace {
                {"passes", passed_first || own.passes_last},
                {"tiles_left", item.tiles > 1},
                {"inputs_given", true},
-               {"rose", true}};  // to multiply by 1 does no harm
+               {"rose", true}};  // Multiplying by 1 does no harm.
       now.on_top = false;
       if (item.tiles > 0 && !own.idle) visited.emplace_back(now.tile, last_of_item + 1);
       else visited.emplace_back(0, 0);
       run_body("careful_step");
-      // O of the item before has left the place of its Q.
+      // O of the previous item has left the place of its Q.
       if (number_of_item > 0 && !releases_queries()) release_queries(number_of_item - 1);
       values = item.tiles > 0;
       is_item = true;
@@ -292,7 +293,7 @@ struct ConsumerTrace : BodiesTrace {
           main_steps(last_of_item);
         }
       } else if (releases_queries() && &item != &items.back()) {
-        release_queries(number_of_item);  // no scores do
+        release_queries(number_of_item);  // No scores will release the queries.
       }
       ++number_of_item;
     }
@@ -305,14 +306,14 @@ struct ConsumerTrace : BodiesTrace {
       if (s.kind == Kind::Items && !s.inside.empty()) out.push_back({&s.inside.front(), item});
     }
   }
-  // Do bodies, once the scores of the last tile are there?
+  // Returns whether bodies release the queries, once the scores of the last tile are there.
   bool releases_queries() const {
     const Statement* body = find_body(role, "pass_item");
     return body && std::ranges::any_of(body->body, [](const Statement& s) { return s.label == "tiles_left"; });
   }
 };
 
-// A role whose loops over items, and over the steps of one, are its own.
+// A role that has loops of its own over items and over their steps.
 struct LoopsTrace : BodiesTrace {
   int number, of;
 
@@ -337,7 +338,7 @@ struct LoopsTrace : BodiesTrace {
       if (loop.label == "dealt_tiles") return run_dealt_tiles(loop.body);
       return loop.label == "panels" ? run_panels(loop.body) : run_steps(loop.body);
     };
-    begin_item(scenario.items.front());  // of blocks that have one alone
+    begin_item(scenario.items.front());  // It is the item of blocks that have only one.
     execute(role.body.back().body);
     return failed;
   }
@@ -359,7 +360,7 @@ struct LoopsTrace : BodiesTrace {
     }
     if (ends_by_itself) return true;
     known["no_item"] = true;
-    // Who is not told of the end has counted items.
+    // A role that is not told of the end has counted items.
     const bool is_told = std::ranges::any_of(body, [](const Statement& s) { return s.label == "no_item"; });
     if (!is_told || execute(body)) failed = internal("a role does not return behind its last item");
     return false;
@@ -376,7 +377,8 @@ struct LoopsTrace : BodiesTrace {
     now.tile = tiles - 1;
     return true;
   }
-  // Tiles of all items belong to two roles in turn: each has its own, and the tile before, which is the other's.
+  // Two roles have the tiles of all items by turns: each has its own tiles, and the tile before each, which is the
+  // other's.
   bool run_alternating(const Body& body) {
     for (std::int64_t own = (first + number) % 2; own <= tiles; own += 2) {
       now.number = first + own;
@@ -392,7 +394,7 @@ struct LoopsTrace : BodiesTrace {
     return true;
   }
 
-  // The tiles that other roles hand out, until they say that there are no more.
+  // Runs over the tiles that other roles hand out, until they tell that none is left.
   bool run_dealt_tiles(const Body& body) {
     known["no_tile"] = false;
     for (now.tile = 0; now.tile < tiles; ++now.tile) {
@@ -414,7 +416,7 @@ struct LoopsTrace : BodiesTrace {
     return true;
   }
 
-  std::int64_t tiles = 0, mixed = 0, first = 0;  // of this item, and the number of its first
+  std::int64_t tiles = 0, mixed = 0, first = 0;  // The tiles of this item, and the number of the first among all tiles.
 };
 
 }  // namespace
@@ -427,7 +429,7 @@ std::int64_t consumers_of(const Program& p) {
 
 namespace {
 
-// `made` with what it needs beside the scenario.
+// Adds the steps of `made`, which has what it needs beside the scenario.
 Result<void> add_trace(auto made, const Statement& role, int number, std::vector<RoleTrace>& traces) {
   FLASHJIT_TRY(made.run_role());
   traces.push_back({&role, number, std::move(made.out)});
@@ -439,7 +441,7 @@ Result<void> add_trace(auto made, const Statement& role, int number, std::vector
 
 Result<std::vector<RoleTrace>> trace_roles(const Program& p, const Scenario& scenario) {
   std::vector<RoleTrace> traces;
-  int consumers = 0;  // in roles before
+  int consumers = 0;  // Counts the consumers of earlier roles.
   for (const Statement& role : p.body) {
     if (role.kind == Kind::Entry || role.kind == Kind::Launch) continue;
     const auto bodies = [&](int number) {
