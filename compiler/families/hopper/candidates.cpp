@@ -1,4 +1,4 @@
-// This file says which hopper schedules exist, and why the others do not.
+// Enumerates the hopper schedules, and gives the reasons against all others.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -18,28 +18,32 @@ namespace flashjit {
 namespace {
 
 constexpr int kMaxOutputColumns = 256;
-// Tiles wider than 128 keys lost at every head dim [M22], and so they did of 8 bits [M23].
+// Tiles wider than 128 keys lost at every head dim [M22], and with 8 bits as well [M23].
 constexpr std::array kTilesKv = {32, 48, 64, 80, 96, 112, 128};
 
-// Registers besides tiles: row state, addresses, barriers. 192x128 tiles of d=64 and 128x176 of d=128 with overlap are
-// known to do with what three and two warpgroups leave.
+// Registers besides tiles hold row state, addresses and barriers. Compiled kernels show that 192x128 tiles of d=64 and
+// 128x176 of d=128 with overlap fit into the registers that three and two warpgroups leave.
 constexpr int kBaseRegisters = 29;
-// of P, in the registers of a dying S: three warpgroups with 128 keys spill nothing with d=72, and 112 bytes with d=80
+// P takes these registers of a dying S. With 128 keys three warpgroups spill nothing at d=72, and 112 bytes at d=80.
 constexpr int kSharedRegisters = 2;
-// The same where P V of a tile has registers of its own, or those of S: 128x128 tiles of d=128 and 256 are known to do.
+// Registers besides tiles where P V of a tile has registers of its own, or those of S. Compiled kernels show that
+// 128x128 tiles of d=128 and 256 fit.
 constexpr int kBaseRegistersOfSums = 24;
-// Beside the first, of d=128 with 128 keys: alibi spills 32 bytes; heads in groups 8 to 44, max_logit 8 to 36.
+// These are more registers than the base. At d=128 with 128 keys, alibi spills 32 bytes, heads in groups spill 8 to 44,
+// and max_logit 8 to 36.
 constexpr int kPositionRegisters = 8, kStateRegisters = 6;
-constexpr int kSumRegisters = 8;   // with a column of ones beside V: d=64/192 with 128 keys spills 136 bytes
-constexpr int kTanhRegisters = 4;  // of the second main step
-// the same with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes
+constexpr int kSumRegisters = 8;   // A column of ones beside V takes them: d=64/192 with 128 keys spills 136 bytes.
+constexpr int kTanhRegisters = 4;  // The second main step takes them.
+// Three warpgroups take these instead: d=32 and 64 with 128 keys spill 70 and 184 bytes.
 constexpr int kTanhRegistersOfThree = 20;
-constexpr int kWideRegisters = 20;  // of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes
-// of more than 128, with three warpgroups: d=136 with 80 keys spills 108, d=152 with 64 32 bytes
+// More than 240 columns of O take them: d=248 and 256 with 80 keys spill 32 and 160 bytes.
+constexpr int kWideRegisters = 20;
+// More than 128 columns take them with three warpgroups: d=136 with 80 keys spills 108 bytes, d=152 with 64 keys 32
+// bytes.
 constexpr int kWideRegistersOfThree = 8;
-constexpr int kMostRowsOfFew = 128;        // for each SM
-constexpr int kMostColumnsOfGroups = 240;  // of packed queries: d=256 with 64 keys spills 8 bytes
-// what a score reads of copied tiles, eight pairs of keys at a time, and their addresses
+constexpr int kMostRowsOfFew = 128;        // The rows for each SM.
+constexpr int kMostColumnsOfGroups = 240;  // The columns of packed queries: d=256 with 64 keys spills 8 bytes.
+// Elements of copied tiles that a score reads, eight pairs of keys at a time, and their addresses take them.
 constexpr int kInputRegisters = 24;
 
 bool refuses_tile(const AttentionSpec& spec, const Schedule& s, std::string* why) {
@@ -92,7 +96,7 @@ bool refuses_loop(const Problem& problem, const Schedule& s, std::string* why) {
   return false;
 }
 
-// A column of ones beside V of 8 bits.
+// Refuses a column of ones beside V of 8 bits.
 bool refuses_narrow_ones(const AttentionSpec& spec, const Schedule& s, std::string* why) {
   if (spec.lse != Lse::none)
     return refuse(
@@ -104,7 +108,7 @@ bool refuses_narrow_ones(const AttentionSpec& spec, const Schedule& s, std::stri
   return false;
 }
 
-// The same of 16 bits.
+// Refuses a column of ones beside V of 16 bits.
 bool refuses_wide_ones(const AttentionSpec& spec, const Schedule& s, const KernelConfig& sizes, std::string* why) {
   if (hopper_layout(sizes).v.columns != spec.d_v) {
     return refuse(
@@ -220,7 +224,7 @@ bool fits(const Problem& problem, const Schedule& s) {
   return !refuses_tile(problem.spec, s, nullptr) && !refuses_resources(problem, config_of(problem, s), nullptr);
 }
 
-// Does the key's position enter other than as the index of an element?
+// Returns whether the key's position enters other than as the index of an element.
 bool depends_on_position(const Expr& expr) {
   if (expr->op == Op::Load) return false;
   if (expr->op == Op::Variable) return expr->variable == Variable::K;
@@ -240,19 +244,19 @@ struct Enumeration {
   const bool votes = spec.mask && !problem.tiles.line_is_range && !separate_reads(spec.mask).values.empty();
 
   int group() const { return spec.heads_q / spec.heads_kv; }
-  // Prompts and single tokens in one call. Scores that read tensors want tiles of one head, and so do 256 columns of O,
-  // whose addresses spill.
+  // Returns whether prompts and single tokens stand in one call. Scores that read tensors want tiles of one head, and
+  // so do 256 columns of O, whose addresses spill.
   bool mixed() const { return is_packed(spec) && is_paged(spec) && !has_inputs && spec.d_v <= kMostColumnsOfGroups; }
 
-  // Tiles are visited from the last key on. Scores that depend on the distance of the key, without a mask that begins
-  // there, may rise on the way by more than a reference of the first tile bears, for most queries: each would be
-  // computed twice.
+  // Returns whether far keys come first and may be the largest. Tiles are visited from the last key on. Scores that
+  // depend on the distance of the key, without a mask that begins there, may rise on the way by more than a reference
+  // of the first tile bears. For most queries each tile would be computed twice.
   bool far_keys_first() const {
     if (!spec.score || !depends_on_position(spec.score)) return false;
     return !spec.mask || !uses(problem.tiles.end, Variable::QHi);
   }
 
-  // Fields that depend on no other field.
+  // Sets fields that depend on no other field.
   void run() {
     Schedule s = pins;
     s.family = &kHopper;
@@ -283,7 +287,7 @@ struct Enumeration {
     }
   }
 
-  // Heads share a tile where one head's queries do not fill it, as those of single tokens among prompts; no tile is a
+  // Heads share a tile where one head's queries do not fill it, as queries of single tokens among prompts. No tile is a
   // warpgroup taller than its rows. Three warpgroups of shared tiles are predicted too well [M25].
   void heads(Schedule s) {
     for (const HeadTiles heads : {HeadTiles::single, HeadTiles::grouped}) {
@@ -301,7 +305,7 @@ struct Enumeration {
   }
 
   void keys(Schedule s) {
-    std::int64_t covered = 0;  // by the tile before: a longer one would hold nothing more
+    std::int64_t covered = 0;  // The keys that the tile before covers: a longer tile would hold nothing more.
     for (const int tile_kv : kTilesKv) {
       if (covered >= spec.k_len.max && covered > 0 && !pins.tile_kv) return;
       s.tile_kv = pins.tile_kv.value_or(tile_kv);
@@ -310,14 +314,14 @@ struct Enumeration {
       if (!pins.tile_kv && *s.tiles == TileSource::list && !lies_in_block(problem, Axis::Keys, tile_kv)) continue;
       if (!pins.tile_kv && (overburdens_producer(s) || leaves_no_turns(s))) continue;
       covered = tile_kv;
-      s.row_sum = pins.row_sum.value_or(RowSum::adds);  // until `sums`
+      s.row_sum = pins.row_sum.value_or(RowSum::adds);  // `sums` sets the final value.
       values(s);
       if (pins.tile_kv) return;
     }
   }
 
-  // Beside three warpgroups the warps that copy and transpose have 32 registers each. Where a window begins as well,
-  // packed sequences and tiles of 96 keys spill [M26].
+  // Beside three warpgroups the warps that copy and transpose have 32 registers each. If, besides, the mask has a begin
+  // as a window has, packed sequences and tiles of 96 keys spill [M26].
   bool overburdens_producer(const Schedule& s) const {
     const bool begins = spec.mask && problem.tiles.begin && uses(problem.tiles.begin, Variable::QLo);
     return narrow && begins && *s.warpgroups == 3 && (has_packed_keys(spec) || (*s.tile_kv == 96 && !is_paged(spec)));
@@ -332,14 +336,15 @@ struct Enumeration {
     }
   }
 
-  // One block has the SM, so memory has no other use: as many stages as fit, with and without a second Q. Three lose to
-  // two: where the ring stands is then a division [M27].
+  // One block has the SM, so memory has no other use: a schedule has as many stages as fit, with and without a second
+  // Q. Three stages lose to two, because the position in the ring is then a division [M27].
   void buffers(Schedule s) {
     int stages_beside_two = 0;
     for (int q_stages = *s.grid == GridKind::persistent ? 2 : 1; q_stages > 0; --q_stages) {
       s.q_stages = pins.q_stages.value_or(q_stages);
-      s.overlap = Overlap::none;  // which takes fewest registers, so only memory decides
-      const bool may_share = *s.tiles == TileSource::list && *s.warpgroups == 1;  // the SM (hopper_blocks)
+      s.overlap = Overlap::none;  // No overlap takes the fewest registers, so only memory decides here.
+      // Two blocks may share the SM (hopper_blocks).
+      const bool may_share = *s.tiles == TileSource::list && *s.warpgroups == 1;
       for (const int stages : {4, 2, 1}) {
         if (may_share && stages > 2) continue;
         s.stages = pins.stages.value_or(stages);
@@ -352,12 +357,12 @@ struct Enumeration {
     }
   }
 
-  // Overlap wherever registers and stages allow.
+  // Schedules overlap wherever registers and stages allow it.
   void overlaps(Schedule s) {
     s.overlap = Overlap::qk_pv;
     if (*s.stages < 2 || !fits(problem, s)) s.overlap = Overlap::none;
-    // Products of 8 bits are over too soon for a loop that waits for each, except where heads in groups leave no other
-    // room for 128 keys, which are then faster than fewer keys [M28]. Three warpgroups would spill.
+    // Products of 8 bits are over too soon for a loop that waits for each. An exception are heads in groups that leave
+    // no other room for 128 keys, which are then faster than fewer keys [M28]. Three warpgroups would spill.
     const bool in_groups = *s.head_tiles == HeadTiles::grouped && *s.warpgroups == 2;
     if (narrow && spec.d_v <= 128 && *s.overlap == Overlap::none && *s.tile_kv > kTilesKv.front() && !in_groups &&
         !pins.overlap && !pins.tile_kv)
@@ -371,22 +376,22 @@ struct Enumeration {
     }
   }
 
-  // Parts pay where one sequence has no tile for every SM. (Three warpgroups spill 84 bytes, d=64.)
+  // Parts pay where one sequence has no tile for every SM. (Three warpgroups spill 84 bytes at d=64.)
   bool few_tiles() const {
     return spec.numerics == Numerics::Fast &&
            problem.queries * spec.heads_q <= std::int64_t{problem.target.sm_count} * kMostRowsOfFew;
   }
 
-  // Interpolated weights of 128 keys beside a V dim of 128 take turns, for which tensors of the score function, and
-  // masks, leave no registers. Then 96 keys with turns are faster than 128 without [M29]. Windows, and keys whose
-  // scales are those of blocks, take none anyway.
+  // Interpolated weights of 128 keys beside a V dim of 128 take turns, and tensors of the score function, or masks,
+  // leave no registers for these. In that case 96 keys with turns are faster than 128 without [M29]. Windows, and keys
+  // with scales of blocks, take no turns anyway.
   bool leaves_no_turns(const Schedule& s) const {
     const bool tight = narrow && spec.linear_exp && spec.d_v > 112 && spec.d_v <= 128 && *s.tile_kv > 96;
     const bool turns_under_mask = spec.mask && spec.scale_block == 0 && !begins_late(problem);
     return tight && (has_inputs || turns_under_mask || (spec.mask && spec.d_qk > 128));
   }
 
-  // A column of ones beside V where that pays and there is room for it; turns where they pay (tuned.cpp).
+  // Sets a column of ones beside V where this pays and registers suffice, and turns where they pay (tuned.cpp).
   void sums(Schedule s) {
     const bool overlaps = *s.overlap == Overlap::qk_pv;
     Schedule matrix = s;
@@ -402,13 +407,13 @@ struct Enumeration {
 
 }  // namespace
 
-// But for those that Q takes where these leave room for it (queries_in_registers).
+// Returns the registers of a kernel, without those that Q takes where the others leave room (queries_in_registers).
 Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
   const bool overlaps = c.hopper.overlap == Overlap::qk_pv;
   const auto [scores, output] = hopper_products(c);
   int sums = accumulator_registers(scores) + output_columns(c) / 2;
-  // P hardly dies into the registers of S, not even where the next S begins only when P has been used.
+  // P hardly takes registers of the dying S, not even where the next S begins only when P has been used.
   sums += c.tile_kv * size_of(c.element) / 8 - (overlaps || adds_tiles(c) ? 0 : kSharedRegisters);
   if (overlaps && adds_tiles(c)) {
     sums += accumulator_registers(output);
@@ -419,7 +424,8 @@ Registers hopper_registers(const Problem& problem, const KernelConfig& c) {
   const bool fetches = inputs_bytes(c) > 0 && !reads_beside_inputs(spec.score);
   int reads = score_registers(spec);
   if (fetches) reads = std::min(reads, kInputRegisters);
-  // Where P V of a tile has registers of its own, O takes it in before they are read. (d=64, fp32: 192x96 spills 16 bytes.)
+  // Where P V of a tile has registers of its own, O takes it in before inputs are read into them. (d=64, fp32: 192x96
+  // spills 16 bytes.)
   if (fetches && overlaps && adds_tiles(c) && c.reference == Reference::first && c.hopper.warpgroups < 3)
     reads = std::max(0, reads - accumulator_registers(output));
   const int tanh = !problem.score.has_tanh ? 0 : c.hopper.warpgroups > 2 ? kTanhRegistersOfThree : kTanhRegisters;

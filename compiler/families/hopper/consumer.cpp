@@ -1,4 +1,4 @@
-// The work of a warpgroup that computes, as it would be written without a thought for speed.
+// The work of a warpgroup that computes, in the order of a textbook.
 #include "compiler/families/hopper/roles.h"
 
 #include <string>
@@ -13,17 +13,18 @@ namespace {
 
 struct Consumer : Maker {
   const KernelConfig& c;
-  bool overlaps, keeps_queries;  // until the item is done: O takes their slot, and they are released behind it
+  // Queries are kept until the item is done: O takes their slot, and they are released behind it.
+  bool overlaps, keeps_queries;
 
   Statement await(std::string_view buffer, std::string_view form = {}) {
-    if (form == "inputs") return make(Kind::Await, {buffer}, {}, form);  // one slot, and no other barrier
+    if (form == "inputs") return make(Kind::Await, {buffer}, {}, form);  // Inputs have one slot, and no other barrier.
     return await_full({buffer}, form);
   }
   Statement release(std::string_view buffer, std::string_view form = {}) const {
     return make(Kind::Release, {buffer}, {}, form);
   }
 
-  // Products of the tile before with V are one tile behind those with K.
+  // Products of the previous tile with V are one tile behind those with K.
   Body multiply_scores() {
     Statement product = make(Kind::Mma, {"S"}, {"Qs", "Ks"}, "scores");
     product.product = hopper_products(c)[0];
@@ -41,7 +42,7 @@ struct Consumer : Maker {
     return {when("last", {release("Qs", "by_threads")})};
   }
   Body rescale_output() { return {when("rose", {make(Kind::Rescale, {"O"}, {"O", "factor"})})}; }
-  // Where a tile is in the tensors, and what its products are multiplied by.
+  // Finds where a tile is in the tensors, and the scales of its products.
   Body find_tile() {
     Body body = {let("here")};
     if (has_tile_scales(c)) body.push_back(let("keys_scale"));
@@ -87,7 +88,7 @@ struct Consumer : Maker {
     return body;
   }
 
-  // Between two items.
+  // The change from one item to the next.
   Body change_items() {
     Body body = {call("gather_warp"), when("item", {call("finish_item")}), make(Kind::Fill, {"rows"}, {}, "rows"),
                  mark("next_item")};
@@ -106,8 +107,8 @@ struct Consumer : Maker {
     append(body, {let("scores"), when("scores", {await("Ks")})});
     append(body, multiply_scores());
     append(body, {wait(1), keep("O"), when("output", {release("Vs")})});
-    // Products of 8 bits leave registers for scales that are on their way while O is written, but not beside those of
-    // blocks of keys: d=128 spills 16 bytes.
+    // Products of 8 bits leave registers for scales that are loaded while O is written, but not where blocks of keys
+    // have scales: d=128 spills 16 bytes.
     if (c.element == Element::f8 && !has_tile_scales(c)) body.push_back(when("asks", {call("ask_scales")}));
     append(body, {when("changes", change_items()), let("mixed"), let("last"), wait(0), keep("S"),
                   when("no_scores", {make(Kind::Return)})});
@@ -163,7 +164,7 @@ struct Consumer : Maker {
   }
 
   Body consume() {
-    // Q of items without keys; where O takes its slot, of all.
+    // This releases Q of items without keys, or, where O takes the slot of Q, of all items.
     Body body = {make(Kind::Items)};
     body.front().inside = {make(Kind::Release, {"Qs"}, {}, "by_threads")};
     if (stages_output(c) && !keeps_queries) body.push_back(call("await_stores_read"));

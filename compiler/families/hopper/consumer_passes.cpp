@@ -1,4 +1,4 @@
-// Passes that take the consumer away from its textbook order, one choice each.
+// Passes that take the consumer away from its textbook order, with one choice each.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -23,12 +23,12 @@ struct Steps {
   Site in_careful(Kind kind, std::string_view what = {}) const { return in(careful, kind, what); }
 };
 
-// Logits that are no products are computed in the pass that exponentiates them if no maximum is taken before.
+// Logits that are not mere products are computed in the pass that exponentiates them, if no maximum is taken before.
 bool computes_logits_in_pass(const KernelConfig& c) { return !folds_scale(c) && c.reference == Reference::first; }
 bool is_narrow(const KernelConfig& c) { return c.element == Element::f8; }
-// References of earlier tiles may turn out too low for a later one; then they rise, and what a row has summed up falls.
-// fp16 ends at 2^16, which wide logits reach in every layer: whether a tile has probabilities beyond its range is asked
-// after every step. bf16 has the range of fp32: sums are looked at after every few.
+// References of earlier tiles may turn out too low for a later one. They rise then, and what a row has summed up falls.
+// fp16 ends at 2^16, which wide logits reach in every layer, so every step checks whether its tile has probabilities
+// beyond that range. bf16 has the range of fp32, so sums are checked after every few steps.
 bool rises(const KernelConfig& c) { return c.reference == Reference::first; }
 bool looks_at_tile(const KernelConfig& c) { return rises(c) && c.element != Element::bf16; }
 bool looks_back(const KernelConfig& c) { return rises(c) && c.element == Element::bf16; }
@@ -36,21 +36,21 @@ bool overlaps(const KernelConfig& c) { return c.hopper.overlap == Overlap::qk_pv
 bool takes_turns(const KernelConfig& c) { return c.hopper.warpgroups > 1 && c.hopper.exclusive == Exclusive::issue; }
 bool sums_in_matrix(const KernelConfig& c) { return c.hopper.row_sum == RowSum::matrix; }
 
-// Beside P V of a tile in registers of its own, what a score reads of tensors is read when O has taken that in, and has
-// these registers. So there is room for 128 keys, which are faster than 64 [M30].
+// P V of a tile in registers of its own leaves few. So elements of tensors that a score reads are loaded only when O
+// has taken in P V, and take its registers. This makes room for 128 keys, which are faster than 64 [M30].
 bool reads_inputs_late(const KernelConfig& c) {
   return adds_tiles(c) && overlaps(c) && inputs_bytes(c) > 0 && computes_logits_in_pass(c);
 }
-// Many instructions on the FMA pipes slow products down that run beside them, so P V goes first [M31].
+// Many instructions on the FMA pipes slow down products that run beside them, so P V goes first [M31].
 bool waits_first(const KernelConfig& c) {
   return reads_inputs_late(c) || (overlaps(c) && c.score_has_tanh && computes_logits_in_pass(c));
 }
-// P V of a tile has registers of its own, and O takes it in a step later, while the next scores are multiplied.
+// P V of a tile has registers of its own, and O takes it in one step later, while the next scores are multiplied.
 bool takes_in_later(const KernelConfig& c) {
   return adds_tiles(c) && overlaps(c) && !waits_first(c) && c.reference != Reference::tile;
 }
-// The tiles that a window begins in take the main step as well, as rows have references by then. That is faster of 8
-// bits, and slower of 16 [M32].
+// The tiles in which a window begins take the main step as well, because rows have references by then. This is faster
+// with 8 bits, and slower with 16 [M32].
 bool masks_in_step(const PassContext& context) {
   const KernelConfig& c = context.config;
   return is_narrow(c) && c.mask_is_range && !c.mask_has_holes && c.list_heads == 0 && rises(c) &&
@@ -72,12 +72,12 @@ void take_old_references(const Steps& steps, const Maker& maker, const PassConte
   }
   steps.in_careful(Kind::Softmax).statement().form = "first";
   if (folds_scale(c)) return;
-  // Two rows of a thread, found once for an item: three warpgroups, and elements of 32 bits that have been read, leave no
-  // registers to keep them from one tile to the next.
+  // The two rows of a thread are found once for an item. Three warpgroups, and elements of 32 bits that have been read,
+  // leave no registers to keep them from one tile to the next.
   const bool kept = c.hopper.warpgroups < 3 && c.inputs_32 == 0;
   Statement read = maker.make(Kind::Fragment, {}, {}, kept ? "kept_queries" : "queries");
   if (inputs_bytes(c) > 0) {
-    // Read ahead from here on, until the last are exponentiated.
+    // Inputs are read ahead from here on, until the last ones are exponentiated.
     read.inside = {score.inside.front()};
     for (const std::string_view form : {"quick", "quick_cut"}) {
       const Site reader = find_site(steps.main, [&](const Statement& s) { return s.form == form; });
@@ -90,13 +90,13 @@ void take_old_references(const Steps& steps, const Maker& maker, const PassConte
   site.insert_after({std::move(read)});
 }
 
-// A few loops of main steps, and when something is looked at between them.
+// Makes a few loops of main steps, with checks between them.
 Body look_between(const Maker& maker, const PassContext& context) {
   const KernelConfig& c = context.config;
   const Statement step = maker.call("main_step"),
                   first = maker.let(masks_in_step(context) ? "first_of_all" : "first_full");
   const auto lower_when = [&](std::string_view large) { return maker.when(large, {maker.call("lower")}); };
-  // Sums that the matrix unit adds up lie in O: where no turn waits for it a look at them between main steps costs
+  // Sums that the matrix unit adds up lie in O. Where no turn waits for it, checking them between main steps costs
   // nothing, and one loop less around all registers of a tile compiles faster [M33].
   if (looks_back(c) && sums_in_matrix(c) && !takes_turns(c))
     return {first, maker.loop("looks_inside", {step, lower_when("large_sum_now")})};
@@ -106,7 +106,7 @@ Body look_between(const Maker& maker, const PassContext& context) {
                                        lower_when(looks_back(c) ? "large_sum" : "large")})};
 }
 
-// Every row must have a reference of a tile before.
+// Every row must have a reference from an earlier tile.
 Body ask_for_references(const Maker& maker, bool masks) {
   const Statement no = maker.make(Kind::Return, {}, {}, "no"), yes = maker.make(Kind::Return, {}, {}, "yes");
   return {maker.when(masks ? "behind_full" : "not_full", {no}), maker.when("exact", {no}),
@@ -137,7 +137,7 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   find_body(p, "takes_main_step")->body = ask_for_references(maker, masks_in_step(context));
   const Steps steps{p};
   take_old_references(steps, maker, context);
-  // An old reference is right to the same rounding unless scores rise far above it; the row sums show that at the end.
+  // An old reference is right to the same rounding unless scores rise far above it, which the row sums show at the end.
   Body& finish = find_body(p, "finish_item")->body;
   const Site finalize = find_site(p, finish, Kind::Finalize);
   Statement& checked = finalize.statement();
@@ -151,7 +151,7 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
     finalize.insert_after({maker.when("failed", {maker.call("note_failure")})});
   }
   if (stages_output(c)) {
-    // An item that is done again is stored to the rows that this thread has stored before.
+    // A repeated item is stored to the rows that this thread has stored before.
     find_site(p, finish, Kind::Store, "sent").insert_before({maker.when("exact", {maker.call("await_stores")})});
   }
   if (looks_at_tile(c) && sums_in_matrix(c) && !interpolates(c))
@@ -161,7 +161,7 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   return p;
 }
 
-// Row sums by the matrix unit: columns of ones beside V, or a product of its own.
+// Has the matrix unit sum up rows: by columns of ones beside V, or by a product of its own.
 Result<Program> sum_rows(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   if (!sums_in_matrix(c)) return p;
@@ -175,19 +175,19 @@ Result<Program> sum_rows(Program p, const PassContext& context) {
 
 namespace {
 
-// Products of 8 bits: a tile's have registers of their own, T, and O takes them in by additions of fp32.
+// With products of 8 bits, a tile's product has registers of its own, T, and O takes it in by additions of fp32.
 struct TileSums {
   Maker maker;
   const KernelConfig& c;
   Steps steps{maker.p};
   bool later = takes_in_later(c), units = has_tile_scales(c), apart = sums_apart(c);
-  // Between two items O takes in what is left of one at once: its last product is added to the tiles before. (Not where
-  // their V has other scales.)
+  // Between two items O takes in the rest of one at once: its last product is added to the tiles before. (This cannot
+  // be done where tiles of V have different scales.)
   bool joins = later && !units;
   int last_piece = product_pieces(c) - 1;
 
   Statement keep(std::string_view registers) const { return maker.make(Kind::Keep, {registers}); }
-  // `unit`: what of V it is in, where there are units, has still to be found.
+  // `unit` is the scale of V that has still to be found, where tiles have scales.
   Body find(std::string_view unit) const {
     if (units && !unit.empty()) return {maker.let(unit), keep("T")};
     return {keep("T")};
@@ -201,7 +201,7 @@ struct TileSums {
     body.push_back(take_in(last_piece));
     return body;
   }
-  // O takes in the tile where there is one.
+  // O takes in the tile if there is one.
   Body when_output(bool always, Body body) {
     if (always) return body;
     return {maker.when("output", std::move(body))};
@@ -222,11 +222,11 @@ struct TileSums {
     return body;
   }
 
-  // In place of keep O, fence, mma, mark and commit. All pieces but the last are done at once.
+  // This takes the place of keep O, fence, mma, mark and commit. All pieces but the last are finished at once.
   void multiply(Body& body, bool always, std::string_view on_top) {
     const Site product = steps.in(body, Kind::Mma, "output");
     const Statement output = product.statement();
-    const Statement wait = find_site(maker.p, body, Kind::Wait).statement();  // where there are pieces: for everything
+    const Statement wait = find_site(maker.p, body, Kind::Wait).statement();  // With pieces it waits for everything.
     const Site first{product.body, product.at - 2};
     first.take(5);
     Body pieces;
@@ -280,7 +280,7 @@ struct TileSums {
       }
       kept.insert_before(std::move(taken));
     } else {
-      // Where no scores are under way, the product has their registers, and O takes it in before they come.
+      // The product has the registers of scores that are not being computed, and O takes it in before scores need them.
       steps.in_careful(Kind::When, "changes").insert_before(std::move(taken));
     }
     steps.in_careful(Kind::Fill, "rows").insert_after({maker.make(Kind::Fill, {"O"})});
@@ -322,11 +322,11 @@ Result<Program> add_up_tiles(Program p, const PassContext& context) {
   return p;
 }
 
-// P is an operand until the product of the tile before is done, which is waited for behind the exponentials, or before
-// them where they need its pipes or its registers. Where O takes in the product later it is waited for when half of the
-// scores are exponentiated, so that the others are converted as they come. Beside products with ones it is not [M34]:
-// there ptxas puts exponentials behind the wait wherever that stands, and where it stands between them and their
-// conversion, merges no halves of a word as they are converted.
+// P is an operand until the product of the previous tile is done. The wait for that product stands behind the
+// exponentials, or before them where they need its pipes or its registers. Where O takes in the product later, the wait
+// stands where half of the scores are exponentiated, so that the others are converted as they come. Beside products
+// with ones it does not [M34]: there ptxas puts exponentials behind the wait wherever the wait stands, and a wait
+// between exponentials and their conversion keeps ptxas from merging halves of a word.
 Result<Program> place_waits(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   const bool halfway = takes_in_later(c) && !sums_in_matrix(c),
@@ -334,7 +334,7 @@ Result<Program> place_waits(Program p, const PassContext& context) {
   if (!overlaps(c) || (!halfway && !first)) return p;
   const Maker maker{p, "place_waits"};
   const Steps steps{p};
-  // Behind the exponentials: keep S, wait for all, and what follows up to the step to the next slot.
+  // The statements behind the exponentials: keep S, the wait for all, and everything up to the step to the next slot.
   Site kept = steps.in_main(Kind::Release, "Vs");
   const Site advance = steps.in_main(Kind::Advance);
   while (kept.statement().kind != Kind::Wait) --kept.at;
@@ -362,7 +362,7 @@ Result<Program> place_waits(Program p, const PassContext& context) {
 }
 
 // The warpgroups issue their products one after the other, so that one computes softmax under the others' products. The
-// first is given one turn more than it takes.
+// first warpgroup is given one turn more than it takes.
 Result<Program> take_turns(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   if (!takes_turns(c)) return p;
@@ -385,7 +385,7 @@ Result<Program> take_turns(Program p, const PassContext& context) {
   return p;
 }
 
-// Which weights are kept does not depend on scores: it is drawn while products run.
+// The draw of kept weights does not depend on scores, so it is made while products run.
 Result<Program> drop_weights(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   if (c.dropped == 0) return p;
@@ -399,8 +399,9 @@ Result<Program> drop_weights(Program p, const PassContext& context) {
   return p;
 }
 
-// Once all rows have references, tiles that the mask cuts take a main step that masks, too, in a body of its own: a
-// branch in the main step would slow the others down [M35]. The mask is asked while scores are multiplied.
+// Once all rows have references, tiles that the mask cuts take a main step that masks, too. It is a body of its own,
+// because a branch in the main step would slow the other tiles down [M35]. Warps vote on the mask while scores are
+// multiplied.
 Result<Program> vote_on_masks(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   if (!c.mask_by_rows) return p;
@@ -427,7 +428,8 @@ Result<Program> vote_on_masks(Program p, const PassContext& context) {
   return p;
 }
 
-// With lists of tiles a step has the index of its tile in a list. The number, for what depends on positions, has come with K.
+// With lists of tiles a step has the index of its tile in a list. The tile's number, on which positions depend, has
+// come with K.
 Result<Program> find_listed_tiles(Program p, const PassContext& context) {
   if (context.config.list_heads == 0) return p;
   const Maker maker{p, "find_listed_tiles"};

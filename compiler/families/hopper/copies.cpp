@@ -1,4 +1,4 @@
-// The roles that do not compute: who copies, who transposes V of 8 bits on its way, and how a block is shared out.
+// The roles that do not compute: the producer, the transposer of V of 8 bits, and the division of a block into roles.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -14,15 +14,15 @@ namespace {
 struct CopyRoles : Maker {
   const KernelConfig& c;
   bool pages = finds_pages(c), inputs = inputs_bytes(c) > 0, transposes = transposes_values(c);
-  Attributes visited = {};                             // how tiles are
-  std::string_view values = transposes ? "Vc" : "Vs";  // V as it is copied
+  Attributes visited = {};                             // They tell how tiles are visited.
+  std::string_view values = transposes ? "Vc" : "Vs";  // V as it is copied.
 
-  // Says how V, or K, lie in memory.
+  // Loads V or K, in the form in which they lie in memory.
   Statement load(std::string_view buffer, std::string_view from, std::string_view made) {
     const std::string_view form = !made.empty() ? made : pages ? "paged" : ends_keys(c) ? "ending" : "rows";
     return make(Kind::Load, {buffer}, {from}, form);
   }
-  // By TMA, which then tells a barrier.
+  // TMA copies, and then arrives at a barrier.
   Statement by_tma(Statement load, std::string_view barrier) {
     return with(with(std::move(load), "copy", std::string("tma")), "barrier", std::string(barrier));
   }
@@ -30,7 +30,7 @@ struct CopyRoles : Maker {
     s.writes = {p.buffer(buffer)};
     return s;
   }
-  // Where a warp or more go along, one thread speaks for all.
+  // Where a warp or more copy, one thread speaks for all.
   Body by_leader(Body body) const {
     if (!pages) return body;
     return {when("leads", std::move(body))};
@@ -42,7 +42,7 @@ struct CopyRoles : Maker {
   Body copy_keys() {
     const bool units = has_tile_scales(c);
     Body body;
-    join(body);  // no thread falls behind by more than a tile: barriers know two phases
+    join(body);  // No thread falls behind by more than a tile, because barriers know two phases.
     if (pages) body.push_back(let("page"));
     if (units) body.push_back(let(pages ? "scales_of_page" : "scales"));
     append(body, {await_empty({"Ks"}, "to_fill"), of("Ks", let("full"))});

@@ -14,49 +14,54 @@ namespace {
 // and come out below one because the card clocks higher than the table says when they wait.
 struct HopperCalibration {
   double mma = 0.83;
-  double mma_at_least = 1.17;  // no tile takes less than this times its products, where rows are summed beside them
-  double exp_tile = 0.92, exp_first = 0.41;  // by reference
-  double bits_slots = 0.64;                  // of a weight that is the bits of its exponent [M37]
-  double tile_clocks = 472;                  // barriers, fences, what is left over of every tile
-  double mma_alone = 0.89;  // the same where one warpgroup, or a loop without overlap, waits for everything
+  double mma_at_least = 1.17;  // No tile takes less than this times its products, where rows are summed beside them.
+  double exp_tile = 0.92, exp_first = 0.41;  // They depend on the reference.
+  double bits_slots = 0.64;  // A weight that is the bits of its exponent takes this share of slots [M37].
+  double tile_clocks = 472;  // Barriers, fences and the rest of every tile take these.
+  double mma_alone = 0.89;   // These two hold where one warpgroup, or a loop without overlap, waits for everything.
   double tile_clocks_alone = 575;
   double inputs_clocks =
-      200;  // of a tile with tensors of the score function, which have one slot (bias in fp32, 64 and 128 keys)
-  double ring_clocks = 2900, box_clocks = 20;  // from a free slot to a full one; of each box of a tile in pages
-  double one_stage_clocks = 1160;              // of a tile that is copied when the one before is done with
+      // A tile with tensors of the score function takes these, as its inputs have one slot (bias in fp32, 64 and 128
+      // keys).
+      200;
+  // They pass from a free slot to a full one, and for each box of a tile in pages.
+  double ring_clocks = 2900, box_clocks = 20;
+  double one_stage_clocks = 1160;  // A tile takes these if it is copied only when the one before is done.
   double no_turns = 0.044;    // of the smaller of both: warpgroups fall into step and do the same at the same time; not
                               // seen beside matrix_sum
   double matrix_sum = -0.04;  // of the exponentials: additions that are gone
-  // This is a factor of everything, for 8 bits with ones beside V: two warpgroups without turns hide less [M38].
+  // Everything takes this much longer for 8 bits with ones beside V: two warpgroups without turns hide less [M38].
   double two_warpgroups = 1.08;
-  double careful_clocks_per_key = 12.7;  // of a tile that the mask cuts
-  double item_clocks = 1380;             // of a query tile: first scores, output
-  double item_clocks_per_key = 5;        // its first tile is visited carefully whether the mask cuts it or not
+  double careful_clocks_per_key = 12.7;  // A tile that the mask cuts takes these.
+  double item_clocks = 1380;             // A query tile takes these for first scores and output.
+  double item_clocks_per_key = 5;        // Its first tile is visited carefully whether the mask cuts it or not.
   double item_clocks_per_warpgroup = 765;
-  double late_q_clocks_per_dim = 9.5;  // when its Q is copied no earlier, and O is stored from registers
-  double block_clocks = 2500;          // when a block is started for it
+  // They come on top where Q is not copied earlier, and O is stored from registers.
+  double late_q_clocks_per_dim = 9.5;
+  double block_clocks = 2500;  // They come on top where a block is started for the tile.
   double few_keys = 1.1;  // of everything, below 64 keys a tile: 7 % or more behind the best with more keys, for each
                           // of the 120 specs
-  double l2_bytes_per_clock = 39;  // per SM
-  double odd_sectors = 1.5;        // of L2's time, for rows that do not begin with a sector of 32 bytes
-  double single_heads = 1.3;  // of everything, in batches with single tokens, whose tiles one head alone leaves empty
+  double l2_bytes_per_clock = 39;  // Each SM has this rate.
+  double odd_sectors = 1.5;        // L2 takes this much longer for rows that do not begin with a sector of 32 bytes.
+  // Everything takes this much longer in batches with single tokens, whose tiles one head alone leaves empty.
+  double single_heads = 1.3;
   double launch_us = 5;
-  // A launch that transposes V, or widens K and V, costs this, and its bytes at so much of the memory's rate. The time
-  // that warps of the loop take for it shows nowhere [M39].
+  // A launch that transposes V, or widens K and V, costs this, and reads and writes its bytes at this share of the
+  // memory's rate. The time that warps of the loop take for such work shows nowhere [M39].
   double transpose_us = 2, transpose_rate = 0.8;
   // Putting parts together costs this [M40].
   double combine_us = 8;
 };
 constexpr HopperCalibration kCalibration;
 constexpr int kMaskNodesInFit =
-    12;  // what masks of this size cost is in careful_clocks_per_key, and all masks whose rows are ranges
+    12;  // careful_clocks_per_key contains the cost of masks of this size, and of all masks whose rows are ranges.
 
 TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConfig& c, const Work& work) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;
   const HopperLayout layout = hopper_layout(c);
   const double kv_bytes = layout.k.bytes() + layout.copied_v.bytes();
   TileClocks t;
-  // Q K^T reads both operands from shared memory, and Q again for every tile: with few keys that takes longer than the
+  // Q K^T reads both operands from shared memory, and Q again for every tile. With few keys this takes longer than the
   // product.
   const double rate = target.wgmma_flops_per_clock * 2 / size_of(c.element);
   const double scores_clocks = 2 * scores * padded_dim_qk(c) / rate;
@@ -64,7 +69,7 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   t.mma = std::max(scores_clocks, operand_bytes / target.smem_bytes_per_clock) +
           2 * scores * product_pieces(c) * product_columns(c) / rate;
   t.exp = interpolates(c) ? 0 : scores / target.exp_per_clock;
-  // In lists most tiles are full.
+  // Most tiles of lists are full.
   const bool masks_all = !work.row_is_range && c.list_heads == 0;
   const double voted = c.mask_by_rows ? kVotedSlots : 1;
   double slots = work.symbolic_slots + (masks_all ? voted * mask_slots(work, kMaskNodesInFit) : 0);
@@ -78,7 +83,7 @@ TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConf
   return t;
 }
 
-// The clocks of a tile that lies in several pages: it is copied box by box, while there are slots in the ring for it.
+// Returns the clocks of a tile that lies in several pages: it is copied box by box, while the ring has slots for it.
 double box_time(const KernelConfig& c) {
   const HopperLayout layout = hopper_layout(c);
   const int boxes = c.tile_kv / box_rows(c) * (layout.k.panels() + layout.v.panels());
@@ -102,7 +107,7 @@ double tile_time(const Schedule& s, const KernelConfig& c, const TileClocks& t) 
          (*s.tile_kv < 64 ? kCalibration.few_keys : 1);
 }
 
-// The time of the launch before the loop, which reads V, or K and V, of 8 bits, and writes tiles.
+// Returns the time of the launch before the loop, which reads V, or K and V, of 8 bits, and writes tiles.
 double making_us(const AttentionSpec& spec, const Target& target, const Shape& shape, const KernelConfig& c) {
   if (!reads_transposed(c) && !widens(c)) return 0;
   const double tiles = static_cast<double>(shape.b) * std::ceil(static_cast<double>(shape.k_len) / c.tile_kv);
@@ -114,7 +119,7 @@ double making_us(const AttentionSpec& spec, const Target& target, const Shape& s
 double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
   double clocks = kCalibration.item_clocks + kCalibration.item_clocks_per_warpgroup * *s.warpgroups;
   clocks += kCalibration.item_clocks_per_key * *s.tile_kv;
-  constexpr double kMixedOfList = 2;  // where a document begins, and on the diagonal
+  constexpr double kMixedOfList = 2;  // They lie where a document begins, and on the diagonal.
   const double mixed = c.list_heads > 0 ? std::min(work.mixed_tiles, kMixedOfList) : work.mixed_tiles;
   clocks += std::max(0.0, mixed - 1) * kCalibration.careful_clocks_per_key * *s.tile_kv;
   if (*s.q_stages == 1) clocks += kCalibration.late_q_clocks_per_dim * c.head_dim_qk;
@@ -133,7 +138,7 @@ Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape
   const double tiles = static_cast<double>(shape.b) *
                        (c.head_tiles == HeadTiles::grouped ? spec.heads_kv : spec.heads_q) *
                        std::ceil(static_cast<double>(shape.q_len) / queries_per_tile(c));
-  // Two blocks of an SM wait for each other's products. Beside mixed tiles they gain by smaller ones [M41].
+  // Two blocks of an SM wait for each other's products. Beside mixed tiles smaller ones let them gain [M41].
   constexpr double kSharedSm = 1.5, kSharedSmOfMixed = 1.3;
   const bool in_blocks = block_of_reads(spec.mask, Variable::Q) > 0;
   const int of_sm = hopper_blocks(c);

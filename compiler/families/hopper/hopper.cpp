@@ -49,8 +49,9 @@ std::string why_not(const AttentionSpec& spec, const Target& target) {
   return {};
 }
 
-// Tensors of the score are read 32 keys at a time, and rows of several heads in a tile are no box of such a tensor: the
-// score function reads memory then. So it does where tiles of keys are not tiles of the tensor.
+// Returns whether tensors of the score are copied. They are read 32 keys at a time, and rows of several heads in a tile
+// are no box of such a tensor: the score function then reads memory. It does so, too, where tiles of keys are not tiles
+// of the tensor.
 bool copies_inputs(const AttentionSpec& spec, const KernelConfig& c) {
   return spec.score && !spec.places && c.tile_kv % 32 == 0 && c.head_tiles != HeadTiles::grouped;
 }
@@ -67,7 +68,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   if (has_scaled_queries(problem.spec)) c.element = Element::f8;
   c.mask_is_range = problem.tiles.line_is_range;
   const bool votes = !c.places && (c.list_heads > 0 || !c.mask_is_long);
-  // A mask of nothing but both positions together is asked for each score as fast [M42].
+  // A mask that depends only on both positions together is evaluated for each score in the same time [M42].
   c.mask_by_rows = c.has_mask && !c.mask_is_range && votes && reads_along_one(problem.spec.mask);
   c.score_has_tanh = problem.score.has_tanh;
   c.score_loads = problem.score.loads;
@@ -79,7 +80,8 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
-// V, or K and V, as tiles of shared memory are to have them, one after the other: by a block each.
+// Adds the launch that leaves V, or K and V, in the form of tiles in shared memory, one after the other. Each block
+// makes one tile.
 void add_tiles_launch(Plan& plan, KernelLaunch launch, const char* made) {
   const KernelConfig& c = plan.config;
   const bool packed = has_packed_keys(plan.spec);
@@ -94,7 +96,7 @@ void add_tiles_launch(Plan& plan, KernelLaunch launch, const char* made) {
   plan.before.push_back(std::move(launch));
 }
 
-// The buffer for the results that blocks have of items that are cut, and the launch that puts these together.
+// Adds the buffer for parts of items that are cut, and the launch that puts them together.
 void add_parts_launch(Plan& plan) {
   const KernelConfig& c = plan.config;
   KernelLaunch& loop = plan.launches.front();
@@ -122,7 +124,7 @@ void add_parts_launch(Plan& plan) {
 }
 
 void add_maps(Plan& plan) {
-  constexpr int kRowsPerWarp = 16;  // a warp stores its rows of O
+  constexpr int kRowsPerWarp = 16;  // A warp stores its rows of O.
   const KernelConfig& c = plan.config;
   const RowsForm queries = form_of_queries(plan.spec, c.head_tiles == HeadTiles::grouped);
   const RowsForm keys = ends_keys(c) ? RowsForm::Ended : form_of_keys(plan.spec);
@@ -242,7 +244,7 @@ GridRule query_tiles(const KernelConfig& c) {
                    .numbered = mixes_lengths(c),
                    .persistent = c.hopper.grid == GridKind::persistent,
                    .of_sm = hopper_blocks(c)};
-  // A step is a tile of keys, of about 1.5 us.
+  // A step is a tile of keys, and takes about 1.5 us.
   if (c.hopper.keys == Keys::parts)
     rule.part = {.keys = c.tile_kv,
                  .most_items = kMostItems,

@@ -12,7 +12,7 @@ namespace flashjit {
 
 extern const FamilyRow kHopper;
 
-GridRule query_tiles(const KernelConfig& config);  // the items of its launch
+GridRule query_tiles(const KernelConfig& config);  // The grid of the items of its launch.
 // candidates.cpp
 void enumerate_hopper(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
 bool refuses_hopper(const Problem& problem, const Schedule& schedule, std::string* why);

@@ -1,4 +1,4 @@
-// Tiles, roles, shared memory, copies and registers of the hopper loop.
+// Sets tiles, roles, shared memory, copies and registers of the hopper loop.
 #include <algorithm>
 #include <array>
 
@@ -36,7 +36,7 @@ void add_tiles(Program& p, const PassContext& context) {
         shared_tile("Vc", spec.kv_dtype, l.copied_v, l.copied_v_offset, c.stages, l.copied_v_stage_bytes));
   }
   if (inputs_bytes(c) == 0) return;
-  // The tensors that the score reads at every key, as bytes of all of them together.
+  // The tensors that the score reads at every key stand in one buffer, as bytes of all of them together.
   const std::string row = fmt::format("{}", copied_input_bytes(c) / kRowsPerWarpgroup);
   p.buffers.push_back({"inputs", Space::Global, Dtype::U8, "q_len", "k_len"});
   p.buffers.push_back({"Is", Space::Shared, Dtype::U8, fmt::format("{}", c.tile_q), row});
@@ -79,7 +79,8 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
   return p;
 }
 
-// Warps need tiles, shared memory needs warps' layouts, copies need slots; softmax and the budget read all of it.
+// Warps need tiles, shared memory needs warps' layouts, and copies need slots. Softmax and the budget read all of
+// these.
 constexpr std::array kPasses = {
     Pass{"choose_tiling", choose_tiling},
     Pass{"assign_warps", assign_warps},
@@ -100,14 +101,14 @@ constexpr std::array kPasses = {
 
 std::span<const Pass> hopper_passes() { return kPasses; }
 
-// 64 rows of a whole tile by a warpgroup. P has the accumulator layout of S, which is the operand layout of A, of 8 bits up
-// to the order of keys: it never leaves registers.
+// Returns the products of 64 rows of a whole tile by a warpgroup. P has the accumulator layout of S, which is the
+// layout of operand A (with 8 bits up to the order of keys), so P never leaves registers.
 std::array<Product, 2> hopper_products(const KernelConfig& c) {
   const int columns = product_columns(c);
   std::string_view remark = "";
   if (c.hopper.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
   if (adds_tiles(c)) remark = "Of a few tiles: O takes them in by additions of fp32.";
-  // This compiles faster. Other kernels lose speed by it, as ptxas then finds other registers for them [M43].
+  // This compiles faster. Other kernels lose speed by it, as ptxas then chooses other registers for them [M43].
   const bool replaces =
       c.element == Element::bf16 && c.hopper.row_sum == RowSum::matrix && c.hopper.exclusive == Exclusive::none;
   return {Product{.name = "scores",

@@ -8,13 +8,15 @@ namespace flashjit {
 
 extern const Vocabulary kHopperVocabulary;
 
-// The producer, and the transposer if there is one, in place of the program's loop; and what a block begins with.
+// Puts the producer, and the transposer if there is one, in place of the program's loop; add_entry() adds what a block
+// begins with.
 Result<void> add_copies(Program& program, const PassContext& context);
 void add_entry(Program& program, const PassContext& context);
-// Adds the consumer in its textbook order: references are the maxima of all tiles so far, O takes in what is multiplied.
+// Adds the consumer in its textbook order: references are the maxima of all tiles so far, and O takes in each product
+// at once.
 Result<void> add_consumer(Program& program, const PassContext& context);
 
-// Each moves statements or exchanges them for others; what they are for stands with them.
+// Each of these passes moves statements or exchanges them for others, and its definition gives the reason.
 Result<Program> choose_softmax(Program program, const PassContext& context);
 Result<Program> sum_rows(Program program, const PassContext& context);
 Result<Program> add_up_tiles(Program program, const PassContext& context);

@@ -21,7 +21,7 @@ bool adds(const Case& c) { return *c.schedule.row_sum == RowSum::adds; }
 bool has_score(const Case& c) { return static_cast<bool>(c.problem.spec.score); }
 int dims(const Case& c) { return c.problem.spec.d_v; }
 
-// A column of ones beside V spares an addition for every score, for eight more columns of the product.
+// A column of ones beside V saves an addition for every score, and costs eight more columns of the product.
 constexpr TunedRow kOnes[] = {
     {"weights are bits (linear_exp), three warpgroups, V dim above 128",
      [](const Case& c) {
@@ -53,7 +53,7 @@ constexpr TunedRow kOnes[] = {
     {"16 bits, smaller V dims", [](const Case&) { return true; }, false, "64: 0.92", kOne},
 };
 
-// Turns at products: the softmax of one warpgroup runs beside the products of the others.
+// Turns at products let the softmax of one warpgroup run beside the products of the others.
 constexpr TunedRow kTurns[] = {
     {"three warpgroups with dropout",
      [](const Case& c) { return drops(c.problem.spec) && *c.schedule.warpgroups == 3; }, false, "not measured", ""},
@@ -81,7 +81,7 @@ constexpr TunedRow kTurns[] = {
 
 template <std::size_t n>
 const TunedRow& find(const TunedRow (&rows)[n], const Case& of) {
-  return *std::ranges::find_if(rows, [&](const TunedRow& row) { return row.holds(of); });  // the last one always does
+  return *std::ranges::find_if(rows, [&](const TunedRow& row) { return row.holds(of); });  // The last row always holds.
 }
 
 std::string line(std::string_view choice, std::string_view with, const TunedRow& row) {
@@ -112,7 +112,7 @@ const TunedRow& find_turns_row(const Problem& problem, const Schedule& schedule)
 std::string explain_tuned(const Problem& problem, const Schedule& schedule) {
   const TunedRow &ones = find_ones_row(problem, schedule), &turns = find_turns_row(problem, schedule);
   std::string text;
-  // Where a limit, or a pin, has decided otherwise, the row has not.
+  // Where a limit, or a pin, has decided otherwise, the row has not decided.
   if (ones.pays == (*schedule.row_sum == RowSum::matrix))
     text += line(fmt::format("row_sum={}", word(*schedule.row_sum)), "ones", ones);
   if (*schedule.warpgroups > 1 && *schedule.overlap == Overlap::qk_pv &&

@@ -1,4 +1,4 @@
-// Blocks of both launches begin with this: the barriers of all rings.
+// Sets up the barriers of all rings, with which blocks of both launches begin.
 #include <utility>
 
 #include "compiler/families/hopper_backward/roles.h"
@@ -8,18 +8,19 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kWarps = kThreadsPerWarpgroup / 32;  // of a warpgroup
+constexpr int kWarps = kThreadsPerWarpgroup / 32;  // A warpgroup has these warps.
 
 struct SetUps : Maker {
   const KernelConfig& c;
-  int computing = (computes_alone(c) ? 1 : 2) * kWarps;  // warps that read what is copied
+  int computing = (computes_alone(c) ? 1 : 2) * kWarps;  // These warps read what is copied.
 
   Body of_items(const BackwardChoices& has, int slots) {
     return {for_slots(slots, {init("Ks", "empty", computing)}),
             for_slots(kItemSlots, {call(has.keeps ? "init_item_keeping" : "init_item")}),
             init("Vs", "empty", computing, "alone"), call("init_item_wanted")};
   }
-  // dS is written by warps for each other, and read by others, too: who lets dQ be added in order, and who keeps it.
+  // Warps write dS for each other. Two more read it: the warp that lets dQ be added in order, and the one that keeps
+  // dS.
   Body of_exchanges(const BackwardChoices& has) {
     const std::string_view form = has.ordered ? "ordered" : has.keeps ? "kept" : "";
     Body slot = {init("dSs", "full", computing), init("dSs", "empty", computing, form)};

@@ -24,7 +24,8 @@ struct Consumer : Maker {
   bool alone() const { return warpgroups == 1; }
   Statement keep_fragments(std::string_view registers) const { return keep(registers, "fragments"); }
 
-  // `name`: of the product, and of the form; `form`: where it reads something else than usual.
+  // `name` is the name of the product, and of its form unless `form` names another one, which reads other operands than
+  // usual.
   Statement multiply(std::string_view name, std::string_view to, std::string_view a, std::string_view b,
                      std::string_view form = {}) const {
     Statement s = make(Kind::Mma, {to}, {a, b}, form.empty() ? name : form);
@@ -32,7 +33,7 @@ struct Consumer : Maker {
     return s;
   }
 
-  // Weights depend on no score.
+  // The draw of weights depends on no score.
   Body draw(bool first) const {
     if (!has.drops || first != has.draws_first) return {};
     Body body = {make(Kind::Draw)};
@@ -40,12 +41,12 @@ struct Consumer : Maker {
     return body;
   }
 
-  // S and dP, relative to what the row terms say.
+  // Multiplies S and dP, relative to the row terms.
   Body multiply_scores() {
     Body body;
-    // Here there are registers for it.
+    // Registers suffice for this here.
     if (has.inputs) body.push_back(when("inputs_not_copied", {call("copy_own_inputs")}));
-    if (has.gradient_tiles) body.push_back(call("set_ones_again"));  // kept, it would be one register too many
+    if (has.gradient_tiles) body.push_back(call("set_ones_again"));  // Kept, they would be one register too many.
     Body scores, dp;
     if (!has.apart) scores.push_back(multiply("terms", "S", "Ones", "Terms", "lse_terms"));
     scores.push_back(multiply("scores", "S", "Ks", "Qs"));
@@ -58,7 +59,7 @@ struct Consumer : Maker {
   }
   Body multiply_dv() const { return batch({multiply("dv", "dV", "P", "dOs")}); }
 
-  // P = exp(S); dV += P dO is issued, so that it runs while dS = P dP is made.
+  // Makes P = exp(S). dV += P dO is issued, and runs while dS = P dP is made.
   Body make_gradients() {
     Body body;
     if (has.inputs) append(body, {let("words"), when("inputs_copied", {await("Is", "inputs")}), call("read_inputs")});
@@ -67,13 +68,15 @@ struct Consumer : Maker {
     if (has.drops) body.push_back(make(Kind::Drop, {"P"}, {"P"}, has.signs_tell ? "signs" : ""));
     body.push_back(keep("S"));
     append(body, multiply_dv());
-    // Not where they are read: loads are still on their way then, behind those of the products, when the next inputs come.
+    // Inputs are not released where they are read: their loads are queued behind those of the products, and may still
+    // be under way when the next inputs come.
     if (has.inputs) body.push_back(when("inputs_copied", {release("Is", "inputs")}));
     append(body,
            {wait(1), keep("dP"), make(Kind::Gradient, {"dS"}, {"S", "dP", "Terms"}, has.sums ? "with_sums" : "")});
     return body;
   }
-  // Where gradients of parameters want the score once more all is made when dP is there: scores are not kept otherwise.
+  // Where gradients of parameters need the score again, everything is made when dP is there, because scores are not
+  // kept otherwise.
   Body make_gradients_at_once() {
     Body body = {call("prefetch"), wait(0), keep("S"), keep("dP"),
                  make(Kind::Gradient, {"P", "dS"}, {"S", "dP", "Terms"}, "at_once")};
@@ -82,7 +85,7 @@ struct Consumer : Maker {
     return body;
   }
 
-  // When dV is there, which takes no time by now, P leaves room for this.
+  // This comes when dV is there, which takes no time by now, and P leaves room.
   Body put_gradients() {
     if (!has.gradient_tiles) return {};
     Body body = {wait(0), keep_fragments("P"), call("put_gradients")};
@@ -90,27 +93,28 @@ struct Consumer : Maker {
     return {when("not_kept", std::move(body))};
   }
 
-  // A part of dQ, whose dS has been read.
+  // Adds a share of dQ, whose dS has been read.
   Body give_dq(std::string_view sums, std::string_view step) {
     const std::string_view form = step == "before" ? step : "";
     const Statement add = make(Kind::Store, {"dq"}, {sums}, step);
     if (!has.ordered) return {release("dSs", form), add};
     return {add, call("gather_warp"), release("dSs", form)};
   }
-  // A warp lets steps go in order. Not in the warpgroup's turn at products, which would hold up the other.
+  // One warp lets steps go in order. The wait for it does not stand in the warpgroup's turn at products, which would
+  // hold up the other warpgroup.
   Body await_turn(std::string_view step) const {
     if (!has.ordered) return {};
     return {call(step == "before" ? "await_turn_before" : "await_turn")};
   }
 
-  // dS goes to shared memory; then dQ of the step before, whose dS all have written by now, and dK += dS Q are issued, and
-  // dQ is added to memory while dK is computed.
+  // dS goes to shared memory. Then dQ of the previous step, whose dS all warps have written by now, and dK += dS Q are
+  // issued, and dQ is added to memory while dK is computed.
   Body hand_out_ds() {
     return {await("dSs", "to_write"), make(Kind::Stage, {"dSs"}, {"dS"}), make(Kind::Publish), call("gather_warp"),
             make(Kind::Complete, {"dSs"})};
   }
-  // Alone, a warpgroup has no registers for sums of dK and dQ on their way at the same time: the other block of the SM has the
-  // products that it waits for.
+  // A warpgroup that computes alone has no registers for sums of dK and dQ under way at the same time. The other block
+  // of the SM fills the time in which it waits for products.
   Body own_step() {
     Body body = {let("stage"), let("exchange")};
     append(body, draw(true));
@@ -151,7 +155,7 @@ struct Consumer : Maker {
     return body;
   }
 
-  // dQ of the last step of an item, and the last reads of K.
+  // Adds dQ of the last step of an item, with the last reads of K.
   Body add_last_dq() {
     Body body = {let("sums"), let("exchange"), await("dSs", "step")};
     append(body, batch({multiply("dq", "last dQ", "dSs", "Ks")}));
@@ -165,7 +169,7 @@ struct Consumer : Maker {
     return {when("any_steps", {call("add_last_dq")}), otherwise({release("Ks")})};
   }
 
-  // Whose they are is read once more: kept through the loop it would cost registers.
+  // The item is read again, because keeping it through the loop would cost registers.
   Body store_keys() {
     Body body;
     if (has.cuts_items) body.push_back(when("left_to_others", {make(Kind::Return)}));
@@ -173,7 +177,7 @@ struct Consumer : Maker {
     return body;
   }
 
-  // `number` is that of the last step, of all items.
+  // `number` is that of the last step, among all items.
   Body visit() {
     Statement steps = loop(has.sums ? "steps_with_sums" : "steps",
                            {mark(has.inputs && has.apart ? "uniform_number" : "number"), call("step"), mark("before")});
@@ -188,7 +192,7 @@ struct Consumer : Maker {
                  when("any", {std::move(steps), wait(0), keep("dK"), keep("dV"), release("Qs", "last")}),
                  release("Vs"),
                  when("first_warpgroup", {make(Kind::EndTurn)})};
-    // Before dK and dV are stored, if V of the next item comes to where K is.
+    // If V of the next item takes the place of K, this comes before dK and dV are stored.
     if (has.swaps) append(body, end_keys());
     body.push_back(call("store_keys"));
     if (!has.swaps) append(body, end_keys());

@@ -1,4 +1,4 @@
-// The roles that do not compute, and how a block is shared out.
+// The roles that do not compute, and the division of a block into roles.
 #include <string>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 struct CopyRoles : Maker {
   const BackwardChoices& has;
 
-  // `reader`: the buffer whose readers are to be done.
+  // `reader` is the buffer whose readers have to finish.
   Statement await_slot(std::string_view buffer, std::string_view reader, std::string_view form) {
     Statement s = await_empty({buffer}, form);
     if (reader != buffer) s.reads = {p.buffer(reader)};
@@ -34,7 +34,7 @@ struct CopyRoles : Maker {
             when("leads", {make(Kind::Expect, {"Qs"}, {}, "step"), copied({"Qs"}, "q", "q"),
                            copied({"Terms"}, "rows", "rows"), copied({"dOs"}, "do", "do")})};
   }
-  // Its slot is free later than that of the first queries.
+  // The slot of V is free later than that of the first queries.
   Body copy_values() {
     return {await_values_slot(), when("leads", {make(Kind::Expect, {"Vs"}), copied({"Vs"}, "v", "v")})};
   }
@@ -66,7 +66,7 @@ struct CopyRoles : Maker {
     return producer;
   }
 
-  // Each warp returns, so that ptxas does not keep which one it is.
+  // Each warp returns, so that ptxas does not keep the number of the warp.
   Statement warp(std::string_view which, std::string_view what) const {
     return when(which, {call(what), make(Kind::Return)});
   }

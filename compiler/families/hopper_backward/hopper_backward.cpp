@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kWarpgroups = 2, kStages = 2;
 constexpr int kMostDim = 256;
-// Bytes of dS; calls with more add gradients of tensors to memory as they come.
+// Calls with more bytes of dS add gradients of tensors to memory directly.
 constexpr std::int64_t kMostKept = std::int64_t{8} << 30;
 
 // With roles, the warpgroup that has dP gets P times the slope, and no score.
@@ -62,17 +62,18 @@ bool needs_roles(const AttentionSpec& spec) {
   return has_roles(c);
 }
 
-// Keys of a block, 64 for each warpgroup, or for both where they share the work in another way; or of a cluster.
+// Returns the keys of a block, or of a cluster: 64 for each warpgroup, or 64 for both where they share the work in
+// another way.
 int usual_tile_kv(const AttentionSpec& spec, DqSums dq) {
   return needs_roles(spec) && dq == DqSums::launch ? kRowsPerWarpgroup : 2 * kRowsPerWarpgroup;
 }
 
-// May one warpgroup compute alone, with 64 keys? It goes by lists: without them two share what they read.
+// Returns whether one warpgroup may compute alone, with 64 keys. Without lists it may not: two share what they read.
 bool may_be_alone(const AttentionSpec& spec, const Schedule& s) {
   return !needs_roles(spec) && *s.tiles == TileSource::list;
 }
 
-// Why tiles of queries are not visited by lists; empty: they may be.
+// Returns why lists do not give the tiles of queries, or an empty text if they may.
 std::string has_no_lists(const Problem& problem, DqSums dq) {
   if (dq != DqSums::atomics) return "only sums in any order (dq=atomics) go by lists of tiles";
   if (!params_with_gradients(problem.spec).empty()) return "with grads= what is not visited has to be known as well";
@@ -87,7 +88,7 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
     for (const int tile_q : choices(pins.tile_q, {128, 64})) {
       s.dq = dq;
       s.tile_q = tile_q;
-      // Lists come first. They take registers that ranges leave.
+      // Lists come first. They take registers that ranges leave free.
       const bool lists = lists_pay(problem) && has_no_lists(problem, dq).empty();
       for (const TileSource tiles : choices(pins.tiles, {TileSource::list, TileSource::range})) {
         if (tiles == TileSource::list && !lists && !pins.tiles) continue;
@@ -105,13 +106,13 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
   }
 }
 
-// dK and dV, scores and dP, and what a loop needs beside them; P and dS take the registers that those leave.
+// Returns the registers of a loop. P and dS take those that scores and dP leave.
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 40;
   const int sums = has_roles(c) ? std::max(c.head_dim_qk, c.head_dim_v) / 2 : (c.head_dim_qk + c.head_dim_v) / 2;
   if (in_clusters(c))
     return {32 + sums + c.tile_q * 3 / 4 + score_registers(problem.spec), backward_consumer_registers(c)};
-  // With 128 queries and a score that is more than a sum 68 bytes spill.
+  // With 128 queries and a score that is more than a sum, 68 bytes spill.
   const Expr& score = problem.spec.score;
   const int fragments = c.tile_q > 64 && scores_apart(c) && c.score_cap == 0 ? 16 : 0;
   const bool reads = c.has_score && c.gradients == 0 && loads_by_position(score, copied_inputs(problem.spec, c));
@@ -120,8 +121,8 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
           backward_consumer_registers(c)};
 }
 
-// Tiles of packed sequences are not counted; with gradients of parameters all warps have something to do. Whose turn it is
-// at a query tile follows from the tile of keys before, where those that see it follow each other.
+// Tiles of packed sequences are not counted, and with gradients of parameters all warps are busy. The turn at a query
+// tile follows from the previous tile of keys only where the tiles that see it follow each other.
 std::string why_not_in_order(const Problem& problem) {
   const AttentionSpec& spec = problem.spec;
   if (spec.mask && !(problem.tiles.line_is_range && problem.query_tiles->line_is_range))
@@ -166,8 +167,8 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   return false;
 }
 
-// The tensors that the producer copies, of those that the score reads: a thread has two registers for it where there is a
-// pair of scores. Gradients of parameters want scores to be made once for all, before dP is there.
+// Returns which of the tensors that the score reads the producer copies: a thread has two registers for each pair of
+// scores. Gradients of parameters need scores to be made once for all, before dP is there.
 std::vector<Expr> inputs_of(const Problem& problem) {
   constexpr int kMostBytes = 4;
   const AttentionSpec& spec = problem.spec;
@@ -186,9 +187,9 @@ std::vector<Expr> inputs_of(const Problem& problem) {
   return std::ranges::any_of(gradients->by_params, loads) ? std::vector<Expr>{} : inputs;
 }
 
-// Does some tensor that is read in tiles have elements that several batch indices or heads share? Then it is worth keeping
-// dS for all such tensors, if of each it can be told whose elements are shared, and its gradient is to be no more precise
-// than dS of 16 bits.
+// Returns whether dS is kept. This pays if several batch indices or heads share elements of some tensor that is read in
+// tiles. It must be known for each such tensor whose elements are shared, and its gradient must need no more precision
+// than dS of 16 bits has.
 bool keeps_tiles(const AttentionSpec& spec, const KernelConfig& c) {
   const std::vector<Expr> inputs = copied_inputs(spec, c);
   if (inputs.empty() || params_with_gradients(spec).empty()) return false;
@@ -210,7 +211,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   c.stages = kStages;
   if (has_roles(c) && adds_dq(c)) {
     c.hopper_backward.cluster = 2;
-    c.hopper_backward.warpgroups = kWarpgroups + 1;  // the third makes dQ
+    c.hopper_backward.warpgroups = kWarpgroups + 1;  // The third warpgroup makes dQ.
   }
   if (c.has_mask) {
     c.ranges_differ = differ_by_head(*problem.query_tiles);
@@ -225,7 +226,7 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
                                keeps_tiles(problem.spec, c);
 }
 
-// Packed sequences are of any lengths: few tiles of the longest are tiles of every one.
+// Packed sequences have any lengths: numbering the tiles of each up to the longest one would give mostly empty tiles.
 bool numbers_tiles(const KernelConfig& c) { return c.sequences == Sequences::packed; }
 GridRule tiles_of_queries(const KernelConfig& c, int rows) {
   return {.queries = rows, .heads = c.heads_q, .numbered = numbers_tiles(c)};
@@ -247,12 +248,13 @@ GridRule tiles_of_keys(const KernelConfig& c) {
 double matrix_rate(const Target& target) { return target.wgmma_flops_per_clock; }
 
 // These constants are fitted to whole kernels with sums in memory, and with a launch for dQ [M44]. That launch keeps
-// products busier, but takes longer than atomics; sums in order take about as long as these [M45].
+// products busier, but takes longer than atomics. Sums in order take about as long as atomics [M45].
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   constexpr double kBusy = 0.8, kBusyApart = 0.95, kTileClocks = 250;
-  constexpr double kItemClocks = 4000, kBlockClocks = 8000;  // of a tile of keys; the next one waits for it
-  constexpr double kWaits = 1.06;                            // for their turn
+  // A tile of keys takes these, and the next one waits for it.
+  constexpr double kItemClocks = 4000, kBlockClocks = 8000;
+  constexpr double kWaits = 1.06;  // Sums in order wait for their turn.
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
@@ -262,7 +264,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   TileClocks tile;
   tile.mma = 2 * scores * dims / target.wgmma_flops_per_clock;
   tile.exp = times * scores / target.exp_per_clock;
-  const double of_mask = c.list_heads > 0 ? 0 : c.mask_by_rows ? kVotedSlots : 1;  // in lists most tiles are full
+  const double of_mask = c.list_heads > 0 ? 0 : c.mask_by_rows ? kVotedSlots : 1;  // Most tiles of lists are full.
   tile.issue = scores * times * (score_slots(work) + of_mask * mask_slots(work, 0)) / kIssuePerClock;
   const double waits = adds_in_order(c) ? kWaits : 1.0;
   const double clocks =
@@ -277,7 +279,7 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   const GridRule grid = tiles_of_keys(c);
   const double blocks =
       std::max(1.0, static_cast<double>(items_of(grid, sizes)) * parts_of(grid, sizes, target.sm_count).count);
-  // A tile of several blocks is visited where one of them is.
+  // A tile of several blocks is visited where one of the blocks is.
   const auto blocks_in = [&](Axis axis, int positions) {
     return problem.lists.any && !lies_in_block(problem, axis, positions) ? 1.8 : 1.0;
   };
@@ -319,7 +321,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
           .call = "backward_queries(params, maps, row_terms)"};
 }
 
-// One more buffer, an argument of these launches, with these numbers.
+// Adds a buffer, as an argument of these launches, with these numbers.
 void add_buffer(Plan& plan, WorkspaceBuffer buffer, std::initializer_list<std::pair<std::size_t, int>> arguments) {
   plan.workspace.push_back(std::move(buffer));
   for (const auto& [launch, number] : arguments) {
@@ -329,7 +331,8 @@ void add_buffer(Plan& plan, WorkspaceBuffer buffer, std::initializer_list<std::p
   }
 }
 
-// dS, and the launch that sums it up. (What the first one gets of it, add_gradient_launches() has said.)
+// Adds the buffer for dS, and the launch that sums it up. (add_gradient_launches() has passed the buffer to the first
+// launch.)
 void add_kept(Plan& plan) {
   const KernelConfig& c = plan.config;
   plan.launches.push_back({.entry = "flashjit_backward_kept",
@@ -348,10 +351,9 @@ void add_kept(Plan& plan) {
   plan.launches[0].buffers.push_back(static_cast<int>(plan.workspace.size()) - 1);
 }
 
-// With sums in order tiles of keys of one head wait for each other, most of all where a tile is no longer than a step.
-// More heads are better then, as many as L2 holds: where a mask lets few queries see a tile of keys, however long the
-// sequence is, those are all that counts, of the first tile, one in the middle and the last. With two steps for a tile
-// few heads are better [M46].
+// With sums in order, tiles of keys of one head wait for each other, most of all where a tile is no longer than a step.
+// More heads are better then, as many as L2 holds. Only queries that see a tile of keys count, for the first tile, one
+// in the middle and the last: a mask may let few see it. With two steps for a tile, few heads are better [M46].
 std::int64_t most_rows(const Plan& plan) {
   constexpr std::int64_t kLong = HeadGroupRule{}.most_rows;
   const Expr& mask = plan.spec.mask;

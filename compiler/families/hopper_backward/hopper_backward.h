@@ -13,7 +13,7 @@ extern const FamilyRow kHopperBackward;
 
 std::span<const Pass> hopper_backward_passes();
 
-// The products of the launch that makes dK and dV, and of the one that makes dQ if there is one.
+// The products of the launch that makes dK and dV, and of the launch that makes dQ if there is one.
 std::vector<Product> dk_dv_products(const KernelConfig& config);
 std::vector<Product> dq_products(const KernelConfig& config);
 

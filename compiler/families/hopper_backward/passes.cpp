@@ -1,4 +1,4 @@
-// Products, shared memory and roles of the backward loops for Hopper.
+// Sets products, shared memory and roles of the backward loops for Hopper.
 #include <algorithm>
 #include <array>
 
@@ -23,7 +23,7 @@ Buffer shared_tile(std::string name, Dtype dtype, const PanelLayout& layout, int
   return b;
 }
 
-// The tiles of the launch that goes over queries, and row terms, which a product with ones adds to scores and dP.
+// Adds the tiles of the launch that goes over queries, and row terms, which a product with ones adds to scores and dP.
 void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   const HopperBackwardLayout l = hopper_backward_layout(c);
   p.buffers.push_back(shared_tile("Ks", spec.dtype, l.k, l.k_offset, l.swaps ? 1 : l.k_slots));
@@ -63,7 +63,7 @@ void add_tiles_of_keys(Program& p, const AttentionSpec& spec, const KernelConfig
     p.buffers.push_back(shared_tile("dSs", spec.dtype, l.ds, l.exchange_offset, exchanges(c)));
   }
 }
-// And those of the launch that goes over keys.
+// Adds the tiles of the launch that goes over keys.
 void add_tiles_of_queries(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   const DqLayout l = dq_layout(c);
   p.buffers.push_back(shared_tile("row Qs", spec.dtype, l.q, 0, 1));
@@ -112,7 +112,7 @@ constexpr CodeName kCodeNames[] = {
     {"column Vs", "v", "stage", "", Counter::Steps},
     {"Ps", "", "", "", Counter::Steps},
 };
-// Where dO has barriers of its own, and dS goes to both blocks.
+// In clusters dO has barriers of its own, and dS goes to both blocks.
 constexpr CodeName kNamesInClusters[] = {
     {"dQ", "sums"},
     {"dOs", "d_o", "", "", Counter::Steps},
@@ -135,7 +135,8 @@ void name_buffers(Program& p, const KernelConfig& c) {
       Buffer& buffer = p.buffers[static_cast<std::size_t>(b)];
       buffer.code = name.code, buffer.ring = name.ring, buffer.fill_ring = name.fill_ring;
       buffer.counter = name.counter;
-      if (name.buffer.starts_with("row") || name.buffer == "column Ks") buffer.behind = 1;  // not given back at the end
+      // They are not given back at the end.
+      if (name.buffer.starts_with("row") || name.buffer == "column Ks") buffer.behind = 1;
       if (has_roles(c) && (name.buffer == "Qs" || name.buffer == "dOs")) buffer.behind = 1;
       buffer.guard = p.buffer(name.guard), buffer.given_with = p.buffer(name.given_with);
     }
@@ -144,7 +145,7 @@ void name_buffers(Program& p, const KernelConfig& c) {
   if (in_clusters(c)) name_all(kNamesInClusters);
 }
 
-// A launch that a file has, with the textbook's statements of what it does.
+// Returns a launch whose work is in a file, with the textbook's statements of that work.
 Statement launch(const Program& p, std::string_view file, auto has) {
   Statement launch = make_statement(Kind::Launch);
   launch.label = file;
@@ -177,11 +178,11 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
   return p;
 }
 
-constexpr int kPanelColumns = 64;  // of 16 bits
+constexpr int kPanelColumns = 64;  // A panel of elements of 16 bits has these columns.
 
 constexpr std::array kPasses = {Pass{"place_buffers", place_buffers}, Pass{"pipeline_copies", pipeline_copies}};
 
-// A product of a warpgroup, which has 64 rows.
+// Returns a product of a warpgroup, which has 64 rows.
 Product product(const KernelConfig& c, std::string_view name, std::string_view target, std::string_view a,
                 std::string_view b, int columns, int depth) {
   return {.name = name,
@@ -212,7 +213,7 @@ Product from_registers(Product p) {
   p.a_in_registers = true;
   return p;
 }
-// The product that subtracts what scores or dP are relative to.
+// Returns the product that subtracts what scores or dP are relative to.
 Product terms(const KernelConfig& c, std::string_view target) {
   Product p = from_registers(anew(product(c, "terms", target, "Ones", "Terms", c.tile_q, step_columns(c.element))));
   p.b_in_rows = true;
@@ -229,8 +230,8 @@ Result<BackwardChoices> backward_choices(const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   BackwardChoices has = {};
   has.adds_dq = adds_dq(c), has.ordered = adds_in_order(c);
-  // Which weights are kept is found out beside products: those of the scores where registers allow, else the last ones of
-  // the step before.
+  // Kept weights are drawn beside products: beside the products of the scores where registers allow it, else beside the
+  // last products of the previous step.
   has.drops = c.dropped > 0, has.draws_first = c.tile_q > 64;
   has.signs_tell = signs_tell(c);
   has.apart = scores_apart(c);
@@ -242,7 +243,7 @@ Result<BackwardChoices> backward_choices(const PassContext& context) {
   if (!has.sums) return has;
   has.zeroes = zeroes_unvisited(c) && !c.hopper_backward.keeps_ds;
   FLASHJIT_ASSIGN(loads, loads_by_position(spec, c));
-  // Where scores load nothing by position but what the producer brings, that spills less.
+  // Where scores load nothing by position but what the producer brings, this spills less.
   has.sums_at_once = !c.score_adds || loads;
   FLASHJIT_ASSIGN(reads, gradient_reads(spec));
   const std::vector<Expr> inputs = copied_inputs(spec, c);

@@ -1,4 +1,5 @@
-// The launch that makes dQ where that is one of its own: who copies keys, who computes, and how a block is shared out.
+// The launch of its own that makes dQ: the role that copies keys, the roles that compute, and the division of a block
+// into roles.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -41,7 +42,7 @@ struct QueryRoles : Maker {
     const bool has_dropout = c.dropped > 0;
     Body body = {let("key_stage_read"), await_full({"column Ks"}, "key")};
     append(body, multiply("dq_scores", "dq_scores", "S", "row Qs", "column Ks"));
-    // dQ of the step before is done then.
+    // dQ of the previous step is done then.
     append(body, {wait(1), keep("dS", "fragments"),
                   when("follows_number", {make(Kind::Release, {"column Ks"}, {}, "key_before")}),
                   await_full({"column Vs"}, "key")});

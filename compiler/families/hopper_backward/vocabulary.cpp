@@ -217,7 +217,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Let, "at", "Steps at;"},
     {Kind::Let, "any", "const bool any = at.begin(params, item);"},
     {Kind::Let, "before", "Steps before = Steps::none();"},
-    // ptxas lets no descriptor be in uniform registers otherwise.
+    // Without uniform() ptxas puts no descriptor into uniform registers.
     {Kind::Let, "next", "int next = uniform(number + 1);"},
     {Kind::Let, "number", "int number = -1;"},
     {Kind::Let, "stage_to_fill", "const u32 stage = step % kStages, full = shared.q_full(stage);"},
@@ -232,7 +232,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Let, "consumer",
      "Consumer consumer{{{{params, maps, shared, dq_sums, warpgroup, warpgroup * kRowsPerWarpgroup}}}};"},
     {Kind::Mark, "number", "number = next++;"},
-    {Kind::Mark, "uniform_number", "number = uniform(next++);"},  // a uniform number spares a register
+    {Kind::Mark, "uniform_number", "number = uniform(next++);"},  // A uniform number saves a register.
     {Kind::Mark, "before", "before = at;"},
     {Kind::Mark, "values", "has_values = true;"},
 
@@ -246,7 +246,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Await, "to_fill", "wait_barrier(shared.{slot}_{barrier}({ring}), step / {fill} % 2 ^ 1);"},
     {Kind::Await, "key_slot", "wait_barrier(shared.{slot}_{barrier}({ring}), round / {fill} % 2 ^ 1);"},
     {Kind::Await, "alone_to_fill", "wait_barrier(shared.{slot}_{barrier}(), round % 2 ^ 1);"},
-    // K comes to where V of the item before was, and V to where its K was.
+    // K takes the place of the previous item's V, and V the place of its K.
     {Kind::Await, "swapped_keys", "wait_barrier(shared.v_{barrier}(), round % 2 ^ 1);"},
     {Kind::Await, "swapped_values", "wait_barrier(shared.k_{barrier}(round % 2 ^ 1), (round + 1) / 2 % 2 ^ 1);"},
     {Kind::Await, "key_to_fill", "wait_barrier(shared.{slot}_{barrier}(stage), parity);"},
@@ -377,7 +377,7 @@ constexpr Condition kConditions[] = {
     {"no_steps", "!at.begin(params, item)"},
     {"leads_warpgroup", "threadIdx.x % kThreadsPerWarpgroup == 0", 128},
     {"no_tile", "tile == static_cast<int>(kNoTile)"},
-    {"leader_follows", "lane_id() == 0 && number > 0", 32},  // two releases in a row would share a branch
+    {"leader_follows", "lane_id() == 0 && number > 0", 32},  // Two releases in a row would share a branch.
     {"first_number", "number == 0"},
     {"first_panel", "panel == 0"},
     {"last_panel", "panel == panels - 1"},

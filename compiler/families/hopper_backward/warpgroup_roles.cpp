@@ -1,5 +1,5 @@
-// Blocks whose warpgroups have roles: one makes scores and dV, one dP and dK, and in clusters a third one dQ of the keys of
-// both blocks. A block has one item.
+// Blocks whose warpgroups have roles: one makes scores and dV, one dP and dK, and in clusters a third one dQ of the
+// keys of both blocks. A block has one item.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -23,7 +23,7 @@ struct WarpgroupRoles : Maker {
     s.product = *std::ranges::find(products, name, &Product::name);
     return s;
   }
-  // A sum has so many columns, which two products may share.
+  // Two products may share the columns of a sum.
   Body multiply_sum(std::string_view name, std::string_view rest, std::string_view to, std::string_view a,
                     std::string_view b, int columns) const {
     Body body = {multiply(name, to, a, b, name == "dv" ? "role_dv" : "role_dk")};
@@ -37,7 +37,7 @@ struct WarpgroupRoles : Maker {
   }
   Statement draw() const { return make(Kind::Draw, {}, {}, "of_block"); }
 
-  // ---- who copies ----
+  // ---- the role that copies ----
 
   Body copy_step() {
     Body copy = {make(Kind::Expect, {"Qs"}, {}, clusters ? "step_without_d_o" : "step"), copied({"Qs"}, "q", "q"),
@@ -64,9 +64,9 @@ struct WarpgroupRoles : Maker {
     return producer;
   }
 
-  // ---- who computes ----
+  // ---- the roles that compute ----
 
-  // The last reads of the step before are done: its product is, the one that was issued before these.
+  // The last reads of the previous step are done, because its product was issued before these and is done.
   Body await_scores(std::string_view scores, std::string_view fragments, bool is_first) {
     Body body = {make(Kind::EndTurn), wait(1), when("follows_number", {make(Kind::Release, {"Qs"}, {}, "before")})};
     if (clusters && is_first) body.push_back(when("leader_follows", {make(Kind::Release, {"dOs"}, {}, "d_o_before")}));
@@ -76,14 +76,14 @@ struct WarpgroupRoles : Maker {
   }
   Statement await_d_o() { return await_full({"dOs"}, "d_o"); }
 
-  // S = K Q^T, relative to the LSE unless scores are made apart; P; and dV.
+  // Makes S = K Q^T, relative to the LSE unless scores are made apart, P, and dV.
   Body score_step() {
     Body scores;
     if (!has.apart) scores.push_back(multiply("terms", "S", "Ones", "Terms", "lse_terms"));
     scores.push_back(multiply("scores", "S", "Ks", "Qs", "scores"));
     Body body = {let("stage"), await_full({"Qs"}, "step")};
     append(body, batch(std::move(scores)));
-    // A score function leaves no registers for it.
+    // A score function leaves no registers for this.
     if (has.drops && !c.has_score) body.push_back(draw());
     append(body, await_scores("S", "P", true));
     body.push_back(make(Kind::Softmax, {"P", "S"}, {"S", "Terms"}, "of_block"));
@@ -96,7 +96,7 @@ struct WarpgroupRoles : Maker {
     append(body, batch(multiply_sum("dv", "dv_rest", "dV", "P", "dOs", c.head_dim_v)));
     return body;
   }
-  // dP = V dO^T, relative to D unless some of it is dropped; dS, by P of the other warpgroup; and dK.
+  // Makes dP = V dO^T, relative to D unless some of it is dropped, dS by P of the other warpgroup, and dK.
   Body gradient_step() {
     Body dp;
     if (!has.drops) dp.push_back(multiply("terms", "dP", "Ones", "Terms", "d_terms"));
@@ -126,7 +126,7 @@ struct WarpgroupRoles : Maker {
                                      make(Kind::Complete, {"other dSs"}, {}, "other_ds"),
                                      make(Kind::Stage, {"other dSs"}, {"dS"}, "other_ds")})};
   }
-  // A block may end when the other one is done with all of its dS.
+  // A block may end when the other one has finished with all of its dS.
   Body end_ds() const {
     return {make(Kind::Await, {"dSs"}, {}, "ds_all_given_back"),
             when("leads_warpgroup", {call("mark_end"), make(Kind::Complete, {"dSs"}, {}, "end")})};
@@ -159,7 +159,7 @@ struct WarpgroupRoles : Maker {
     return gradients;
   }
 
-  // dQ of the keys of both blocks, in half of the columns, a panel of them at a time.
+  // Makes dQ of the keys of both blocks, in half of the columns, a panel of them at a time.
   Statement query_gradients() {
     const Statement release = make(Kind::Release, {"dSs"}, {}, "ds_in_both");
     Body panel = {make(Kind::Fence), multiply("dq", "dQ", "dSs", "Ks", "dq_panel"),
@@ -182,7 +182,7 @@ struct WarpgroupRoles : Maker {
     return query_gradients;
   }
 
-  // Each warp returns, so that ptxas does not keep which one it is.
+  // Each warp returns, so that ptxas does not keep the number of the warp.
   Statement entry() const {
     Body copying = {call("shrink_registers"), let("warp")};
     if (has.ordered) copying.push_back(let("first_step"));
