@@ -1,4 +1,4 @@
-// This file says which decode schedules exist, and why the others do not.
+// Enumerates the decode schedules, and gives the reasons against all others.
 #include <algorithm>
 #include <bit>
 
@@ -9,27 +9,28 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kMaxRegisters = 255;           // per thread, an encoding limit of every GPU so far
-constexpr int kRegisterGranule = 8;          // registers are given to warps in eights per thread
-constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each block's share of the SM
+constexpr int kMaxRegisters = 255;           // The registers per thread, an encoding limit of every GPU so far.
+constexpr int kRegisterGranule = 8;          // Registers are given to warps in eights per thread.
+constexpr int kReservedSmemPerBlock = 1024;  // The system takes these bytes from each block's share of the SM.
 constexpr int kMaxWarps = 16;
 constexpr int kMostTileRows = 32;
-// So many rows pay without being asked for. With more tiles than one, K and V are read more than once: from L2 where a
-// call has few sequences; where it has many, the hopper family is faster [M6].
+// Up to this number of rows decode pays without being asked for. With more than one tile, K and V are read again: from
+// L2 where a call has few sequences. Where it has many, the hopper family is faster [M6].
 constexpr std::int64_t kMostRows = 4 * kMostTileRows;
-// A cache of 8 bits is widened here and in sync alone, whose blocks have all keys of their rows and widen them again for
-// each tile of these. (2048 rows at 1 x 16k keys take 685 us, in sync 1245; at 4 as long. More than 540 have not been
-// compared.)
+// Only decode and sync widen a cache of 8 bits. Blocks of sync have all keys of their rows, and widen them again for
+// each tile of these. (2048 rows at 1 x 16k keys take 685 us, and in sync 1245; with a batch of 4 both take equally
+// long. More than 540 rows have not been compared.)
 constexpr std::int64_t kMostNarrowRows = 32 * kMostTileRows;
 std::int64_t most_rows(const AttentionSpec& spec) { return has_scaled_keys(spec) ? kMostNarrowRows : kMostRows; }
 
 // Besides tiles, registers hold addresses, loop state and temporaries of the softmax, and the pieces of a tile that are
-// on their way from a ring at a time. Compiled kernels show how many these are [M7].
+// loaded from a ring at a time. Compiled kernels show how many these are [M7].
 constexpr int kBaseRegisters = 40, kPieceRegisters = 12;
-// With many rows more is under way [M8].
+// With many rows more loads are under way [M8].
 constexpr int kManyRowsRegisters = 36;
 
-// An SM has at most so many bytes of a cache of 8 bits under way, unless that is pinned: with more it is slower [M9].
+// At most this number of bytes of a cache of 8 bits is under way in an SM, unless that is pinned: with more it is
+// slower [M9].
 constexpr std::int64_t kMostBytesInFlight = 128 << 10;
 bool is_too_much_in_flight(const AttentionSpec& spec, const Schedule& s, const Schedule& pins) {
   const std::int64_t warps = std::int64_t{*s.blocks_per_sm} * *s.warps;
@@ -107,8 +108,8 @@ bool refuses_resources(const Problem& problem, const Schedule& s, std::string* w
   return false;
 }
 
-// Rows of a tile: as few tiles as can be, of no more rows than those need. Tiles of 16 are there for head dims, and
-// numerics, that larger ones are refused for; those of 8 where that holds for 16.
+// Returns the rows of a tile: as few tiles as possible, with no more rows than needed. Tiles of 16 rows are for head
+// dims, and numerics, that larger ones are refused for, and tiles of 8 rows for those that 16 are refused for.
 std::vector<int> row_choices(const Problem& problem, const Schedule& pins) {
   if (pins.tile_q) return {*pins.tile_q};
   const AttentionSpec& spec = problem.spec;
@@ -173,7 +174,7 @@ bool refuses_decode(const Problem& problem, const Schedule& schedule, std::strin
 
 Registers decode_registers(const Problem& problem, const KernelConfig& c) {
   const int output = value_pieces(c) * value_products(c) * 4 * octets(c), scores = c.tile_kv / 2 * row_pairs(c);
-  // Or a piece of 16 bytes of each octet.
+  // With many rows, registers hold only a piece of 16 bytes of each octet.
   const int queries = (has_many_rows(c) ? 4 : key_pieces(c) * key_products(c) * 2) * octets(c);
   const int more = has_many_rows(c) ? kManyRowsRegisters + (has_key_scales(c) ? c.tile_kv / 2 : 0) : 0;
   // Tiles wait in registers, or pass through them piece by piece.

@@ -8,20 +8,20 @@ namespace flashjit {
 
 namespace {
 
-// These are fitted to whole kernels, with teams and with ranges, whose tiles go straight to registers, through rings
-// that are filled with boxes [M10] or with rows [M11], and through a ring from small pages [M12]. The second launch
-// waits for the last block of the first [M13].
-constexpr double kLaunchUs = 5.7;        // of both launches, one after the other
-constexpr double kSecondTileUs = 1.5;    // for a block whose range ends in another row tile than it begins in
-constexpr double kPartFloatUs = 1.3e-3;  // of each element of O in a part: warps add theirs up, then blocks
-constexpr double kFirstTileUs = 2.0;     // until a load is there
-constexpr double kRingUs = 0.3;          // more, where tiles pass through a ring
-constexpr double kMergeUs = 2.0;         // of the warps, then of the blocks
-constexpr double kTeamLaunchUs = 3.0;    // of the one launch that teams need
+// These constants are fitted to whole kernels, with teams and with ranges. Their tiles go straight to registers,
+// through rings that are filled with boxes [M10] or with rows [M11], or through a ring from small pages [M12]. The
+// second launch waits for the last block of the first [M13].
+constexpr double kLaunchUs = 5.7;        // Both launches take this, one after the other.
+constexpr double kSecondTileUs = 1.5;    // A block takes this if its range ends in another row tile than it begins in.
+constexpr double kPartFloatUs = 1.3e-3;  // Each element of O in a part takes this: warps add theirs up, then blocks.
+constexpr double kFirstTileUs = 2.0;     // The first load takes this.
+constexpr double kRingUs = 0.3;          // Tiles that pass through a ring take this on top.
+constexpr double kMergeUs = 2.0;         // The warps, and then the blocks, take this to merge.
+constexpr double kTeamLaunchUs = 3.0;    // Teams need one launch, which takes this.
 constexpr double kTeamMergeUs = 1.8;
-constexpr double kPartUs = 0.02;  // of each part of a row
-// Each step of a team costs this much more where its rings have two slots instead of three [M14]. Blocks that have no
-// team lose nothing.
+constexpr double kPartUs = 0.02;  // Each part of a row takes this.
+// Each step of a team costs this much more where its rings have two slots instead of three [M14]. Blocks without a team
+// lose nothing.
 constexpr double kTwoStagesUs = 0.27;
 // Each step of an SM costs this where elements are widened: fewer and larger tiles are faster [M15].
 constexpr double kWideningUs = 0.003;
@@ -29,16 +29,17 @@ constexpr double kWideningUs = 0.003;
 constexpr int kSmParts = 4;
 constexpr double kUnevenRate = 0.95;
 constexpr double kRegisterRate = 0.94, kBoxRate = 0.965,
-                 kRowRate = 1.0;            // of the target's, with any number of bytes ...
-constexpr double kHalfRateBytes = 5 << 10;  // ... in flight in an SM; with as many as these half of it
-constexpr double kSmBytesPerClock = 48;     // no SM takes in more
-// Where all row tiles of a KV head are computed at once, all but the first read so many times as fast as memory [M16].
+                 kRowRate = 1.0;  // Shares of the target's rate, with any number of bytes in flight in an SM ...
+constexpr double kHalfRateBytes = 5 << 10;  // ... and the number of bytes in flight that gives half of this share.
+constexpr double kSmBytesPerClock = 48;     // No SM takes in more.
+// Where all row tiles of a KV head are computed at the same time, all but the first read this many times as fast as
+// memory [M16].
 constexpr double kAgainRate = 3;
-constexpr double kStepClocks = 800, kKeyClocks = 50;  // from one tile of a warp to the next
-constexpr double kKeyInPiecesClocks = 100;            // where each row of a tile is found by itself
-constexpr double kManyNarrowRows = 1.35;              // many rows of 8 bits take this much longer [M17]
+constexpr double kStepClocks = 800, kKeyClocks = 50;  // These lead from one tile of a warp to the next.
+constexpr double kKeyInPiecesClocks = 100;  // Each key takes these where each row of a tile is found by itself.
+constexpr double kManyNarrowRows = 1.35;    // Many rows of 8 bits take this much longer [M17].
 
-// The work of a launch, on a device whose SMs are in groups like those of the usual product.
+// Returns how teams share the work of a launch, on a device whose SMs are in groups like those of the usual product.
 Teams teams_at(const KernelConfig& c, const Target& target, const Shape& shape) {
   const int blocks = target.sm_count * c.decode.blocks_per_sm;
   return teams_of(decode_grid(c, target), {.batch = shape.b, .q_len = shape.q_len, .k_len = shape.k_len},
@@ -59,7 +60,7 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
   const bool has_teams = teams.count > 0;
   const double ranges =
       has_teams ? teams.count * teams.blocks / side : std::max(1.0, std::min(most, std::floor(steps / *s.warps)));
-  // All warps of a block take as many steps as the one with most.
+  // All warps of a block take as many steps as the warp with the most.
   const double of_warp = std::ceil(std::ceil(steps / ranges) / *s.warps);
   const double step_bytes = *s.tile_kv * (spec.d_qk + spec.d_v) * size_of(spec.kv_dtype);
   const double in_sm = *s.warps * *s.blocks_per_sm * step_bytes;
@@ -85,15 +86,15 @@ Prediction predict_decode(const Problem& problem, const Schedule& s, const Shape
                              (is_scaled(c) && (has_many_rows(c) || row_tiles > 1) ? kManyNarrowRows : 1);
   p.compute = std::max(p.issue, of_warp * step_clocks / (target.clock_ghz * 1e3));
   const double parts = std::min(ranges, ranges * side / (static_cast<double>(shape.b) * spec.heads_kv * row_tiles) + 1);
-  // Tiles that are loaded at once arrive together, and the end waits for the last of them.
+  // Tiles that are loaded at the same time arrive together, and the end waits for the last of them.
   const double wait = 0.5 * std::min(in_flight, of_sm) * busy / (target.memory_tbs * 1e6);
   p.latency = kFirstTileUs + wait + (has_teams ? kTeamLaunchUs + kTeamMergeUs : kLaunchUs + kMergeUs + kPartUs * parts);
   const bool crosses = !c.decode.fixed_parts && std::fmod(std::ceil(work.kv_tiles), std::ceil(steps / ranges)) != 0;
   if (!has_teams && crosses) p.latency += kSecondTileUs;
   if (!has_teams && !has_many_rows(c)) p.latency += kPartFloatUs * std::min<double>(rows, *s.tile_q) * spec.d_v;
   if (*s.stages > 1) p.latency += kRingUs;
-  // Without a ring nothing is on its way while a tile is computed. That shows for the last one, but for its scores,
-  // which are made while V comes.
+  // Without a ring nothing is loaded while a tile is computed. This shows for the last tile, except for its scores,
+  // which are made while V arrives.
   else p.latency += 0.5 * step_clocks / (target.clock_ghz * 1e3);
   if (*s.stages == 2 && teams.blocks > 1 && !is_scaled(c)) p.latency += kTwoStagesUs * of_warp;
   if (is_scaled(c)) p.latency += kWideningUs * of_sm / step_bytes;

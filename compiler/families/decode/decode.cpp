@@ -14,21 +14,22 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kMostOfTeam = 8;  // what every GPU with clusters runs
+constexpr int kMostOfTeam = 8;  // Every GPU with clusters runs clusters of this size.
 
-// Rows of K and V that a call has room for leave L2 first up to this multiple of its size: where most of L2 has been
-// written before, the written lines then stay, and need not be copied out [M18]. Where it has been read, that changes
-// nothing.
+// Rows of K and V leave L2 first if the call has room for no more than this multiple of L2's size. Where most of L2 has
+// been written before, the written lines then stay, and need not be copied out [M18]. Where L2 has been read, this
+// changes nothing.
 constexpr double kEvictedFirst = 4;
 
-// Where the rows of a token do not lie side by side, so many heads are read at a time that every SM has a range: more
-// heads at a time on fewer SMs are slower [M19].
+// Where the rows of a token do not lie side by side, few enough heads are read at a time that every SM has a range:
+// more heads at a time on fewer SMs are slower [M19].
 void spread_heads(const Problem& problem, KernelConfig& c) {
   if (problem.spec.layout != Layout::Bhsd) return;
   while (problem.target.sm_count * c.decode.blocks_per_sm % c.decode.side_by_side != 0) c.decode.side_by_side /= 2;
 }
 
-// All of a KV head, where the spec says how many there are, and those of a few heads fit the GPU several times.
+// Returns the number of all row tiles of a KV head, where the spec gives it, and where the tiles of a few heads fit the
+// GPU several times.
 int row_tiles_at_once(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
   const bool is_known = spec.q_len.pinned() || selects(spec);
@@ -55,8 +56,8 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
-// Teams do without the second launch. The limits of keys, up to which that pays, come from whole kernels [M20]; with
-// many keys ranges on all SMs are faster than teams on some [M21].
+// Teams need no second launch. Whole kernels give the limits of keys up to which teams pay [M20]. With many keys,
+// ranges on all SMs are faster than teams on some [M21].
 constexpr int kManyKeys = 16384;
 TeamRule team_rule(const KernelConfig& c, const Target& target) {
   const double in_flight =
@@ -153,7 +154,7 @@ constexpr std::array<std::string_view, 20> kOptions = {
 
 }  // namespace
 
-// The most tiles that there are: one may hold queries in part.
+// The grid has the most tiles that a call may need, because a tile may hold only some heads of a query.
 GridRule decode_grid(const KernelConfig& c, const Target& target) {
   const int group = group_size(c);
   return {.queries = std::max(1, c.tile_q / group),

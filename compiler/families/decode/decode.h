@@ -13,11 +13,11 @@ namespace flashjit {
 
 extern const FamilyRow kDecode;
 
-// Memory is busy while as many bytes are on their way as it reads until a load is there.
+// A load takes this time. Memory is busy while as many bytes are being loaded as it reads in that time.
 constexpr double kLoadUs = 1.3;
 
 // decode.cpp
-GridRule decode_grid(const KernelConfig& config, const Target& target);  // of the first launch
+GridRule decode_grid(const KernelConfig& config, const Target& target);  // The grid of the first launch.
 // candidates.cpp
 std::string why_not_decode(const AttentionSpec& spec, const Target& target);
 void enumerate_decode(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);

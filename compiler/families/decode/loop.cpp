@@ -1,5 +1,5 @@
-// A warp copies its tiles itself: straight to registers, or through a ring of its own in shared memory. A block goes over
-// the segments of its range, or has its share of a row tile.
+// The decode loop. A warp copies its tiles itself: straight to registers, or through a ring of its own in shared
+// memory. A block goes over the segments of its range, or has its share of a row tile.
 #include <array>
 #include <utility>
 
@@ -21,7 +21,7 @@ struct Loop : Maker {
     return with(with(make(Kind::Load, to, from, form), "copy", std::string(has_boxes ? "tma" : "cp.async")), "tile",
                 tile);
   }
-  // K and V of a tile are copied; where lanes do that, each is a group of copies.
+  // Copies K and V of a tile. Where lanes copy, each of the two is a group of copies.
   Body copy_tile(std::int64_t tile) {
     Body body = {load({"Ks"}, {"k"}, "", tile)};
     if (has_rows) body.push_back(make(Kind::Commit));
@@ -35,7 +35,7 @@ struct Loop : Maker {
     return s;
   }
 
-  // The first tiles of a segment are asked for; then, which tiles the segment behind it begins with.
+  // Loads the first tiles of a segment, and then finds the tiles with which the next segment begins.
   Body begin_segment() {
     Statement begin = call("begin_tiles");
     if (has_ring(c)) {
@@ -43,7 +43,7 @@ struct Loop : Maker {
     } else {
       begin.inside = {make(Kind::Load, {"K"}, {"k"}), make(Kind::Load, {"V"}, {"v"})};
     }
-    return {call("begin_queries"),  // first of all: copies take their time to be asked for
+    return {call("begin_queries"),  // This comes first, because issuing copies takes time.
             std::move(begin), when("none_behind", {make(Kind::Return, {}, {}, "ends")}), call("look_ahead"),
             make(Kind::Return, {}, {}, "goes_on")};
   }
@@ -56,11 +56,11 @@ struct Loop : Maker {
   Body await_tile() {
     if (has_rows) return {wait_groups(2 * c.stages - 1)};
     if (!has_boxes) return {};
-    // Boxes are copied whole: V is 0 behind the last key.
+    // Boxes are copied whole, so V is set to 0 behind the last key.
     return {with(make(Kind::Await, {"Ks", "Vs"}), "barrier", std::string("full")),
             when("cut", {make(Kind::Fill, {"Vs"}, {"Vs"}, "hidden")})};
   }
-  // In a ring the slot that this tile leaves takes the newest copy.
+  // In a ring the newest copy takes the slot that this tile leaves.
   Body copy_ahead() {
     if (!has_ring(c)) return {make(Kind::Load, {"V"}, {"v"}, "values_next")};
     Statement copy = call("copy_ahead");
@@ -106,8 +106,8 @@ struct Loop : Maker {
 struct Entries : Maker {
   const KernelConfig& c;
 
-  // The next tiles and queries are on their way while the warps put together what they have. Parts of many rows lie where
-  // the rings are: there they are asked for when that is done.
+  // The next tiles and queries are loaded while the warps put together what they have. Parts of many rows lie in the
+  // place of the rings, so loads begin there only when the parts have been put together.
   Body begin_next() const { return {when("has_next", {mark("segment"), mark("ends")})}; }
   Body segments() const {
     const bool many_rows = has_many_rows(c);
@@ -118,7 +118,7 @@ struct Entries : Maker {
                       let("done"),
                       let("end_of_part")};
     if (!many_rows) append(loop_body, begin_next());
-    // No sooner: SMs without work of this launch would take all of the next.
+    // The next launch begins no sooner: it would take all SMs without work of this launch.
     append(loop_body, {when("is_last", {call("begin_next_launch")}), make(Kind::Stage, {}, {"O", "rows"}, "part")});
     if (c.accumulate) loop_body.push_back(call("store_earlier"));
     append(loop_body, {call("sync_block"), make(Kind::Store, {"o"}, {"O", "rows"}),

@@ -1,5 +1,5 @@
-// Tiles, products, shared memory and registers of the decode loop. Its copies are each warp's own: there is nothing that
-// one warp could take too early from another.
+// Sets tiles, products, shared memory and registers of the decode loop. Each warp makes its own copies, so no warp
+// could take anything too early from another.
 #include <array>
 #include <string>
 #include <utility>
@@ -25,7 +25,7 @@ Result<Program> assign_warps(Program p, const PassContext& context) {
   return p;
 }
 
-// Tiles of K and V in the ring of the first warp, or in registers.
+// Returns tiles of K and V in the ring of the first warp, or in registers.
 Buffer tile(std::string name, const AttentionSpec& spec, const PanelLayout& panels, int offset, const KernelConfig& c) {
   Buffer b{std::move(name), has_ring(c) ? Space::Shared : Space::Register, spec.kv_dtype,
            fmt::format("{}", panels.rows), fmt::format("{}", panels.columns)};
@@ -75,8 +75,8 @@ constexpr std::array kPasses = {
 
 std::span<const Pass> decode_passes() { return kPasses; }
 
-// The second product is of transposed matrices: the accumulator of S is P^T as its right operand. An instruction has 16
-// rows of Q, also where a tile has eight.
+// Returns the products. The second one is of transposed matrices: the accumulator of S is P^T as its right operand. An
+// instruction has 16 rows of Q, even where a tile has eight.
 std::array<Product, 2> decode_products(const KernelConfig& c) {
   return {Product{.name = "scores",
                   .target = "S",

@@ -1,4 +1,4 @@
-// The decode loop as bodies of statements: what each warp does with its tiles, and a block with its segments.
+// The decode loop as bodies of statements: the work of each warp on its tiles, and of a block on its segments.
 #pragma once
 
 #include "compiler/program/edit.h"
@@ -9,10 +9,11 @@ namespace flashjit {
 
 extern const Vocabulary kDecodeVocabulary;
 
-// The buffers are there. `visited`, `masked`: how the textbook's loop goes along keys, and which it hides.
+// Adds the loop; all buffers must exist. `visited` and `masked` tell how the textbook's loop goes along keys, and which
+// keys it hides.
 Result<void> add_decode_loop(Program& program, const KernelConfig& config, const Attributes& visited,
                              const Attributes& masked);
-// The entries: they say how the blocks of each launch go on.
+// Adds the entries, which begin and continue the work of blocks of each launch.
 void add_decode_entries(Program& program, const KernelConfig& config);
 
 }  // namespace flashjit

@@ -129,7 +129,7 @@ constexpr Condition kConditions[] = {
     {"no_segment", "!course.begin(reinterpret_cast<int*>(shared + kLayout.scratch_offset))"},
     {"no_item", "!item_at<true>(params, static_cast<int>(blockIdx.x) >> team_shift(params), segment)"},
     {"pushes", "shares.pushes()"},
-    {"keeps", "!shares.pushes()"},  // parts lie in this memory, too
+    {"keeps", "!shares.pushes()"},  // Parts lie in this memory, too.
     {"goes_on", "goes_on"},
 };
 

@@ -20,16 +20,15 @@ struct HopperCalibration {
   double tile_clocks = 472;  // Barriers, fences and the rest of every tile take these.
   double mma_alone = 0.89;   // These two hold where one warpgroup, or a loop without overlap, waits for everything.
   double tile_clocks_alone = 575;
-  double inputs_clocks =
-      // A tile with tensors of the score function takes these, as its inputs have one slot (bias in fp32, 64 and 128
-      // keys).
-      200;
+  // A tile with tensors of the score function takes these, as its inputs have one slot (bias in fp32, 64 and 128 keys).
+  double inputs_clocks = 200;
   // They pass from a free slot to a full one, and for each box of a tile in pages.
   double ring_clocks = 2900, box_clocks = 20;
   double one_stage_clocks = 1160;  // A tile takes these if it is copied only when the one before is done.
-  double no_turns = 0.044;    // of the smaller of both: warpgroups fall into step and do the same at the same time; not
-                              // seen beside matrix_sum
-  double matrix_sum = -0.04;  // of the exponentials: additions that are gone
+  // Without turns, this share of the smaller of both is lost: warpgroups fall into step and do the same at the same time.
+  // Beside matrix_sum the loss is not seen.
+  double no_turns = 0.044;
+  double matrix_sum = -0.04;  // Exponentials take this share less, because their additions are gone.
   // Everything takes this much longer for 8 bits with ones beside V: two warpgroups without turns hide less [M38].
   double two_warpgroups = 1.08;
   double careful_clocks_per_key = 12.7;  // A tile that the mask cuts takes these.
@@ -39,8 +38,9 @@ struct HopperCalibration {
   // They come on top where Q is not copied earlier, and O is stored from registers.
   double late_q_clocks_per_dim = 9.5;
   double block_clocks = 2500;  // They come on top where a block is started for the tile.
-  double few_keys = 1.1;  // of everything, below 64 keys a tile: 7 % or more behind the best with more keys, for each
-                          // of the 120 specs
+  // Everything takes this much longer below 64 keys a tile: for each of the 120 specs such a tile was 7 % or more behind
+  // the best with more keys.
+  double few_keys = 1.1;
   double l2_bytes_per_clock = 39;  // Each SM has this rate.
   double odd_sectors = 1.5;        // L2 takes this much longer for rows that do not begin with a sector of 32 bytes.
   // Everything takes this much longer in batches with single tokens, whose tiles one head alone leaves empty.
@@ -53,8 +53,8 @@ struct HopperCalibration {
   double combine_us = 8;
 };
 constexpr HopperCalibration kCalibration;
-constexpr int kMaskNodesInFit =
-    12;  // careful_clocks_per_key contains the cost of masks of this size, and of all masks whose rows are ranges.
+// careful_clocks_per_key contains the cost of masks of this size, and of all masks whose rows are ranges.
+constexpr int kMaskNodesInFit = 12;
 
 TileClocks tile_clocks(const Target& target, const Schedule& s, const KernelConfig& c, const Work& work) {
   const double rows = *s.tile_q, keys = *s.tile_kv, scores = rows * keys;

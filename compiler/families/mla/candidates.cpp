@@ -1,4 +1,4 @@
-// This file says which mla schedules exist, and why the others do not.
+// Enumerates the mla schedules, and gives the reasons against all others.
 #include <algorithm>
 
 #include "compiler/families/choices.h"
@@ -8,10 +8,10 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kMostLatentV = 512;  // columns of V: two warpgroups have registers for 256 each
-constexpr int kPageStep = 8;       // rows after which the swizzle of shared memory repeats
+constexpr int kMostLatentV = 512;  // The columns of V: two warpgroups have registers for 256 each.
+constexpr int kPageStep = 8;       // The swizzle of shared memory repeats after these rows.
 constexpr int kGatheredColumns = 64;
-constexpr int kMostCluster = 2;  // blocks, with 64 rows each
+constexpr int kMostCluster = 2;  // The blocks of a cluster, with 64 rows each.
 // Besides tiles, registers hold addresses, loop state and temporaries of the softmax. Compiled kernels show how many
 // these are [M47].
 constexpr int kBaseRegisters = 40, kLeastBaseRegisters = 32;
@@ -102,7 +102,7 @@ bool refuses_mla(const Problem& problem, const Schedule& s, std::string* why) {
 
 Registers mla_registers(const Problem& problem, const KernelConfig& c) {
   const int base = gathers_keys(c) || multiplies_narrow(c) ? kLeastBaseRegisters : kBaseRegisters;
-  // Two products of P V may have registers of their own: when scores and weights are gone.
+  // Two products of P V may have registers of their own, when scores and weights are gone.
   const int scores = kMlaKeys / 2 + kMlaKeys * size_of(c.element) / 8 + score_registers(problem.spec);
   return {base + half_columns(c) / 2 + std::max(scores, multiplies_narrow(c) ? kMlaProductColumns : 0),
           mla_consumer_registers(c)};

@@ -1,4 +1,4 @@
-// The work of the two warpgroups that compute, each for half the columns of O. Tiles are theirs in turn.
+// The work of the two warpgroups that compute, each for half the columns of O. Tiles belong to them by turns.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -14,7 +14,8 @@ namespace flashjit {
 namespace {
 
 constexpr std::array<std::string_view, kMlaPieces> kPieces = {"K0s", "K1s", "K2s", "K3s"};
-// By warpgroup: what it is, what it hands to the other, and the piece of K whose release gives back its half of a slot.
+// The names of a warpgroup's role, of what it hands to the other one, and of the piece of K whose release gives back
+// its half of a slot.
 struct HalfNames {
   std::string_view role, weights, rises, sums, half, other_piece;
 };
@@ -38,14 +39,14 @@ struct Consumer : Maker {
                 : in_cluster ? "in_cluster"
                              : "");
   }
-  // Its columns of V become 0 where keys are hidden. Who gathers K has left zeros there.
+  // Sets this warpgroup's columns of V to 0 where keys are hidden. Warps that gather K have left zeros there.
   Body clear_hidden(std::string_view form) const {
     if (gathers_keys(c)) return {};
     return {make(Kind::Fill, {own.half, own.other_piece}, {own.half, own.other_piece}, form)};
   }
   Statement leave_loop() const { return make(Kind::Return, {}, {}, "from_loop"); }
 
-  // A product begins as soon as its piece is there.
+  // A product begins as soon as its piece has arrived.
   Body multiply_piece(int piece) {
     const std::string_view keys = kPieces[static_cast<std::size_t>(piece)];
     Body body = {await_full({keys}, copies_rows(c) ? "unfenced_piece" : "piece")};
@@ -124,13 +125,14 @@ struct Consumer : Maker {
   }
   Body complete_other() { return {wait(0), keep("O"), when("follows", {release("before")})}; }
 
-  // One warpgroup begins with the tile before, which is the other's, the other one with its own scores: so the softmax of
-  // the one runs beside the other one's scores, and that of the other beside its own products of the tile before.
+  // One warpgroup begins with the previous tile, which is the other's, and the other one with its own scores. So the
+  // softmax of the first runs beside the second's scores, and the softmax of the second beside its own products of the
+  // previous tile.
   Body multiply_scores() {
     Body body = {let("parity")};
     if (is_first) {
       append(body, multiply_pieces(0, 1));
-      // The slot is given back before the next pieces are waited for.
+      // The slot is given back before the next pieces are awaited.
       append(body, {wait(1), keep("O"), when("follows", {release("before")})});
       append(body, multiply_pieces(1, kMlaPieces));
       body.push_back(wait(0));
@@ -151,7 +153,7 @@ struct Consumer : Maker {
   Body make_weights() {
     Body body = {score_and_mask(), when("starts", {make(Kind::Fill, {"rows"}, {"S"}, "begin")}), let("factor"),
                  make(Kind::Softmax, {"P", "rows"}, {"S", "rows"})};
-    // Exponentials would wait for products of the tile before otherwise.
+    // Otherwise exponentials would wait for products of the previous tile.
     if (!is_first) {
       body.push_back(keep("P", "fragments"));
       append(body, complete_other());
@@ -159,7 +161,7 @@ struct Consumer : Maker {
     body.push_back(when("rose", {make(Kind::Rescale, {"O"}, {"O"})}));
     return body;
   }
-  // P is stored beside own products: beside the other one's scores shared memory has no time for it.
+  // P is stored beside own products: beside the other warpgroup's scores shared memory has no time for it.
   Body hand_over() {
     return {make(Kind::Stage, {own.rises}, {"rows"}, "rises"), call("sync_group"),
             make(Kind::Stage, {own.weights}, {"P"}, "weights"), make(Kind::Publish),
@@ -179,8 +181,8 @@ struct Consumer : Maker {
     return body;
   }
 
-  // Where there is no tile before, what happens to lie there is added, and own products replace it: code of its own for the
-  // first step would come from memory.
+  // Where no tile came before, whatever lies in its place is added, and own products replace the sum: separate code for
+  // the first step would come from memory.
   Body attend() {
     const bool is_narrow = multiplies_narrow(c);
     const Statement issue = call("add_other_tile"), add = is_narrow ? when("follows", {issue}) : issue;
@@ -220,21 +222,21 @@ struct Consumer : Maker {
   }
 };
 
-// Registers that sums of some columns lie in, in turn.
+// Sums of some columns take turns in these registers.
 constexpr std::array<std::string_view, 2> kValueSums = {"T", "U"};
 
-// P V of a tile of 8 bits, which O takes in by additions, some columns at a time.
+// P V of a tile of 8 bits. O takes it in by additions, some columns at a time.
 struct ValueSums : Maker {
   const KernelConfig& c;
 
-  // In place of the product of this form and of the waits for it. Sums lie in two places, so that a product runs while O
-  // takes in the one before.
+  // This takes the place of the product of this form, and of the waits for it. Sums lie in two places, so that one
+  // product runs while O takes in the one before.
   void spread(Body& body, std::string_view form) {
     const Site product = find_site(p, body, Kind::Mma, form);
     if (!product) return;
     const Statement whole = product.statement();
-    const Site first{product.body, product.at - 1};  // a fence
-    const Body replaced = first.take(6);             // product, commit, two waits and a keep
+    const Site first{product.body, product.at - 1};  // This is a fence.
+    const Body replaced = first.take(6);             // They are the product, a commit, two waits and a keep.
     first.insert_before(pieces(whole, {replaced[3], replaced[4]}));
   }
   Body pieces(const Statement& whole, const Body& waits) {

@@ -1,4 +1,4 @@
-// The roles of mla that do not compute, and how a block is shared out.
+// The roles of mla that do not compute, and the division of a block into roles.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 struct CopyRoles : Maker {
   const KernelConfig& c;
 
-  // The columns of K behind V, where it has any, come with its last ones.
+  // The columns of K behind V, if it has any, come with its last ones.
   Statement with_columns_behind(Statement s) const {
     if (columns_behind(c) > 0) s.writes.push_back(p.buffer("Ts"));
     return s;
@@ -35,8 +35,8 @@ struct CopyRoles : Maker {
             with_columns_behind(copied({"K2s", "K3s"}, "k", "half")),
             make(Kind::Advance, {"K0s"}, {}, "copied")};
   }
-  // Memory is asked for the first rows of Q before: they would come behind the first tiles of all blocks else, which nobody
-  // can use without them.
+  // The first rows of Q are requested from memory before these loads. Otherwise they would come behind the first tiles
+  // of all blocks, which nobody can use without Q.
   Body produce() {
     Statement items = loop(
         "items_of_warp", {let("first_tile"), let("box_coords"), when("any_tile", {mark("box_coords")}),
@@ -45,8 +45,8 @@ struct CopyRoles : Maker {
     return {call("await_asked"), let("segment_of_warp"), std::move(items)};
   }
 
-  // Rows that threads hold leave them a half at a time, for which products of the other half need not wait. Memory is asked
-  // for more behind the fence, which waits for all that a thread has asked for.
+  // Rows that threads hold leave them a half at a time, so that products of the first half need not wait for the other.
+  // More rows are loaded behind the fence, because it waits for all loads of a thread.
   Body gather_half(Names pieces) {
     return {await_empty({*pieces.begin()}, "slot"), make(Kind::Load, pieces, {"k"}, "gathered"), make(Kind::Publish),
             call("gather_warp"), make(Kind::Complete, pieces, {}, "gathered")};
@@ -161,7 +161,7 @@ struct CopyRoles : Maker {
       append(copying, {when("warp_0", {call("produce_keys")}),
                        otherwise({when("warp_1", {call("produce_queries")}), otherwise(call_or_transpose())})});
     }
-    const bool tells = !c.decode.fixed_parts;  // the second launch knows where fixed parts are
+    const bool tells = !c.decode.fixed_parts;  // The second launch knows where fixed parts are.
     if (tells) copying.push_back(when("is_warp_2", {call("tell_split_tiles")}));
     Body computing = {call("grow_registers"), when("first_half", {call("consume_first")}),
                       otherwise({call("consume_second")})};

@@ -9,16 +9,16 @@ namespace flashjit {
 
 namespace {
 
-// These are fitted to whole kernels, by clusters and by blocks alone [M48].
-constexpr double kMatrixShare[] = {0.54, 0.73};  // of the target's rate, where TMA copies K
-constexpr double kNarrowShare[] = {0.74, 0.76};  // of that for 16 bits, where products are of 8 bits
-constexpr double kReadRate = 0.9;                // of the target's memory rate
-constexpr double kL2BytesPerClock = 18;          // per SM
-constexpr double kLaunchUs = 8;                  // of both launches, and until the first tile is there
-constexpr double kPartBytesPerUs = 2.5e6;        // parts written and read
+// These constants are fitted to whole kernels, by clusters and by blocks alone [M48].
+constexpr double kMatrixShare[] = {0.54, 0.73};  // Shares of the target's rate, where TMA copies K.
+constexpr double kNarrowShare[] = {0.74, 0.76};  // Shares of the rate for 16 bits, where products have 8 bits.
+constexpr double kReadRate = 0.9;                // The share of the target's memory rate.
+constexpr double kL2BytesPerClock = 18;          // Each SM has this rate.
+constexpr double kLaunchUs = 8;                  // Both launches take this, until the first tile has arrived.
+constexpr double kPartBytesPerUs = 2.5e6;        // This counts bytes of parts, written and read.
 
-// Rows that threads gather come later than those of TMA [M97]: the share of the rate then depends on whether they are widened,
-// on whether the blocks of a cluster share them, and on whether each row has to be found by itself.
+// Rows that threads gather arrive later than those of TMA [M97]. The share of the rate then depends on whether rows are
+// widened, on whether the blocks of a cluster share them, and on whether each row has to be found by itself.
 double matrix_share(const KernelConfig& c) {
   if (multiplies_narrow(c)) return kNarrowShare[c.decode.cluster - 1];
   if (!gathers_keys(c)) return kMatrixShare[c.decode.cluster - 1];
@@ -27,8 +27,8 @@ double matrix_share(const KernelConfig& c) {
   return (c.selected > 0 ? kHeldOfLists : kHeld)[c.decode.cluster - 1];
 }
 
-// Says how the steps of a call are dealt out: so many ranges, the steps of the longest, and how many parts are written and
-// read.
+// The division of a call's steps: the number of ranges, the steps of the longest one, and the number of parts that are
+// written and read.
 struct Deal {
   double ranges, of_range, parts;
 };

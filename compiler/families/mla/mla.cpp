@@ -33,7 +33,8 @@ void finish(Plan& plan) {
   plan.launches = {{.entry = "flashjit_mla",
                     .threads = kMlaThreads,
                     .smem_bytes = mla_layout(c).bytes,
-                    // The most tiles that there are: one may hold queries in part.
+                    // The grid has the most tiles that a call may need, because a tile may hold only some heads of a
+                    // query.
                     .grid = {.queries = std::max(1, c.tile_q / group),
                              .keys = kMlaKeys,
                              .heads = c.decode.cluster * ((group + c.tile_q - 1) / c.tile_q),

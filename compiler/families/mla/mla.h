@@ -1,5 +1,5 @@
-// The mla family: latent attention, V being the first columns of K, 256 or 512, split along the keys; WGMMA and TMA, sm_90a.
-// Its loop is printed; templates/mla has what it calls.
+// The mla family: latent attention, where V is the first columns of K, 256 or 512, split along the keys; WGMMA and TMA,
+// sm_90a. Its loop is printed, and calls templates/mla.
 #pragma once
 
 #include <vector>

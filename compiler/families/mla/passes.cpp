@@ -1,4 +1,4 @@
-// Tiles, products, shared memory and registers of the mla loop.
+// Sets tiles, products, shared memory and registers of the mla loop.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -13,7 +13,7 @@ namespace flashjit {
 
 namespace {
 
-// The type of elements in shared memory: of Q, of K, and of P.
+// The element types of Q, K and P in shared memory.
 struct Elements {
   Dtype q, k, p;
 };
@@ -23,7 +23,7 @@ Elements elements_of(const AttentionSpec& spec, const KernelConfig& c) {
   return {wide, wide, wide};
 }
 
-// A tile of shared memory, as products read it. Its slots are `stride` bytes apart.
+// Returns a tile of shared memory, as products read it. Its slots are `stride` bytes apart.
 Buffer shared_tile(std::string name, Dtype elements, int rows, int columns, int offset, int stages, int stride) {
   Buffer b{std::move(name), Space::Shared, elements, fmt::format("{}", rows), fmt::format("{}", columns)};
   b.layout = fmt::format("swizzle{}", kPanelWidth);
@@ -31,10 +31,10 @@ Buffer shared_tile(std::string name, Dtype elements, int rows, int columns, int 
   b.bytes = panel_layout(rows, columns, size_of(elements)).bytes();
   b.stages = stages;
   b.stride = stride;
-  if (stride > 0) b.bytes = std::min<std::int64_t>(b.bytes, stride);  // slots of V^T have a half of each row
+  if (stride > 0) b.bytes = std::min<std::int64_t>(b.bytes, stride);  // Slots of V^T have a half of each row.
   return b;
 }
-// A number for each row, by which warpgroups tell each other something.
+// Returns a buffer with a number for each row, by which warpgroups tell each other something.
 Buffer row_numbers(std::string name, int offset) {
   Buffer b{std::move(name), Space::Shared, Dtype::F32, fmt::format("{}", kMlaRows), "1"};
   b.layout = "rows";
@@ -53,10 +53,10 @@ Result<Program> assign_warps(Program p, const PassContext&) {
   return p;
 }
 
-// A slot of K is pieces that arrive by themselves, two for each half of V, and what lies behind V: columns that come with the
-// last piece, and P once the scores are there, that of the first warpgroup's tiles in the first slot, and of the second's in
-// the second. Where V is all of K it is room for P alone, which belongs to who reads the last piece all the same. Beside V^T
-// P has room of its own.
+// Adds the tiles. A slot of K consists of pieces that arrive by themselves, two for each half of V, and of what lies
+// behind V. That is the columns that come with the last piece, and P once the scores are there: P of the first
+// warpgroup's tiles in the first slot, and of the second's in the second. Where V is all of K, there is room for P
+// alone behind V, and it still belongs to the reader of the last piece. Beside V^T, P has room of its own.
 void add_tiles(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   const Elements elements = elements_of(spec, c);
   const MlaLayout l = mla_layout(c);
@@ -87,7 +87,7 @@ void add_tiles(Program& p, const AttentionSpec& spec, const KernelConfig& c) {
   }
 }
 
-// Says how programs name buffers, and who stands for whose barriers.
+// The names of buffers in programs, and the buffers whose barriers stand for others.
 struct CodeName {
   std::string_view buffer, code, ring = {};
   Counter counter = Counter::Rings;

@@ -9,12 +9,12 @@ namespace flashjit {
 
 extern const Vocabulary kMlaVocabulary;
 
-// The buffers are there. Each adds its roles, or what a block begins with. `visited`, `masked`: how the textbook's loop goes
-// along keys, and which it hides.
+// Each of these adds roles, or what a block begins with; all buffers must exist. `visited` and `masked` tell how the
+// textbook's loop goes along keys, and which keys it hides.
 Result<void> add_mla_copies(Program& program, const KernelConfig& config);
 Result<void> add_mla_consumers(Program& program, const KernelConfig& config, const Attributes& visited,
                                const Attributes& masked);
-// P V of 8 bits is spread over registers of its own, from which O takes it.
+// Spreads P V of 8 bits over registers of its own, from which O takes it.
 Result<Program> add_up_mla_values(Program program, const PassContext& context);
 void add_mla_entry(Program& program, const KernelConfig& config);
 

@@ -259,7 +259,7 @@ constexpr Condition kConditions[] = {
     {"is_last_item", "at.at_last()"},
     {"any_tile", "tile <= s.last_tile"},
     {"first_of_role", "threadIdx.x < 32", kMlaGatherers},
-    {"no_range", "range >= ranges.count"},  // with all of its cluster
+    {"no_range", "range >= ranges.count"},  // This holds for the whole cluster.
     {"no_steps", "step == end"},
     {"copying_warpgroup", "threadIdx.x < 128"},
     {"first_half", "threadIdx.x < 256"},
