@@ -8,10 +8,10 @@
 namespace flashjit {
 
 struct EmbeddedFile {
-  std::string_view name;  // "templates/sync/forward.cuh"
+  std::string_view name;  // It is "templates/sync/forward.cuh", for example.
   std::string_view text;
-  std::string_view sha256;                  // of the text, in hex
-  std::span<const std::uint16_t> includes;  // their indices among these files
+  std::string_view sha256;                  // The digest of the text, in hex.
+  std::span<const std::uint16_t> includes;  // The indices of included files among these files.
 };
 std::span<const EmbeddedFile> embedded_templates();
 

@@ -23,7 +23,7 @@
 namespace flashjit {
 namespace {
 
-// "//   NAME  TEXT", TEXT broken into lines behind `separator`.
+// Returns "//   NAME  TEXT", with TEXT broken into lines behind `separator`.
 std::string comment_lines(std::string_view name, std::string_view text, char separator) {
   constexpr std::size_t kColumns = 110;
   std::string lines, line = fmt::format("//   {:<10}", name);
@@ -31,7 +31,7 @@ std::string comment_lines(std::string_view name, std::string_view text, char sep
   while (!text.empty()) {
     const std::string_view piece = text.substr(0, std::min(text.find(separator), text.size() - 1) + 1);
     text.remove_prefix(piece.size());
-    const std::size_t end = piece.find_last_not_of(' ') + 1;  // a space at the end of a line need not fit
+    const std::size_t end = piece.find_last_not_of(' ') + 1;  // A space at the end of a line need not fit.
     if (line.size() > indent.size() && line.size() + end > kColumns) {
       lines += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
       line = indent;
@@ -41,7 +41,7 @@ std::string comment_lines(std::string_view name, std::string_view text, char sep
   return lines + line + "\n";
 }
 
-// Returns the header of the file that says what the kernel is. The other files point to that file.
+// Returns the header of the file that describes the kernel. The other files point to that file.
 std::string header(const Plan& plan, std::string_view what) {
   return fmt::format("// {}\n", what) + comment_lines("spec", comment_text(print(plan.spec)), ' ') +
          comment_lines("schedule", print(plan.schedule), ',') + comment_lines("target", plan.target.name, ' ') +
@@ -50,7 +50,7 @@ std::string header(const Plan& plan, std::string_view what) {
              plan.target.name);
 }
 
-// A float literal that reads back as the same float.
+// Emits config.gen.cuh.
 std::string emit_config(const Plan& plan) {
   std::string body;
   const auto add = [&](std::span<const ConfigField> fields) {
@@ -76,7 +76,7 @@ std::string mask_function(const Plan& plan) {
                   body_of(plan.spec.mask, context));
 }
 
-// A mask that is a condition on what has been read, and a range.
+// Emits a mask that combines a condition on what has been read with a range.
 std::string split_mask(const Plan& plan, const ReadsAndRange& split, const CudaExprContext& context) {
   const bool of_keys = split.range.along == Axis::Keys;
   const std::string limit = fmt::format("(const KernelParams& params, const Sequence& seq, {0} {1}_lo, {0} {1}_hi)",
@@ -92,7 +92,7 @@ std::string split_mask(const Plan& plan, const ReadsAndRange& split, const CudaE
          function("Where the range ends of " + of + ".", "int range_end" + limit, body_of(split.range.end, context));
 }
 
-// The mask that lists are cut by, in positions of the real sequence.
+// Emits the mask by which lists are cut, in positions of the real sequence.
 std::string list_mask_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   return function("May query q see key k of its list?",
@@ -101,8 +101,8 @@ std::string list_mask_function(const Plan& plan) {
                   body_of(plan.spec.list_mask, context));
 }
 
-// Where queries have lists, a number in a list may be that of no row or page. Every key of a list of keys is asked for; tiles of
-// a page that is none are passed over, and the others seen.
+// Emits functions for queries with lists, whose numbers may belong to no row or page. Every key of a list of keys is
+// checked. Tiles of a page that does not exist are passed over, and all others are seen.
 std::string functions_of_lists(const Plan& plan) {
   const std::string_view number = plan.wide_ints ? "Int64" : "int";
   const std::string visible =
@@ -125,7 +125,7 @@ std::string functions_of_lists(const Plan& plan) {
                   "return are_some_chosen(params, seq, k_lo, k_hi);\n");
 }
 
-// The mask for loops that ask for many queries and keys at a time: what is read at each is read once.
+// Emits the mask for loops over many queries and keys at a time: what it reads at each of them is read once.
 std::string separated_mask(const Plan& plan) {
   const SeparatedMask mask = separate_reads(plan.spec.mask);
   std::vector<NamedScalar> scalars;
@@ -161,7 +161,7 @@ std::string separated_mask(const Plan& plan) {
 
 Result<std::string> score_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints, true};
-  // With 64-bit ints nothing may be computed from 32-bit operands alone: there the key is one of them, not a symbol.
+  // With 64-bit ints nothing may be computed from 32-bit operands alone. So the key is a 64-bit int here, not a symbol.
   const std::string_view key = plan.wide_ints ? "" : ", class Key",
                          ends = plan.wide_ints ? "Int64 q, Int64 k" : "int q, Key k";
   return function(
@@ -189,7 +189,7 @@ Result<std::string> slope_function(const Plan& plan) {
                     locals(values, context) + cuda_function_body(values, context));
 }
 
-// A constexpr function of Variant of the number of a read.
+// Emits a constexpr function of Variant that takes the number of a read.
 template <class ValueOf>
 std::string fact_of_reads(std::string_view type, std::string_view name, const std::vector<GradientRead>& reads,
                           const ValueOf& value_of) {
@@ -200,7 +200,7 @@ std::string fact_of_reads(std::string_view type, std::string_view name, const st
       type, name, values);
 }
 
-// Loads whose indices depend on query and key, each once. Indices that are looked up take a load of their own.
+// Finds each load whose indices depend on query and key, once. Indices that are looked up take a load of their own.
 void find_loads(const Expr& expr, std::vector<Expr>& loads) {
   const bool by_both = uses(expr, Variable::Q) && uses(expr, Variable::K);
   const auto is_same = [&](const Expr& other) { return same(other, expr); };
@@ -209,7 +209,7 @@ void find_loads(const Expr& expr, std::vector<Expr>& loads) {
   for (const Expr& arg : expr->args) find_loads(arg, loads);
 }
 
-// For kernels that write gradients of parameters.
+// Emits functions for kernels that write gradients of parameters.
 Result<std::string> gradient_functions(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   FLASHJIT_ASSIGN(gradients, gradients_of(plan.spec.score, plan.spec.mask, names_of_gradients(plan.spec)));
@@ -269,7 +269,7 @@ Result<std::string> gradient_functions(const Plan& plan) {
                   locals(values, context) + cuda_function_body(values, context));
 }
 
-// For kernels whose producer copies what the score reads at every key.
+// Emits the function for kernels whose producer copies what the score reads at every key.
 std::string inputs_function(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   const std::vector<Expr> inputs = copied_inputs(plan.spec, plan.config);
@@ -292,7 +292,7 @@ std::string inputs_function(const Plan& plan) {
   return text;
 }
 
-// Emits where the tiles of the mask begin and end, if that is not what Plain says.
+// Emits where the tiles of the mask begin and end, if this differs from Plain.
 std::string limit_functions(const Plan& plan) {
   const CudaExprContext context{&plan.spec.params, plan.wide_ints};
   const TileAnalysis &t = plan.tiles, &of_keys = plan.query_tiles;
@@ -313,7 +313,7 @@ std::string limit_functions(const Plan& plan) {
       {"False only if no query of q_lo..q_hi sees any key of k_lo..k_hi.", "bool may_see", kBoth,
        may_see ? may_see : yes, yes}};
   if (is_backward(plan.spec)) {
-    // Behind the last query S is 0, of which a score may make no number: then the last tile is one with mask code.
+    // Behind the last query S is 0, and a score of it may be no number. Then the last tile is one with mask code.
     const bool is_hidden = plan.spec.score && !is_number_at_zero(plan.spec.score);
     const Expr full_end = is_hidden ? simplify(min(of_keys.full_end, every - Expr::integer(1))) : of_keys.full_end;
     limits.insert(
@@ -342,7 +342,8 @@ Result<std::string> emit_variant(const Plan& plan) {
                       c.places ? "places/placed" : "variant");
   std::string functions;
   if (c.selected > 0) functions += functions_of_lists(plan);
-  else if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);  // else its limits say all
+  // Otherwise its limits are the whole mask.
+  else if (c.has_mask && !c.mask_is_range) functions += mask_function(plan);
   if (c.mask_by_rows) functions += separated_mask(plan);
   if (c.has_score) {
     FLASHJIT_ASSIGN(score, is_backward(plan.spec) ? slope_function(plan) : score_function(plan));
@@ -354,15 +355,15 @@ Result<std::string> emit_variant(const Plan& plan) {
   }
   if (c.inputs_16 | c.inputs_32) functions += inputs_function(plan);
   functions += limit_functions(plan);
-  if (!functions.empty()) functions.erase(0, 1);  // the blank line before the first
-  // With places these functions are in positions of the whole sequence, which loops do not know.
+  if (!functions.empty()) functions.erase(0, 1);  // This is the blank line before the first function.
+  // With places these functions take positions of the whole sequence, which loops do not know.
   const std::string_view name = c.places ? "Whole" : "Variant";
   text += fmt::format("struct {} : Plain {{{}{}}};\n", name, functions.empty() ? "" : "\n", functions);
   if (c.places) text += "struct Variant : Placed<Whole> {};\n";
   return text + "\n}  // namespace flashjit\n";
 }
 
-// The embedded templates that generated files include, and those they include.
+// The embedded templates that generated files include, and those that these include in turn.
 class Headers {
  public:
   Result<void> add_included_by(std::string_view text) {
@@ -392,7 +393,7 @@ class Headers {
   std::vector<SourceFile> headers_;
 };
 
-// One kernel: what it takes, and the function of the loop that it is.
+// Emits one kernel: its arguments, and a call of the loop's function.
 std::string emit_entry(const Plan& plan, const KernelLaunch& launch, bool next_overlaps) {
   std::string arguments = "const __grid_constant__ flashjit::KernelParams params";
   if (launch.tensor_maps) arguments += ",\n    const __grid_constant__ flashjit::TensorMaps maps";
@@ -438,10 +439,10 @@ Result<KernelSource> emit_cuda(const Plan& plan) {
   }
   for (std::size_t i = 0; i < plan.launches.size(); ++i) {
     const KernelLaunch* next = i + 1 < plan.launches.size() ? &plan.launches[i + 1] : nullptr;
-    const bool follows = next && !next->of_teams;  // else it is another first launch
+    const bool follows = next && !next->of_teams;  // Otherwise it is another first launch.
     entry += emit_entry(plan, plan.launches[i], follows && next->overlaps && !next->adds_up);
   }
-  source.generated.push_back({"entry.cu", std::move(entry)});  // last: it is the one to compile
+  source.generated.push_back({"entry.cu", std::move(entry)});  // It comes last, because it is the file to compile.
   Headers headers;
   for (const SourceFile& file : source.generated) FLASHJIT_TRY(headers.add_included_by(file.text));
   source.headers = headers.take();

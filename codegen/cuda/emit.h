@@ -1,4 +1,5 @@
-// Plan -> CUDA source. The loops are templates; what is emitted is a few small files a kernel engineer would write.
+// Turns a Plan into CUDA source. The loops are templates; a few small files are emitted, as a kernel engineer would
+// write them.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,14 @@
 namespace flashjit {
 
 struct SourceFile {
-  std::string name;  // as #included: "variant.gen.cuh", "templates/sync/forward.cuh"
+  std::string name;  // The name by which it is #included: "variant.gen.cuh", "templates/sync/forward.cuh".
   std::string text;
 };
 
 struct KernelSource {
-  std::vector<SourceFile> generated;  // config.gen.cuh, variant.gen.cuh, [matrix.gen.cuh,] entry.cu (last: compiled)
-  std::vector<SourceFile> headers;    // the embedded templates these include, transitively
+  // config.gen.cuh, variant.gen.cuh, [matrix.gen.cuh,] and entry.cu, which comes last and is compiled.
+  std::vector<SourceFile> generated;
+  std::vector<SourceFile> headers;  // The embedded templates that these include, transitively.
 };
 
 Result<KernelSource> emit_cuda(const Plan& plan);

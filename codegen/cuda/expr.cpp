@@ -27,9 +27,9 @@
 namespace flashjit {
 namespace {
 
-constexpr std::size_t kLine = 96;  // what fits a line after its indent and `return`
+constexpr std::size_t kLine = 96;  // A line has room for this much after its indent and `return`.
 
-// As C++ binds them, except that && inside || gets parentheses, which readers like and compilers warn about.
+// Levels are those of C++, except that && inside || gets parentheses, which readers like and compilers warn about.
 enum Level { kTernary, kOr, kAnd, kComparison, kSum, kProduct, kUnary, kPrimary };
 
 bool is_constant(const Expr& expr) { return expr->op == Op::IntConst || expr->op == Op::FloatConst; }
@@ -102,7 +102,7 @@ class CudaPrinter {
     return statements_ + text;
   }
 
-  // `tensor` is what has the strides, its first dimension is of that number.
+  // `tensor` names what has the strides, and its first dimension has the number `dimension`.
   std::string element(const Expr& read, const std::string& tensor, int dimension) {
     std::string sum;
     for (std::size_t d = 0; d < read->args.size(); ++d) {
@@ -121,14 +121,15 @@ class CudaPrinter {
     for (const Expr& arg : expr->args) count_uses(arg);
   }
 
-  // Small enough to be written again: a temporary would make the reader look up a name for less than the name's length.
+  // Returns false for what is small enough to be written again: a temporary would make the reader look up a name for
+  // less than the name's length.
   bool worth_a_name(const Expr& expr) {
     if (expr->op == Op::Load || expr->op == Op::Scalar) return true;
-    if (several_values_ && function_count(expr) > 0) return true;  // not left to the compiler to find
+    if (several_values_ && function_count(expr) > 0) return true;  // The compiler need not find them then.
     return !expr->args.empty() && (expr->tree_nodes > 3 || render(expr, kTernary).size() > 16);
   }
 
-  // Shared sub-expressions, innermost first.
+  // Names shared sub-expressions, innermost first.
   void name_shared(const Expr& expr, bool root) {
     if (!visited_.insert(expr.get()).second) return;
     for (const Expr& arg : expr->args) name_shared(arg, false);
@@ -143,8 +144,8 @@ class CudaPrinter {
     names_[expr.get()] = name;
   }
 
-  // Gives names to the largest subexpressions that fit a line until the whole does. A condition made of && or || is
-  // broken into lines instead.
+  // Names the largest subexpressions that fit a line, until the whole does. A condition made of && or || is broken into
+  // lines instead.
   void shorten(const Expr& root) {
     while (true) {
       bool has_long_clause = false;
@@ -177,7 +178,7 @@ class CudaPrinter {
     for (const Expr& arg : expr->args) find_subexpression(arg, line, best, best_size);
   }
 
-  // The clauses of a top-level chain of && or ||.
+  // Returns the clauses of a top-level chain of && or ||.
   std::vector<Expr> lines(const Expr& root) const {
     std::vector<Expr> clauses;
     if (root->op == Op::And || root->op == Op::Or) flatten(root->op, root, clauses);
@@ -302,7 +303,7 @@ class CudaPrinter {
     }
   }
 
-  // C++ rounds towards zero; that is the floor where the numerator cannot be negative.
+  // C++ rounds towards zero, which is the floor where the numerator cannot be negative.
   bool needs_floor(const Node& node) { return node.type == Type::Int && facts_.of(node.args[0]).lo < 0; }
 
   std::string infix(const Expr& expr, const char* symbol, Level left, Level right) {
@@ -328,7 +329,7 @@ class CudaPrinter {
   }
 
   std::string chain(const Expr& expr, const char* symbol) {
-    // The operator is associative: no parentheses around an argument that is the same again.
+    // The operator is associative, so an argument with the same operator needs no parentheses.
     const auto side = [&](const Expr& arg) { return render(arg, arg->op == expr->op ? kOr : kComparison); };
     return side(expr->args[0]) + symbol + side(expr->args[1]);
   }
@@ -371,7 +372,7 @@ class CudaPrinter {
     return "0";
   }
 
-  // In 64-bit functions no operation may be left with 32-bit operands alone.
+  // In 64-bit functions no operation may have 32-bit operands alone.
   std::string int_text(std::int64_t value) const {
     if (value == kLeast) return "(-9223372036854775807LL - 1)";
     const bool small = value >= std::numeric_limits<int>::min() && value <= std::numeric_limits<int>::max();
@@ -420,7 +421,7 @@ class CudaPrinter {
 }  // namespace
 
 std::string cuda_function_body(const Expr& expr, const CudaExprContext& context) {
-  // Simplifying shares equal subexpressions, which is what temporaries are found by.
+  // Simplifying shares equal subexpressions, by which temporaries are found.
   return CudaPrinter(context).body(simplify(expr));
 }
 

@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::size_t kRemarkColumn = 84;
 
-// The text of an attribute in a line; `absent` stands there if the statement has none.
+// Returns the text of an attribute in a line, or `absent` if the statement has none.
 std::string value_of(const Statement& s, std::string_view key, std::string_view absent = {}) {
   const Attribute* a = s.attributes.find(key);
   return a ? print(a->value) : std::string(absent);
 }
 
-// Is it a line by itself?
+// Returns whether the statement is a line by itself.
 bool is_one_line(const Program& p, const Statement& s) {
   const TileOperation* operation = find_tile_operation(p, s);
   return operation && operation->close.empty();
@@ -30,7 +30,7 @@ struct Printer {
   std::string text = {};
 
   const Buffer* buffer(int b) const { return &p.buffers[static_cast<std::size_t>(b)]; }
-  // The buffer that a statement writes first, and the first one that it only reads.
+  // Return the buffer that a statement writes first, and the first one that it only reads.
   const Buffer* target(const Statement& s) const { return s.writes.empty() ? nullptr : buffer(s.writes.front()); }
   const Buffer* source(const Statement& s) const {
     const auto from = std::ranges::find_if(s.reads, [&](int b) { return std::ranges::count(s.writes, b) == 0; });
@@ -57,7 +57,7 @@ struct Printer {
       lines.remove_prefix(std::min(end + 1, lines.size()));
     }
   }
-  // The statement as dumps have it stands behind its line, where that does something with buffers.
+  // Adds a line, and behind it the statement as dumps have it, if the statement does something with buffers.
   void add_with_remark(std::string line, const Statement& s, int depth) {
     if (s.kind != Kind::Let && s.kind != Kind::Call && (!s.writes.empty() || !s.reads.empty())) {
       const std::size_t width =
@@ -99,7 +99,7 @@ struct Printer {
     return {};
   }
 
-  // A role that works with state of its own is a structure, named by the statement; a file of the vocabulary has its state.
+  // A role with state of its own is a structure, which the statement names; a file of the vocabulary has its state.
   Result<void> print_role(const Statement& role) {
     const bool is_struct = !role.label.empty();
     if (is_struct) text += fmt::format("\nstruct {0} : {0}State {{", role.label);
@@ -109,7 +109,7 @@ struct Printer {
   }
 };
 
-// The role, or those of a launch; a launch that a file has stands for itself.
+// Adds the role, or the roles of a launch; a launch whose work is in a file stands for itself.
 void add_roles(const Statement& s, std::vector<Statement>& roles) {
   if (s.kind != Kind::Launch || !has_roles(s.body)) return roles.push_back(s);
   for (const Statement& role : s.body) roles.push_back(role);

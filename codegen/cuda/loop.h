@@ -1,4 +1,4 @@
-// The program as the kernel: each statement of its bodies is a line of CUDA.
+// Prints the program as the kernel: each statement of its bodies is a line of CUDA.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace flashjit {
 
 inline constexpr std::string_view kLoopFile = "loop.gen.cuh";
 
-// Its text behind the first line, which calls what the folder of the program's vocabulary has; empty: the program is a picture,
-// and templates/ have the loop.
+// Returns the text behind the first line, which calls functions in the folder of the program's vocabulary. The text is
+// empty if the program is a picture, and templates/ have the loop.
 Result<std::string> emit_loop(const Program& program);
 
 }  // namespace flashjit

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kOperandsPerLine = 8;
 
-// `count` operands, eight to a line; `operand` is called with the number of each.
+// Returns `count` operands, eight to a line; `operand` is called with the number of each.
 template <class Operand>
 std::string operands(int count, std::string_view new_line, const Operand& operand) {
   std::string text;
@@ -25,16 +25,16 @@ std::string operands(int count, std::string_view new_line, const Operand& operan
   return text;
 }
 
-// A product as one asm statement: the compiler takes a tenth longer (70 of 700 ms at d=128) over a statement for each
+// A product as one asm statement. The compiler takes a tenth longer (70 of 700 ms at d=128) over a statement for each
 // step, because of the operands, and makes the same machine code of it.
 struct Statement {
-  std::string arguments;  // of the function, after the accumulator
-  std::string inputs;     // constraints of these
-  std::string registers;  // PTX: declarations
-  std::string begin;      // PTX: before the first step
-  std::string step;       // arguments of the macro of a step
-  std::string body;       // PTX of it, but for the accumulators
-  std::string operands;   // of the instruction, after the accumulators
+  std::string arguments;  // The arguments of the function, after the accumulator.
+  std::string inputs;     // The constraints of these arguments.
+  std::string registers;  // PTX: the declarations.
+  std::string begin;      // PTX: the code before the first step.
+  std::string step;       // The arguments of the macro of a step.
+  std::string body;       // PTX: the macro's body, without the accumulators.
+  std::string operands;   // The operands of the instruction, after the accumulators.
   std::vector<std::string> steps;
 };
 
@@ -44,8 +44,8 @@ std::string advance(std::string_view name, int operand, std::string_view high = 
                      name, high);
 }
 
-// Where step `step` of an operand begins, in 16 bytes: along its rows, panel by panel, or, if it is read transposed,
-// down its rows.
+// Returns where step `step` of an operand begins, in units of 16 bytes: along its rows, panel by panel, or, if it is
+// read transposed, down its rows.
 int step_offset(const Product& p, int step, bool transposed, int panel_bytes) {
   if (transposed) return step * p.k * kPanelWidth / 16;
   constexpr int kStepsOfPanel = kPanelWidth / kStepBytes;
@@ -56,7 +56,7 @@ int step_offset(const Product& p, int step, bool transposed, int panel_bytes) {
 bool knows_transposed(const Product& p) { return p.k < kStepBytes; }
 std::string_view transposed(const Product& p) { return !knows_transposed(p) ? "" : p.b_transposed ? ", 1" : ", 0"; }
 
-// Both operands from shared memory: the low words of their descriptors are what the function takes.
+// Takes both operands from shared memory: the function gets the low words of their descriptors.
 Statement of_shared(const Product& p, char a, char b, int a_panel, int b_panel) {
   const int sums = accumulator_registers(p), steps = p.depth / p.k;
   Statement s;
@@ -74,8 +74,8 @@ Statement of_shared(const Product& p, char a, char b, int a_panel, int b_panel) 
   return s;
 }
 
-// The first operand from registers, four a step. Where it accumulates at all, whether the first step does is said when it
-// is called.
+// Takes the first operand from registers, four a step. If the product accumulates at all, a call decides whether its
+// first step does.
 Statement of_registers(const Product& p, char a, char b, int b_panel) {
   const int sums = accumulator_registers(p), steps = p.depth / p.k, low = sums + 4 * steps;
   Statement s;
@@ -119,7 +119,7 @@ std::string function_of(const Product& p, const Statement& s, char sum, std::str
   return text + fmt::format("      : {});\n}}\n#undef STEP\n", s.inputs);
 }
 
-// The letter that a buffer goes by in PTX: "Qs" is q, "S" and "dS" are s.
+// Returns the letter that a buffer goes by in PTX: "Qs" is q, "S" and "dS" are s.
 char upper(std::string_view buffer) {
   return *std::ranges::find_if(buffer, [](char c) { return c >= 'A' && c <= 'Z'; });
 }

@@ -1,5 +1,5 @@
-// The matrix products that warpgroups issue, as text: wgmma instructions, whose operands are as many as the tile is
-// wide, which is why they cannot be a template. Empty: the program has none.
+// Prints the matrix products that warpgroups issue: wgmma instructions, which have as many operands as the tile is
+// wide, and so cannot be a template. The text is empty if the program has none.
 #pragma once
 
 #include <string>

@@ -12,7 +12,7 @@
 namespace flashjit {
 namespace {
 
-// Ints have 64 bits here: that costs these launches nothing, and no bound leaves them.
+// Ints have 64 bits here, which costs these launches nothing, and no bound exceeds 64 bits.
 struct PairPrinter {
   const Plan& plan;
   const PairAnalysis pairs = pairs_of(plan);

@@ -1,4 +1,5 @@
-// tile_pairs.gen.cuh: what the launches for lists of tiles ask of two tiles (compiler/analysis/tile_pairs.h).
+// Emits tile_pairs.gen.cuh: the functions of two tiles that the launches for lists of tiles call
+// (compiler/analysis/tile_pairs.h).
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 namespace flashjit {
 
-// Empty where a plan has no such launches.
+// Returns an empty text if a plan has no such launches.
 std::string emit_tile_pairs(const Plan& plan);
 
 }  // namespace flashjit
