@@ -11,7 +11,7 @@
 namespace flashjit {
 namespace {
 
-// config_of() packs at most pairs of 16-bit elements and knows these types only.
+// config_of() packs at most pairs of 16-bit elements, and knows only these types.
 Result<void> check_plan(const Plan& plan) {
   if (plan.target.gpu) {
     return invalid("target: " + std::string(plan.target.name) + " is a GPU; the host backend compiles x86-64 targets");

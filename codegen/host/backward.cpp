@@ -22,12 +22,12 @@
 namespace flashjit::host {
 namespace {
 
-// This many bytes are packed and summed in one round; more (sequence, KV head) pairs than fit are done in several.
+// A round packs and sums at most this many bytes. More (sequence, KV head) pairs than fit are done in several rounds.
 constexpr std::int64_t kLargestRound = std::int64_t{448} << 20;
-// The keys of a pair are cut into so many chunks at most, whose gradients of queries are summed in their order: pairs
-// alone would be too few items for many processors. It must not depend on how many there are.
+// The keys of a pair are cut into at most this number of chunks, whose gradients of queries are summed in their order.
+// Pairs alone would be too few items for many processors. The number must not depend on how many processors there are.
 constexpr std::int64_t kMostChunks = 8;
-alignas(64) constexpr char kZeros[kMostBytesOfRow] = {};  // in place of rows behind the last one
+alignas(64) constexpr char kZeros[kMostBytesOfRow] = {};  // They stand in place of rows behind the last one.
 
 struct Functions {
   QueryPackFunction pack_queries;
@@ -52,20 +52,20 @@ class BackwardKernel final : public HostKernel {
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
  private:
-  // This structure says where the data kept of one query head lie, in bytes from the start of the head's memory.
+  // Offsets of the data kept for one query head, in bytes from the start of the head's memory.
   struct HeadOffsets {
     std::int64_t q_rows, do_rows, q_transposed, do_transposed, lse, delta, dq, bytes;
   };
-  // A (sequence, KV head) pair of a round; offsets in bytes from the start of the round's memory.
+  // A (sequence, KV head) pair of a round. Offsets are in bytes from the start of the round's memory.
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
     std::int64_t k_columns = 0, v_columns = 0, k_rows = 0, maps_at = 0, heads = 0, listed = 0, bytes = 0;
     HeadOffsets head{};
-    std::int64_t first_pack = 0, first_query_tile = 0;  // items before this pair's
-    std::int64_t first_chunk = 0;                       // of all rounds
+    std::int64_t first_pack = 0, first_query_tile = 0;  // The items before this pair's.
+    std::int64_t first_chunk = 0;                       // It counts the chunks of all rounds.
   };
-  // This structure holds what is made once for all rounds of a run.
+  // Holds what is made once for all rounds of a run.
   struct Round {
     const Problem& problem;
     const KernelParams& params;
@@ -73,20 +73,21 @@ class BackwardKernel final : public HostKernel {
     const ParameterGradients& gradients;
     const ListedGradients& listed;
     char *memory, *scratch;
-    std::span<double> sink_sums;  // [sequence, head]
-    char* items;                  // memory for the items of a round, and where their chains begin
+    std::span<double> sink_sums;  // By [sequence, head].
+    char* items;                  // Memory for the items of a round, and for the begins of their chains.
   };
-  // A chunk of the keys of a pair; those of one chain follow each other.
+  // A chunk of the keys of a pair. Chunks of one chain follow each other.
   struct Item {
-    std::int64_t chain, index;                     // of all chains; its index among the items of a round
-    std::int64_t chunk, first_chunk, first_index;  // of the first item of its chain
+    std::int64_t chain, index;  // The chain among all chains, and the item's index among those of a round.
+    // `first_chunk` and `first_index` are those of the first item of its chain.
+    std::int64_t chunk, first_chunk, first_index;
     const Pair* pair;
   };
   std::int64_t group() const { return spec_.heads_q / spec_.heads_kv; }
   std::int64_t chunk_keys(std::int64_t keys) const {
     return std::max<std::int64_t>(c_.tile_kv, round_up((keys + kMostChunks - 1) / kMostChunks, c_.tile_kv));
   }
-  // Lists of packed queries stand in place of a worker's share of a tile.
+  // Lists of packed queries take the place of a worker's share of a tile.
   std::int64_t rows_of_tile() const { return std::int64_t{c_.tile_words} * c_.pack; }
   std::int64_t rows_bytes() const { return bytes_of_elements<const void*>(rows_of_tile()); }
   std::int64_t worker_bytes() const { return round_up(std::max(c_.scratch_bytes(), 3 * rows_bytes()), 4096); }
@@ -97,8 +98,8 @@ class BackwardKernel final : public HostKernel {
 
   void lay_out(Pair& pair, std::int64_t at) const;
   struct Sizes {
-    std::int64_t items = 0;    // of all rounds
-    std::int64_t largest = 0;  // bytes of a round, at most
+    std::int64_t items = 0;    // The items of all rounds.
+    std::int64_t largest = 0;  // The most bytes of a round.
   };
   Sizes sizes_of(const Problem& problem, const KernelParams& params) const;
   void run_rounds(const Round& round, std::span<Pair> pairs) const;
@@ -117,7 +118,7 @@ class BackwardKernel final : public HostKernel {
 
   AttentionSpec spec_;
   ItemsApart apart_;
-  int gradients_;  // of parameters
+  int gradients_;  // The number of parameters with gradients.
   BackwardConfig c_;
   std::unique_ptr<Code> code_;
   Functions call_;
@@ -258,8 +259,8 @@ void BackwardKernel::run_round(const Round& round, std::span<Pair> pairs) const 
   });
 }
 
-// The items of a round, those of one chain one after the other as they were. Chains whose first keys are the first ones
-// go first: the most queries see these under a causal mask, so no worker ends with a long one.
+// Returns the items of a round, where items of one chain follow each other in their order. Chains that begin with the
+// first keys go first: under a causal mask most queries see these, so no worker ends with a long chain.
 std::span<BackwardKernel::Item> BackwardKernel::items_of(const Round& round, std::span<const Pair> pairs) const {
   std::int64_t count = 0;
   for (const Pair& pair : pairs) count += chunks(pair.sequence.k_len);

@@ -1,4 +1,4 @@
-// Compiled gradients and the loops around them.
+// Compiled gradients, and the loops around them.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// The config of one host kernel has its sizes and layouts, computed once and used by the emitters and by the code that
-// calls the kernel.
+// The config of one host kernel: sizes and layouts, computed once and used by the emitters and by the code that calls
+// the kernel.
 #pragma once
 
 #include <algorithm>
@@ -12,30 +12,30 @@
 namespace flashjit::host {
 
 enum class Product {
-  Fma,  // fp32 vectors; fp16 and bf16 inputs are converted when they are packed
-  Dot,  // vdpbf16ps: pairs of bf16
-  Amx,  // tdpbf16ps: tiles of 16 x 32 bf16
+  Fma,  // It takes fp32 vectors, and converts fp16 and bf16 inputs when it packs them.
+  Dot,  // It takes pairs of bf16: vdpbf16ps.
+  Amx,  // It takes tiles of 16 x 32 bf16: tdpbf16ps.
 };
 
 constexpr std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Matrix products work on 32-bit words: one fp32 or two neighbouring bf16 of the summed dimension. The right-hand
-// matrix is packed into panels of `panel` columns: [columns / panel][words][panel].
+// Matrix products work on 32-bit words: one fp32, or two bf16 that are neighbours along the summed dimension. The
+// right-hand matrix is packed into panels of `panel` columns: [columns / panel][words][panel].
 struct HostConfig {
   Product product = Product::Fma;
   bool avx512 = false;
-  int lanes = 8;      // fp32 lanes of a vector
-  int pack = 1;       // elements per word
-  int panel = 16;     // two vectors
-  int row_block = 6;  // rows the micro-kernel keeps in registers
+  int lanes = 8;      // The fp32 lanes of a vector.
+  int pack = 1;       // The elements per word.
+  int panel = 16;     // Two vectors.
+  int row_block = 6;  // The rows that the micro-kernel keeps in registers.
   int tile_q = 0, tile_kv = 0;
   Dtype dtype = Dtype::F32, out_dtype = Dtype::F32;
   int d_qk = 0, d_v = 0;
-  int words_qk = 0;  // words of a row of Q and K, padded
-  int width_v = 0;   // columns of V and O, padded to panels
-  int dropped = 0;   // as of KernelConfig
+  int words_qk = 0;  // The words of a row of Q and K, padded.
+  int width_v = 0;   // The columns of V and O, padded to panels.
+  int dropped = 0;   // It is that of KernelConfig.
 
   // Returns the words of a row of `d` elements that is summed over. AMX consumes 16 words per step.
   int words_of(int d) const {
@@ -49,7 +49,7 @@ struct HostConfig {
   int o_stride() const { return width_v + 16; }
   std::int64_t rows() const { return round_up(tile_q, row_block); }
 
-  // Scratch of one worker, in bytes. In the fp32 kernel P overwrites S.
+  // The scratch of one worker, in bytes. In the fp32 kernel P overwrites S.
   std::int64_t q_at() const { return 0; }
   std::int64_t s_at() const { return q_at() + round_up(rows() * q_stride() * 4, 64); }
   std::int64_t p_at() const { return pack == 1 ? s_at() : s_at() + round_up(rows() * s_stride() * 4, 64); }
@@ -57,11 +57,12 @@ struct HostConfig {
   std::int64_t m_at() const { return o_at() + round_up(rows() * o_stride() * 4, 64); }
   std::int64_t l_at() const { return m_at() + round_up(rows() * 4, 64); }
   std::int64_t ranges_at() const { return l_at() + round_up(rows() * lanes * 4, 64); }
-  static constexpr std::int64_t kRangeBytes = 16;  // per block of rows: first and end of the keys it may see, i64
+  // Each block of rows has the first key that it may see and the end of these keys, as i64.
+  static constexpr std::int64_t kRangeBytes = 16;
   std::int64_t kept_at() const { return ranges_at() + round_up(rows() / row_block * kRangeBytes, 64); }
   std::int64_t scratch_bytes() const { return round_up(kept_at() + kept_bytes(), 4096); }
 
-  // A bit for each weight of a tile says whether dropout keeps it (emit/dropout.h).
+  // A bit for each weight of a tile tells whether dropout keeps it (emit/dropout.h).
   std::int64_t kept_row_bytes() const { return kept_row_bytes(tile_kv); }
   std::int64_t kept_row_bytes(std::int64_t keys) const { return round_up(kKeptKeys + keys, 8 * lanes) / 8; }
   std::int64_t kept_bytes() const { return dropped == 0 ? 0 : kept_bytes(kept_row_bytes(), tile_q); }
@@ -71,7 +72,7 @@ struct HostConfig {
     return (round_up(rows, kKeptRows) + kKeptRows) * row_bytes;
   }
 
-  // Packed K and V of one sequence and KV head.
+  // The bytes of packed K and V of one sequence and KV head.
   std::int64_t padded_keys(std::int64_t keys) const { return round_up(keys, panel); }
   std::int64_t k_bytes(std::int64_t keys) const { return padded_keys(keys) * words_qk * 4; }
   std::int64_t v_panel_words(std::int64_t keys) const { return padded_keys(keys) / pack * panel; }
@@ -100,66 +101,66 @@ inline HostConfig config_of(const Plan& plan) {
   if (is_backward(plan.spec)) {
     c.tile_q = static_cast<int>(round_up(c.tile_q, c.row_block));
   } else if (c.product != Product::Amx) {
-    // A block is no taller than the tile: one query must not cost as much as eight.
+    // A block is no taller than the tile, so that one query does not cost as much as eight.
     c.row_block = std::min(c.row_block, c.tile_q);
   }
   c.tile_kv = static_cast<int>(round_up(plan.schedule.tile_kv.value_or(256), c.panel));
   return c;
 }
 
-// One call of flashjit_tile: one query tile of one head. Read by generated code through offsetof.
+// The arguments of a call of flashjit_tile, for one query tile of one head. Generated code reads them through offsetof.
 struct TileCall {
-  const void* params;  // KernelParams: the run-time parameters of mask and score
-  const void* q;       // row q_lo
-  const void* k;       // packed
-  const void* v;       // packed
-  void* o;             // row q_lo
-  float* lse;          // element q_lo, where asked for
+  const void* params;  // KernelParams, which hold the run-time parameters of mask and score.
+  const void* q;       // It begins with row q_lo.
+  const void* k;       // K is packed.
+  const void* v;       // V is packed.
+  void* o;             // It begins with row q_lo.
+  float* lse;          // It begins with element q_lo, if LSE is asked for.
   float* max_logit;
   char* scratch;
-  std::int64_t q_token, o_token;  // strides in elements
+  std::int64_t q_token, o_token;  // Strides in elements.
   std::int64_t v_panel_words;
-  const std::uint8_t* not_finite;  // by key, see PackCall; null: all of V is finite
-  const void* const* v_rows;       // by key: V as it is, or widened
+  const std::uint8_t* not_finite;  // By key, see PackCall; null if all of V is finite.
+  const void* const* v_rows;       // By key: V as it is, or widened.
   std::int64_t b, h, hk, q_len, k_len;
   std::int64_t q_lo, rows;
-  const std::uint8_t*
-      tiles;  // states of the tiles of keys for these queries, where a map is made (tile_map/tile_map.h)
+  // The states of the tiles of keys for these queries, where a map is made (tile_map/tile_map.h).
+  const std::uint8_t* tiles;
   float sink;
-  float scale_k, scale_v;            // of elements of 8 bits; scale_k is times that of Q
-  const float *scales_k, *scales_v;  // ... by key, where there are several: 1 in place of those then
-  FourWords key;                     // of dropout
+  float scale_k, scale_v;            // Scales of elements of 8 bits; scale_k contains that of Q.
+  const float *scales_k, *scales_v;  // By key, if there are several; scale_k and scale_v do not contain them.
+  FourWords key;                     // The key of dropout.
 };
 
-// Keys that a call may see: outside of them it reads neither K nor V.
+// The keys that a call may see: outside of them it reads neither K nor V.
 struct SeenKeys {
   std::int64_t begin, end;
 };
 
-// One call of flashjit_pack_k or flashjit_pack_v: `keys` keys, from a panel's first key on.
+// The arguments of a call of flashjit_pack_k or flashjit_pack_v, for `keys` keys from a panel's first key on.
 struct PackCall {
-  const void* const* rows;  // by key; up to a whole panel rows of zeros
+  const void* const* rows;  // By key; rows of zeros fill up a whole panel.
   void* target;
   std::int64_t keys;
   std::int64_t v_panel_words;
-  std::uint8_t* not_finite;  // V: 1 for keys with an infinity or NaN, for which zeros are packed; 0 for all others
+  std::uint8_t* not_finite;  // V: 1 for keys with an infinity or NaN, for which zeros are packed; 0 for all others.
 };
 
-// One call of a step of the textbook version: one query row of one head.
+// The arguments of a call of a step of the textbook version, for one query row of one head.
 struct NaiveCall {
   const void* params;
   const void* q;
-  const void* const* k_rows;  // by key
+  const void* const* k_rows;  // By key.
   const void* const* v_rows;
   void* o;
-  float* scores;  // k_len floats
+  float* scores;  // It has k_len floats.
   float* probabilities;
   float* lse;
   float* max_logit;
   std::int64_t b, h, hk, q_len, k_len, q_row;
   float sink;
-  float scale_k, scale_v;  // of elements of 8 bits; scale_k is times that of Q
-  FourWords key;           // of dropout
+  float scale_k, scale_v;  // Scales of elements of 8 bits; scale_k contains that of Q.
+  FourWords key;           // The key of dropout.
 };
 
 using TileFunction = void (*)(const TileCall*);

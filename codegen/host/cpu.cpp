@@ -23,7 +23,7 @@ Registers cpuid(unsigned leaf, unsigned subleaf) {
   return r;
 }
 
-// XCR0: the register sets the operating system saves at a context switch.
+// Returns XCR0: the register sets that the operating system saves at a context switch.
 std::uint64_t saved_registers() {
   unsigned low = 0, high = 0;
   asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -32,7 +32,7 @@ std::uint64_t saved_registers() {
 
 bool bit(unsigned value, int index) { return (value >> index) & 1; }
 
-// Linux hands out the 8 KB of tile registers on request only; the permission is the whole process's.
+// Linux gives the 8 KB of tile registers on request only, and the permission is the whole process's.
 bool request_tiles() {
   constexpr long kArchRequestPermission = 0x1023;
   constexpr long kTileData = 18;
@@ -42,7 +42,7 @@ bool request_tiles() {
 Capabilities detect() {
   Capabilities can;
   const Registers one = cpuid(1, 0);
-  if (!bit(one.ecx, 27)) return can;  // no xgetbv
+  if (!bit(one.ecx, 27)) return can;  // The processor has no xgetbv.
   const std::uint64_t saved = saved_registers();
   const Registers seven = cpuid(7, 0);
   const Registers seven_one = cpuid(7, 1);
@@ -51,7 +51,7 @@ Capabilities detect() {
   const bool fma_f16c_movbe = bit(one.ecx, 12) && bit(one.ecx, 29) && bit(one.ecx, 22);
   const bool bmi_lzcnt = bit(seven.ebx, 3) && bit(seven.ebx, 8) && bit(extended.ecx, 5);
   can.avx2 = (saved & kYmm) == kYmm && bit(seven.ebx, 5) && fma_f16c_movbe && bmi_lzcnt;
-  // x86-64-v4: F, DQ, CD, BW, VL.
+  // These are the bits of x86-64-v4: F, DQ, CD, BW, VL.
   can.avx512 = can.avx2 && (saved & kZmm) == kZmm && bit(seven.ebx, 16) && bit(seven.ebx, 17) && bit(seven.ebx, 28) &&
                bit(seven.ebx, 30) && bit(seven.ebx, 31);
   can.avx512_bf16 = can.avx512 && bit(seven_one.eax, 5);
@@ -62,7 +62,7 @@ Capabilities detect() {
 
 #else
 
-// Other processors can compile kernels for x86-64, and run none.
+// Other processors can compile kernels for x86-64, but run none.
 Capabilities detect() { return {}; }
 
 #endif

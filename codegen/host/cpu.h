@@ -1,4 +1,4 @@
-// This code knows what this processor and operating system can run, and sets how floats behave meanwhile.
+// Finds out what this processor and operating system can run, and sets how floats behave meanwhile.
 #pragma once
 
 #if defined(__x86_64__)
@@ -12,17 +12,17 @@
 
 namespace flashjit::host {
 
-// Instructions the processor has, whose registers the operating system saves, and, for AMX, that it lets this process
-// use.
+// Returns the instructions that the processor has, if the operating system saves their registers and, for AMX, lets
+// this process use them.
 const Capabilities& cpu();
 
-// True when every instruction set a host target uses is there.
+// Returns true if every instruction set that a host target uses is there.
 bool can_run(const Target& target);
 
-// The last host row of the target table that can run.
+// Returns the last host row of the target table that can run.
 Result<std::string> best_target();
 
-// Subnormal results are microcode on some processors; the softmax's tail makes many of them, and they do not matter.
+// Subnormal results are microcode on some processors. The softmax's tail makes many of them, and they do not matter.
 class FlushSubnormals {
  public:
   FlushSubnormals(const FlushSubnormals&) = delete;
@@ -35,7 +35,7 @@ class FlushSubnormals {
  private:
   unsigned saved_;
 #else
-  FlushSubnormals() {}  // no kernel of a processor runs on this one
+  FlushSubnormals() {}  // This processor runs no kernels of the host backend.
 #endif
 };
 

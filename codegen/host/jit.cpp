@@ -35,7 +35,7 @@ void initialise() {
   });
 }
 
-// The linker takes objects of every kind it knows, and would make code of those, too.
+// The linker takes objects of every kind that it knows, and would make code of those, too.
 Result<void> check_object(std::span<const std::uint8_t> object) {
   llvm::ELF::Elf64_Ehdr header = {};
   if (object.size() >= sizeof header) std::memcpy(&header, object.data(), sizeof header);
@@ -61,8 +61,9 @@ Result<std::unique_ptr<llvm::TargetMachine>> make_target_machine(const Target& t
   return machine;
 }
 
-// Where loops are vectors already, LLVM's own vectorisers and unrollers find nothing to do and take half of its time. These
-// passes are the rest: what a kernel computes twice, what it computes in a loop and need not, and branches that are known.
+// Where loops are vectors already, LLVM's own vectorisers and unrollers find nothing to do and take half of its time.
+// The other passes remain: they find what a kernel computes twice, or needlessly in a loop, and branches that are
+// known.
 constexpr const char* kPassesForVectors =
     "function(sroa,early-cse<memssa>,simplifycfg,instcombine<no-verify-fixpoint>,loop-mssa(licm),gvn,"
     "loop(loop-unroll-full),instcombine<no-verify-fixpoint>,simplifycfg,adce)";
@@ -102,9 +103,9 @@ Result<std::unique_ptr<Code>> Code::link(std::span<const std::uint8_t> object) {
   if (!jit) return compile_error(jit.takeError());
   auto code = std::make_unique<Code>();
   code->jit_ = std::move(*jit);
-  // Without this they are printed; who looks a function up is told as well.
+  // Without this LLVM prints errors; the caller that looks a function up learns of them as well.
   code->jit_->getExecutionSession().setErrorReporter(llvm::consumeError);
-  // The only functions LLVM may call on its own: it turns loops into them.
+  // LLVM may call only these functions on its own: it turns loops into them.
   llvm::orc::SymbolMap known;
   auto add = [&](const char* name, auto* function) {
     known[code->jit_->mangleAndIntern(name)] = {llvm::orc::ExecutorAddr::fromPtr(function),

@@ -1,4 +1,4 @@
-// LLVM: module -> optimised module -> object file -> executable memory.
+// Uses LLVM: module -> optimised module -> object file -> executable memory.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace flashjit::host {
 
 Result<std::unique_ptr<llvm::TargetMachine>> make_target_machine(const Target& target);
 
-// How functions were emitted: with vectors and unrolled, or as scalar loops that LLVM is to vectorise.
+// Functions were emitted with vectors and unrolled, or as scalar loops that LLVM is to vectorise.
 enum class Emitted { Vectors, ScalarLoops };
 void optimise(llvm::Module& module, llvm::TargetMachine& machine, Emitted emitted);
 
 Result<std::vector<std::uint8_t>> object_of(llvm::Module& module, llvm::TargetMachine& machine);
 
-// Machine code in memory; freed with the object.
+// Machine code in memory, which is freed with the object.
 class Code {
  public:
   static Result<std::unique_ptr<Code>> link(std::span<const std::uint8_t> object);

@@ -27,7 +27,7 @@
 namespace flashjit::host {
 namespace {
 
-// Packed K and V of one round; more (sequence, KV head) pairs than fit are done in several rounds.
+// A round packs at most these bytes of K and V. More (sequence, KV head) pairs than fit are done in several rounds.
 constexpr std::int64_t kLargestPacked = std::int64_t{192} << 20;
 
 struct Generated {
@@ -44,7 +44,7 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   generated.module->setDataLayout(generated.machine->createDataLayout());
   generated.module->setTargetTriple(generated.machine->getTargetTriple().str());
   Ir ir(*generated.module, config);
-  if (!reads_keys(plan.spec)) {  // nothing
+  if (!reads_keys(plan.spec)) {  // Nothing is generated for keys.
   } else if (is_backward(plan.spec)) {
     FLASHJIT_TRY(naive ? emit_naive_gradients(ir, plan) : emit_gradients(ir, plan));
   } else if (naive || indexes(plan.spec)) {
@@ -61,7 +61,7 @@ Result<Generated> generate(const Plan& plan, const HostConfig& config, bool naiv
   llvm::raw_string_ostream stream(problem);
   if (llvm::verifyModule(*generated.module, &stream))
     return Error{ErrorKind::Internal, "the generated LLVM IR is malformed", problem};
-  const bool is_scalar = naive || plan.spec.selected > 0;  // chosen keys are gathered one by one
+  const bool is_scalar = naive || plan.spec.selected > 0;  // Chosen keys are gathered one by one.
   optimise(*generated.module, *generated.machine, is_scalar ? Emitted::ScalarLoops : Emitted::Vectors);
   return generated;
 }
@@ -89,10 +89,10 @@ class BlockedKernel final : public HostKernel {
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    SeenKeys seen;  // by any of its queries; only these are packed
-    // Bytes from the start of the packed area.
+    SeenKeys seen;  // The keys that any of its queries see; only these are packed.
+    // Offsets in bytes from the start of the packed area.
     std::int64_t k_at = 0, v_at = 0, rows_at = 0, flags_at = 0, wide_at = 0, scales_at = 0, maps_at = 0;
-    std::int64_t first_pack = 0, first_tile = 0;  // work items before this pair's
+    std::int64_t first_pack = 0, first_tile = 0;  // The work items before this pair's.
   };
   std::int64_t rows_bytes(std::int64_t keys) const { return config_.padded_keys(keys) * std::int64_t{sizeof(void*)}; }
   std::int64_t packed_bytes(const Sequence& sequence) const {
@@ -104,14 +104,14 @@ class BlockedKernel final : public HostKernel {
   std::int64_t scales_bytes(std::int64_t keys) const {
     return has_key_scales(spec_) ? round_up(config_.padded_keys(keys) * std::int64_t{sizeof(float)}, 64) : 0;
   }
-  std::int64_t flags_bytes(std::int64_t keys) const {  // one for each key of V
+  std::int64_t flags_bytes(std::int64_t keys) const {  // Each key of V has a flag.
     return round_up(keys + config_.panel, 64);
   }
-  // V, which may be needed as it is, where it has to be widened.
+  // Returns the bytes of widened V, where the whole of it may be needed.
   std::int64_t wide_bytes(std::int64_t keys) const {
     return widener_ ? round_up(keys * spec_.d_v * size_of(config_.dtype), 64) : 0;
   }
-  // A worker needs this for a tile and the widened queries behind it, or before that for widened keys.
+  // A worker needs these bytes behind a tile for widened queries, or, before that, for widened keys.
   std::int64_t wide_queries_bytes() const {
     return query_widener_ ? config_.rows() * (spec_.d_qk * std::int64_t{sizeof(float)} + std::int64_t{sizeof(void*)})
                           : 0;
@@ -140,11 +140,11 @@ class BlockedKernel final : public HostKernel {
   SeenKeysFunction seen_keys_;
   PackFunction pack_k_, pack_v_;
   std::optional<TileMaps> maps_;
-  std::optional<Widener> widener_, query_widener_;  // of K and V, and of Q, of 8 bits
+  std::optional<Widener> widener_, query_widener_;  // They widen K and V, and Q, of 8 bits.
   mutable WorkspacePool workspaces_;
 };
 
-// Returns the keys that any of the queries and heads which share them see: a few queries read only a window of a long cache.
+// Returns the keys that any of their queries and heads see: a few queries may see only a window of a long cache.
 SeenKeys BlockedKernel::seen_keys(const KernelParams& params, std::int64_t b, std::int64_t hk,
                                   const Sequence& sequence) const {
   const std::int64_t group = spec_.heads_q / spec_.heads_kv;
@@ -164,7 +164,7 @@ SeenKeys BlockedKernel::seen_keys(const KernelParams& params, std::int64_t b, st
   return all.begin < all.end ? all : SeenKeys{0, 0};
 }
 
-// This is at least as many bytes as any round packs.
+// Returns at least as many bytes as any round packs.
 std::int64_t BlockedKernel::largest_round(const Problem& problem, const KernelParams& params) const {
   std::int64_t all = 0, largest = 0;
   for (std::int64_t b = 0; b < params.batch; ++b) {
@@ -237,7 +237,7 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
     const Pair& pair = owner(pairs, item, &Pair::first_tile);
     const std::int64_t index = item - pair.first_tile;
     const std::int64_t tiles_q = (pair.sequence.q_len + config_.tile_q - 1) / config_.tile_q;
-    // The last queries of a causal mask see the most: they go first, so that no worker ends with a long one.
+    // The last queries of a causal mask see the most keys. They go first, so that no worker ends with a long tile.
     compute(problem, params, pair, pair.hk * group + index % group, tiles_q - 1 - index / group, packed,
             scratch + worker * worker_bytes());
   });
@@ -246,14 +246,14 @@ void BlockedKernel::run_round(const Problem& problem, const KernelParams& params
 void BlockedKernel::pack(const Problem& problem, const Pair& pair, std::int64_t chunk, char* packed,
                          char* scratch) const {
   const FlushSubnormals flush;
-  // For keys past the last one.
+  // They stand in place of keys behind the last one.
   alignas(64) static constexpr char kZeros[kMostBytesOfRow] = {};
   const std::int64_t first = chunk * kPackKeys;
   PackCall call{};
   call.keys = std::min(kPackKeys, pair.sequence.k_len - first);
   call.v_panel_words = config_.v_panel_words(pair.sequence.k_len);
   const std::int64_t padded = config_.padded_keys(call.keys);
-  std::memset(packed + pair.flags_at + first, 0, static_cast<std::size_t>(padded));  // all flags are looked through
+  std::memset(packed + pair.flags_at + first, 0, static_cast<std::size_t>(padded));  // All flags are read.
   if (maps_ && !maps_->visits(pair.sequence, first, call.keys, packed + pair.maps_at)) return;
   const void* k_rows[kPackKeys];
   const void** const v_rows = reinterpret_cast<const void**>(packed + pair.rows_at) + first;
@@ -367,8 +367,8 @@ class NaiveKernel final : public HostKernel {
     constexpr std::int64_t kLargest = std::int64_t{1} << 40;
     const std::int64_t matrix = row_floats > kLargest / rows ? kLargest : rows * row_floats * 4;
     std::unique_ptr<Workspace> workspace;
-    const std::int64_t lists = params.batch * spec_.heads_kv;            // of rows, for K and for V
-    const std::int64_t element = widener_ ? size_of(config_.dtype) : 0;  // of widened rows
+    const std::int64_t lists = params.batch * spec_.heads_kv;            // The lists of rows, for K and for V.
+    const std::int64_t element = widener_ ? size_of(config_.dtype) : 0;  // The bytes of an element of widened rows.
     const std::int64_t row_bytes = 2 * std::int64_t{sizeof(void*)} + (spec_.d_qk + spec_.d_v) * element;
     const std::int64_t bytes = 2 * matrix + lists * most_keys * row_bytes;
     if (matrix < kLargest) workspace = workspaces_.take(bytes + 1);
@@ -428,12 +428,12 @@ class NaiveKernel final : public HostKernel {
     }
     return {queries, keys};
   }
-  // As generated code reads it.
+  // Returns a row of Q as generated code reads it.
   const void* query_row(const void* row, float* wide) const {
     if (query_widener_) query_widener_->widen(&row, 1, spec_.d_qk, reinterpret_cast<char*>(wide));
     return row;
   }
-  // Lists the rows of a (sequence, KV head) pair, and widens them where that is needed.
+  // Lists the rows of a (sequence, KV head) pair, and widens them where necessary.
   void list_rows(const Problem& problem, std::int64_t list, const void** k_rows, const void** v_rows, char* wide_keys,
                  char* wide_values) const {
     const std::int64_t b = list / spec_.heads_kv, hk = list % spec_.heads_kv, keys = problem.sequence(b, hk).k_len;
@@ -448,7 +448,7 @@ class NaiveKernel final : public HostKernel {
   HostConfig config_;
   std::unique_ptr<Code> code_;
   NaiveFunction steps_[3];
-  std::optional<Widener> widener_, query_widener_;  // of K and V, and of Q, of 8 bits
+  std::optional<Widener> widener_, query_widener_;  // They widen K and V, and Q, of 8 bits.
   mutable WorkspacePool workspaces_;
 };
 

@@ -1,4 +1,4 @@
-// Compiled kernels and the loops over batch, heads and tiles around them.
+// Compiled kernels, and the loops over batch, heads and tiles around them.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace flashjit::host {
 
-// Both without asking whether this processor can run the plan's target.
+// Neither function checks whether this processor can run the plan's target.
 Result<std::vector<std::uint8_t>> compile_kernel(const Plan& plan, bool naive);
 Result<std::unique_ptr<HostKernel>> link_kernel(const Plan& plan, bool naive, std::span<const std::uint8_t> object);
 

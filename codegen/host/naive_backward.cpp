@@ -22,14 +22,14 @@ class NaiveGradientsKernel final : public HostKernel {
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
  private:
-  // A (sequence, KV head) pair: where its rows lie, of queries those of all its heads one after the other.
+  // A (sequence, KV head) pair, and the addresses of its rows; the queries of all its heads follow each other.
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
-    std::int64_t first_query = 0, first_key = 0;  // items before this pair's
+    std::int64_t first_query = 0, first_key = 0;  // The items before this pair's.
     std::vector<const void*> k, v, q, d_o;
     std::vector<float*> p, ds;
-    float* listed = nullptr;  // shares of queries with lists
+    float* listed = nullptr;  // Shares of queries with lists.
   };
   std::int64_t group() const { return spec_.heads_q / spec_.heads_kv; }
   std::int64_t row_floats(std::int64_t keys) const { return round_up(keys, config_.lanes); }
@@ -93,7 +93,7 @@ Result<void> NaiveGradientsKernel::run(const KernelParams& params, const Paralle
   ListedGradients listed(spec_, params);
   const std::int64_t sums = selects(spec_) ? listed.bytes() / 4 : 0,
                      of_listed_key = selects(spec_) ? listed.row_floats() : 0;
-  auto floats = static_cast<double>(sums);  // which no int64 need hold
+  auto floats = static_cast<double>(sums);  // An int64 need not be able to hold it.
   for (const Pair& pair : pairs)
     floats += 2.0 * static_cast<double>(pair.sequence.q_len * group()) *
                   static_cast<double>(row_floats(pair.sequence.k_len)) +

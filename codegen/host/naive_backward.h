@@ -1,4 +1,5 @@
-// The textbook version of gradients: P and dS of all queries and keys in memory, and plain loops over them.
+// The textbook version of gradients: it keeps P and dS of all queries and keys in memory, and runs plain loops over
+// them.
 #pragma once
 
 #include "codegen/host/backend.h"
@@ -8,28 +9,28 @@
 
 namespace flashjit::host {
 
-// One query of one head: its rows of P and dS, and its gradient.
+// The arguments for one query of one head: its rows of P and dS, and its gradient.
 struct NaiveQueryCall {
   const void* params;
   const void* q;
   const void* d_o;
   const void* o;
-  const void* const* k_rows;  // by key
+  const void* const* k_rows;  // By key.
   const void* const* v_rows;
   const float* lse;
-  const float* d_lse;    // where the spec has it
-  float* probabilities;  // k_len floats
+  const float* d_lse;    // It is set where the spec has it.
+  float* probabilities;  // They have k_len floats.
   float* gradients;
   void* dq;
   std::int64_t b, h, hk, q_len, k_len, q_row;
-  FourWords key;  // of dropout
+  FourWords key;  // The key of dropout.
 };
 
-// One key of one KV head: its gradients, of all queries of the heads that it serves.
+// The arguments for one key of one KV head: its gradients, from all queries of the heads that it serves.
 struct NaiveKeyCall {
-  const void* const* q_rows;  // by query
+  const void* const* q_rows;  // By query.
   const void* const* do_rows;
-  const float* const* probabilities;  // rows of P and dS, by query
+  const float* const* probabilities;  // Rows of P and dS, by query.
   const float* const* gradients;
   void* dk;
   void* dv;

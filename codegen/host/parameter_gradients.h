@@ -1,4 +1,5 @@
-// Where items of work add up gradients of parameters, so that sums have one order however many threads there are.
+// Memory in which items of work add up gradients of parameters, so that sums have one order however many threads there
+// are.
 #pragma once
 
 #include <array>
@@ -13,25 +14,25 @@
 
 namespace flashjit::host {
 
-// Says which items never meet in an element: those of different sequences, KV heads, keys.
+// The items that never meet in an element: those of different sequences, KV heads or keys.
 struct ItemsApart {
   bool by_b = true, by_hk = true, by_k = true;
 };
 ItemsApart items_apart(const std::vector<GradientRead>& reads);
 
-// This class holds the gradients of parameters of one run. Where the tensors are small each item has a copy of its own, and
-// copies are added up in the order of items; otherwise items that may meet are one chain, whose items follow each other.
+// Holds the gradients of parameters of one run. If the tensors are small, each item has a copy of its own, and copies
+// are added up in the order of items. Otherwise items that may meet form one chain, whose items follow each other.
 class ParameterGradients {
  public:
-  // None: there are no such gradients.
+  // It stays empty if there are no such gradients.
   ParameterGradients(const KernelParams& params, int count, const ItemsApart& apart, std::int64_t items);
 
   std::int64_t copy_bytes() const { return copies_ * elements_ * static_cast<std::int64_t>(sizeof(float)); }
-  // `memory`: of that size.
+  // `memory` has that size.
   void begin(char* memory, const ParallelFor& parallel);
   void finish(const ParallelFor& parallel) const;
 
-  // Items with the same number are one chain.
+  // Items with the same number form one chain.
   std::int64_t chain(std::int64_t b, std::int64_t hk, std::int64_t chunk, std::int64_t item) const;
   using Targets = std::array<ParamGradient, kMaxGradients>;
   Targets targets(std::int64_t item) const;
@@ -44,7 +45,7 @@ class ParameterGradients {
   Targets outputs_{};
   int count_;
   ItemsApart apart_;
-  std::int64_t elements_ = 0, copies_ = 0;  // of all tensors together
+  std::int64_t elements_ = 0, copies_ = 0;  // They count all tensors together.
   std::array<std::int64_t, kMaxGradients> first_{};
   float* memory_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// Where the tensors of a call on a processor have what, and how long its sequences are.
+// Finds rows and scales in the tensors of a call on a processor, and the lengths of its sequences.
 #pragma once
 
 #include <algorithm>
@@ -11,20 +11,20 @@
 
 namespace flashjit::host {
 
-inline constexpr std::int64_t kPackKeys = 128;  // keys of one packing item
+inline constexpr std::int64_t kPackKeys = 128;  // The keys of one packing item.
 inline constexpr std::size_t kMostBytesOfRow = std::size_t{kMaxLatentDimQk} * 4;
 
 struct Sequence {
-  std::int64_t q_first = 0, k_first = 0;  // packed: first token
+  std::int64_t q_first = 0, k_first = 0;  // packed: the first token.
   std::int64_t q_len = 0, k_len = 0;
 };
 
-// A key among those of K: in pages the page, else the sequence, or nothing where all are packed; and which token of it.
+// The place of a key in K: `block` is the page, else the sequence, or 0 if all are packed; `token` is the token in it.
 struct KeyAddress {
   std::int64_t block = 0, token = 0;
 };
 
-// This class holds what all kinds of kernel know about a call's tensors.
+// Holds what all kinds of kernel know about a call's tensors.
 class Problem {
  public:
   Problem(const AttentionSpec& spec, const KernelParams& params)
@@ -41,8 +41,8 @@ class Problem {
         key_element_(size_of(spec.kv_dtype)),
         out_element_(size_of(spec.out_dtype)) {}
 
-  // Queries that choose their keys are sequences of their own, with as many keys as a list has room for: lists differ by KV
-  // head.
+  // Returns a sequence. Queries that choose their keys are sequences of their own, with as many keys as a list has room
+  // for, because lists differ by KV head.
   Sequence sequence(std::int64_t b) const {
     Sequence s{0, 0, std::max(params_.q_len, 0), std::max(params_.k_len, 0)};
     if (chooses_) s.q_first = b % params_.queries_of_sequence;
@@ -51,7 +51,7 @@ class Problem {
     if (params_.k_lens) s.k_len = std::clamp<std::int64_t>(params_.k_lens[b], 0, s.k_len);
     return s;
   }
-  // Keys are here the entries of a list that have a row: others are passed over.
+  // Returns a sequence whose keys are the entries of a list that have a row: others are passed over.
   Sequence sequence(std::int64_t b, std::int64_t hk) const {
     Sequence s = sequence(b);
     if (!chooses_) return s;
@@ -62,16 +62,16 @@ class Problem {
   const char* q(std::int64_t b, std::int64_t h, std::int64_t token) const {
     return like_q(params_.q, params_.q_stride, b, h, token);
   }
-  // Where the rows of keys first..first + count - 1 lie.
+  // Finds where the rows of keys first..first + count - 1 lie.
   void k_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
     find_rows(params_.k, params_.k_stride, b, hk, first, count, key_element_, rows);
   }
-  // There is one KV head.
+  // The call must have one KV head.
   KeyAddress key_address(std::int64_t b, std::int64_t key) const {
     if (page_size_ > 0) return {page_of(b, 0, key), key % page_size_};
     return {packed_keys_ ? 0 : b, sequence(b).k_first + key};
   }
-  // The columns of V lie v_step() elements apart.
+  // Finds rows of V. Their columns lie v_step() elements apart.
   void v_rows(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const void** rows) const {
     Strides stride = params_.v_stride;
     if (v_transposed_) stride.token = 1;
@@ -145,11 +145,11 @@ class Problem {
   }
 
  private:
-  // A sequence by its number in the call: queries that choose their keys have numbers of their own.
+  // Returns the batch index of a sequence number: queries that choose their keys have numbers of their own.
   std::int64_t own_batch_of(std::int64_t b) const { return chooses_ ? b / params_.queries_of_sequence : b; }
-  // The batch index that strides step by in a tensor which has the rows of Q.
+  // Returns the index by which strides step in a tensor which has the rows of Q.
   std::int64_t batch_of(std::int64_t b) const { return packed_ ? 0 : own_batch_of(b); }
-  // visit(i, batch index or page, row there) for the keys first + i.
+  // Calls visit(i, batch index or page, row there) for the keys first + i.
   template <class Visit>
   void visit_keys(std::int64_t b, std::int64_t hk, std::int64_t first, std::int64_t count, const Visit& visit) const {
     if (chooses_) {
@@ -183,7 +183,8 @@ class Problem {
       std::fill_n(found, count, scales ? scales[own_batch_of(b) * stride.batch + hk * stride.head] : 1);
       return;
     }
-    const bool of_sequence = scale_block_ > 0 && packed_keys_;  // whose blocks are not those of all tokens
+    // Blocks of scales belong to the sequence here, not to all tokens.
+    const bool of_sequence = scale_block_ > 0 && packed_keys_;
     visit_keys(b, hk, first, count, [&](std::int64_t i, std::int64_t outer, std::int64_t row) {
       if (of_sequence) outer = b, row = first + i;
       found[i] = scales[outer * stride.batch + hk * stride.head + row / std::max(scale_block_, 1) * stride.token];
@@ -199,15 +200,15 @@ class Problem {
   }
   const KernelParams& params_;
   bool packed_, packed_keys_, chooses_;
-  int keys_of_entry_;  // of a list
+  int keys_of_entry_;  // The keys of an entry of a list.
   bool has_key_scales_, v_transposed_;
   int scale_block_;
   int page_size_;
   int element_, key_element_, out_element_;
 };
 
-// The pair that owns work item `item`, by the member that counts the items before a pair. Pairs without items share that
-// number with the next one: the last such is found.
+// Returns the pair that owns work item `item`, by the member that counts the items before a pair. Pairs without items
+// share that number with the next pair: the last of these is found.
 template <class Pairs, class Member>
 const auto& owner(const Pairs& pairs, std::int64_t item, Member member) {
   const auto after = std::upper_bound(pairs.begin(), pairs.end(), item,

@@ -1,4 +1,4 @@
-// Rotary positions of rows on a processor.
+// Rotates rows by their positions on a processor.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@ namespace flashjit::host {
 
 class RowTurner {
  public:
-  // The spec has rope, and `params` are those of a call of it.
+  // The spec must have rope, and `params` those of a call of it.
   RowTurner(const AttentionSpec& spec, const KernelParams& params);
-  // A row of d_qk numbers.
+  // Rotates a row of d_qk numbers.
   void turn(float* row, std::int64_t position) const;
 
  private:

@@ -10,7 +10,8 @@
 namespace flashjit::host {
 namespace {
 
-// As a half: e5m2 is the first byte of one, and e4m3, shifted into its exponent, 2^-8 of its value.
+// Returns the value of a half. An e5m2 is the first byte of a half, and an e4m3, shifted into a half's exponent, is
+// 2^-8 of its value.
 float value_of_half(std::uint32_t magnitude) {
   const std::uint32_t exponent = magnitude >> 10, mantissa = magnitude & 0x3ff;
   if (exponent == 0) return static_cast<float>(mantissa) * 0x1p-24f;

@@ -19,17 +19,17 @@ namespace flashjit::host {
 
 class Workspace {
  public:
-  // Zeroed; null when there is no memory.
+  // Returns zeroed memory, or null if there is none.
   static std::unique_ptr<Workspace> allocate(std::int64_t bytes) {
     constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
     std::unique_ptr<Workspace> workspace(new (std::nothrow) Workspace);
     if (!workspace) return nullptr;
     const std::int64_t whole =
-        (std::max<std::int64_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage;  // an empty call asks for 0
+        (std::max<std::int64_t>(bytes, 1) + kHugePage - 1) / kHugePage * kHugePage;  // An empty call asks for 0 bytes.
     void* data =
         mmap(nullptr, static_cast<std::size_t>(whole), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data == MAP_FAILED) return nullptr;
-    // Advice only: packed K and V are read over and over, and large pages save TLB misses.
+    // This is advice only. Packed K and V are read over and over, and large pages save TLB misses.
     madvise(data, static_cast<std::size_t>(whole), MADV_HUGEPAGE);
     workspace->data_ = static_cast<char*>(data);
     workspace->bytes_ = whole;
@@ -49,8 +49,8 @@ class Workspace {
   std::int64_t bytes_ = 0;
 };
 
-// A kernel may run on many threads at once: each run takes a workspace and gives it back. There is no lock: a child that
-// is forked while another thread holds one would wait for it for ever.
+// A kernel may run on many threads at once: each run takes a workspace and gives it back. The pool has no lock, because
+// a child that is forked while another thread holds one would wait for it for ever.
 class WorkspacePool {
  public:
   WorkspacePool() = default;
@@ -59,7 +59,7 @@ class WorkspacePool {
     for (std::atomic<Workspace*>& slot : kept_) delete slot.load();
   }
 
-  // Pieces of memory that are too small for the present run are given up.
+  // Takes a workspace. Pieces of memory that are too small for the present run are freed.
   std::unique_ptr<Workspace> take(std::int64_t bytes) {
     for (std::atomic<Workspace*>& slot : kept_) {
       std::unique_ptr<Workspace> workspace(slot.exchange(nullptr, std::memory_order_acq_rel));
@@ -82,7 +82,7 @@ class WorkspacePool {
   std::array<std::atomic<Workspace*>, 4> kept_ = {};
 };
 
-// Elements in a workspace, at an address that suits them. None of them needs to be destroyed.
+// Makes elements in a workspace, at an address that suits them. They need no destruction.
 template <class T>
 std::span<T> make_elements(char* memory, std::int64_t count) {
   static_assert(std::is_trivially_destructible_v<T>);
@@ -91,7 +91,7 @@ std::span<T> make_elements(char* memory, std::int64_t count) {
   return {first, static_cast<std::size_t>(count)};
 }
 
-// The bytes that so many elements take if the next piece of the workspace begins at a multiple of 64.
+// Returns the bytes that `count` elements take if the next piece of the workspace begins at a multiple of 64.
 template <class T>
 constexpr std::int64_t bytes_of_elements(std::int64_t count) {
   return (count * static_cast<std::int64_t>(sizeof(T)) + 63) / 64 * 64;
