@@ -40,7 +40,8 @@ class AppendingKernel final : public HostKernel {
   }
 
  private:
-  // A row of Q's dtype, turned if there is a turner, as elements that `scale` times are it.
+  // Writes a row of Q's dtype, turned if there is a turner, as elements that are multiplied by `scale` when they are
+  // read.
   void copy_row(const void* from, const void* to, int columns, Dtype dtype, float scale, const RowTurner* turner,
                 std::int64_t position) const {
     std::array<float, kMaxLatentDimQk> row;
@@ -49,10 +50,10 @@ class AppendingKernel final : public HostKernel {
     for (int i = 0; i < columns; ++i) store_float(dtype, const_cast<void*>(to), i, row[i] / scale);
   }
 
-  // `turner`: null where nothing rotates.
+  // `turner` is null where nothing rotates.
   void append(const KernelParams& params, const RowTurner* turner, const KernelParams& rotated,
               const ParallelFor& parallel) const {
-    KernelParams of_keys = params, of_values = params;  // rows of new tokens lie as those of Q do
+    KernelParams of_keys = params, of_values = params;  // Rows of new tokens lie as those of Q do.
     of_keys.q = params.k_new, of_keys.q_stride = params.k_new_stride;
     of_values.q = params.v_new, of_values.q_stride = params.v_new_stride;
     const Problem from(spec_, params), to(spec_, rotated), new_keys(spec_, of_keys), new_values(spec_, of_values);

@@ -1,4 +1,4 @@
-// New rows of K and V on a processor, before the attention of the same call.
+// Writes new rows of K and V on a processor, before the attention of the same call.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace flashjit::host {
 
-// A kernel that writes them, and then runs `attention`, whose Q it has rotated if the spec says so.
+// Returns a kernel that writes new rows, and then runs `attention`, whose Q it has rotated if the spec asks for that.
 std::unique_ptr<HostKernel> appending_kernel(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention);
 
 }  // namespace flashjit::host

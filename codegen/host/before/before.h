@@ -1,4 +1,4 @@
-// This is done first by a call of attention on a processor.
+// The work that a call of attention on a processor does first.
 #pragma once
 
 #include <memory>
@@ -9,8 +9,8 @@ namespace flashjit::host {
 
 class Code;
 
-// A kernel that writes new rows of K and V, widens rows of latents, looks at lists of blocks and cuts lists of keys by a mask, if
-// the spec says so, and then runs `attention`, which owns `code`.
+// Returns a kernel that writes new rows of K and V, widens rows of latents, looks at lists of blocks and cuts lists of
+// keys by a mask, where the spec asks for it, and then runs `attention`, which owns `code`.
 Result<std::unique_ptr<HostKernel>> prepared_kernel(const AttentionSpec& spec, const Code& code,
                                                     std::unique_ptr<HostKernel> attention);
 

@@ -39,7 +39,7 @@ class KernelInBlocks final : public HostKernel {
 
  private:
   const BlockSizes blocks_;
-  const std::size_t states_;  // which parameter they are
+  const std::size_t states_;  // The number of the parameter that holds the states.
   const std::unique_ptr<HostKernel> attention_;
   mutable WorkspacePool workspaces_;
 };

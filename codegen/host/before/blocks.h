@@ -1,4 +1,4 @@
-// Lists of blocks that a call gives (blocks= in a spec), looked at before attention runs.
+// Looks at lists of blocks that a call gives (blocks= in a spec), before attention runs.
 #pragma once
 
 #include <memory>

@@ -22,7 +22,8 @@ float scale_at(const LatentRows& rows, const unsigned char* scales, int number) 
   return scale;
 }
 
-// Stores the scale of columns up to `largest` in size, and returns it. Infinity among them becomes NaN, as all of them do.
+// Stores the scale of columns up to `largest` in size, and returns it. An infinity among them becomes NaN, and so do
+// all of them.
 float store_scale(const LatentRows& rows, float largest, unsigned char* scales, int number) {
   const float least = std::max(largest / kLargestE4m3, std::numeric_limits<float>::min());
   if (rows.scale == LatentScale::number) {
@@ -61,7 +62,7 @@ class KernelOfLatents final : public HostKernel {
   }
 
  private:
-  static constexpr std::int64_t kChunk = 64;  // rows of a work item
+  static constexpr std::int64_t kChunk = 64;  // The rows of a work item.
   const AttentionSpec spec_;
   const std::unique_ptr<HostKernel> attention_;
   mutable WorkspacePool workspaces_;

@@ -10,18 +10,18 @@
 
 namespace flashjit::host {
 
-// A kernel that widens all rows, whoever's they are, and then runs `attention` on these.
+// Returns a kernel that widens the rows of all sequences, and then runs `attention` on these.
 std::unique_ptr<HostKernel> kernel_of_latents(const AttentionSpec& spec, std::unique_ptr<HostKernel> attention);
 
 // Rounds a row of numbers to what memory holds of it.
 void store_latent(const LatentRows& rows, const float* row, unsigned char* data, unsigned char* scales);
 
-// The rows of one call. There is one KV head.
+// The rows of one call, which has one KV head.
 class LatentCache {
  public:
   LatentCache(const AttentionSpec& spec, const KernelParams& params);
-  std::int64_t row_count() const { return row_count_; }          // in K, of all pages where it has pages
-  std::int64_t rows_of_block() const { return rows_of_block_; }  // of a page, or of a sequence
+  std::int64_t row_count() const { return row_count_; }          // The rows of K, of all pages where it has pages.
+  std::int64_t rows_of_block() const { return rows_of_block_; }  // The rows of a page, or of a sequence.
   KeyAddress address_of(std::int64_t number) const {
     return packed_ ? KeyAddress{0, number} : KeyAddress{number / rows_of_block_, number % rows_of_block_};
   }

@@ -77,7 +77,7 @@ void emit_shown_keys(Ir& ir, const Plan& plan) {
   Value* numbers = integer(offsetof(ShownKeysCall, numbers));
   Value* positions = ir.member(call, offsetof(ShownKeysCall, positions), ir.ptr, "positions");
   const int of_list = plan.spec.selected, of_entry = listed_keys(plan.spec) / of_list;
-  // For keys that are not there the mask may read what is not there, either.
+  // For keys that do not exist, the mask may read elements that do not exist, either.
   const auto show = [&](Value* key, Value* position, Value* to) {
     ExprEmitter expressions(ir, params, plan.spec, plan.wide_ints, nullptr);
     expressions.set_int(Variable::B, integer(offsetof(ShownKeysCall, b)));

@@ -45,11 +45,11 @@ class Tile {
             k_lo,
             columns};
   }
-  // Null: keys have none of their own.
+  // Returns null if keys have no scales of their own.
   Value* scales(std::size_t offset, const char* name) const {
     return has_key_scales(plan_.spec) ? pointer(offset, name) : nullptr;
   }
-  // Null: K and V have none.
+  // Returns null if K and V have no scale.
   Value* scale(std::size_t offset, const char* name) const {
     return has_scaled_keys(plan_.spec) ? ir_.member(call_, offset, ir_.f32, name) : nullptr;
   }
@@ -60,7 +60,7 @@ class Tile {
   Value* call_;
 };
 
-// A row of a scratch matrix with `stride` words per row.
+// Returns a row of a scratch matrix with `stride` words per row.
 Value* row_of(Ir& ir, Value* matrix, Value* row, int stride) {
   return ir.word(matrix, ir.b.CreateMul(row, ir.integer(stride)));
 }
@@ -90,7 +90,8 @@ class TileEmitter {
   }
 
  private:
-  // One pass of the online softmax over the scores of a KV tile: P in place of (or beside) S, and O and l rescaled.
+  // Emits one pass of the online softmax over the scores of a KV tile: P in place of (or beside) S, and O and l
+  // rescaled.
   llvm::Function* emit_softmax(const char* name, bool masked);
   void emit_softmax_row(const Tile& tile, Value* row, Value* first_key, Value* columns, Value* end_key);
   Value* emit_row_maximum(const RowContext& context, Value* s, Value* first_key, Value* columns, Value* end_key);
@@ -129,12 +130,12 @@ class TileEmitter {
   const Plan& plan_;
   const bool mapped_;
   Value* call_ = nullptr;
-  std::optional<KeptBits> kept_;  // with dropout
+  std::optional<KeptBits> kept_;  // It is set with dropout.
   llvm::Function *scores_ = nullptr, *outputs_ = nullptr, *full_tile_ = nullptr, *mixed_tile_ = nullptr;
 };
 
 llvm::Function* TileEmitter::emit_softmax(const char* name, bool masked) {
-  // Arguments: call, first key, columns. Without a mask the columns are a multiple of the panel.
+  // The arguments are call, first key and columns. Without a mask the columns are a multiple of the panel.
   llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64, ir_.i64}, false);
   Tile tile(ir_, plan_, function->getArg(0));
   Value *first_key = function->getArg(1), *columns = function->getArg(2);
@@ -155,7 +156,7 @@ void TileEmitter::emit_softmax_row(const Tile& tile, Value* row, Value* first_ke
   Value* found = emit_row_maximum(tile.context(row), s, first_key, columns, end_key);
   Value* before = ir_.load(ir_.f32, m_address);
   Value* m = ir_.max(found, before);
-  // Nothing to rescale while nothing has been added.
+  // Nothing has to be rescaled while nothing has been added.
   Value* rises = b_.CreateAnd(b_.CreateFCmpOGT(m, before), b_.CreateFCmpOGT(before, Ir::real(ir_.f32, -kInfinity)));
   ir_.if_then(rises, "rescale", [&] {
     Value* factor = ir_.splat(exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(before, m))));
@@ -196,8 +197,8 @@ Value* TileEmitter::emit_row_maximum(const RowContext& context, Value* s, Value*
   return max_lanes(ir_, ir_.max(maxima[0], maxima[1]));
 }
 
-// `unit`: what makes logits of S. `scales`: of V, by column; null: there are none. `kept`: which of the lanes from a
-// column on dropout keeps; empty: all.
+// `unit` turns S into logits. `scales` are those of V, by column, or null if there are none. `kept` tells which of the
+// lanes from a column on dropout keeps; if empty, all are kept.
 void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* columns, Value* m, Value* unit,
                                         Value* scales, const Kept& kept) {
   Value* minus_m = ir_.splat(b_.CreateFNeg(m));
@@ -208,8 +209,8 @@ void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* col
                  for (int v = 0; v < 2; ++v) {
                    Value* at = b_.CreateAdd(column, ir_.integer(v * c_.lanes));
                    Value* x = ir_.load(ir_.f32v, ir_.word(s, at));
-                   // Not fused: the largest logit was rounded after the multiplication, and its difference from itself
-                   // must be 0.
+                   // This is not fused: the largest logit was rounded after the multiplication, and its difference from
+                   // itself must be 0.
                    Value* logit = b_.CreateFMul(x, unit);
                    Value* power = emit_power(ir_, plan_, b_.CreateFAdd(logit, minus_m));
                    Value* value = exp2(ir_, power);
@@ -227,7 +228,7 @@ void TileEmitter::emit_row_exponentials(Value* s, Value* p, Value* l, Value* col
   ir_.store(b_.CreateFAdd(sums[0], sums[1]), l);
 }
 
-// Q as words in the scratch; O, m and l as if nothing had been seen.
+// Writes Q as words into the scratch, and sets O, m and l as if no key had been seen.
 void TileEmitter::emit_start(const Tile& tile) {
   Value* source = tile.pointer(offsetof(TileCall, q), "q");
   Value* token = tile.integer(offsetof(TileCall, q_token), "q_token");
@@ -258,7 +259,7 @@ void TileEmitter::set_variables(ExprEmitter& expressions, const RowContext& cont
   expressions.set_int(Variable::QHi, q_hi);
 }
 
-// Returns the keys that the queries q_lo..q_hi can see, clipped to the keys there are.
+// Returns the keys that the queries q_lo..q_hi can see, clipped to the keys that exist.
 TileEmitter::Range TileEmitter::emit_range(const RowContext& context, Value* q_lo, Value* q_hi) {
   ExprEmitter range(ir_, context.params, plan_.spec, true, nullptr);
   set_variables(range, context, q_lo, q_hi);
@@ -284,12 +285,12 @@ void TileEmitter::emit_seen_keys() {
   ir_.finish();
 }
 
-// The first key of the tile that a key lies in.
+// Returns the first key of the tile that a key lies in.
 Value* TileEmitter::first_of_tile(Value* key) {
   return b_.CreateMul(b_.CreateSDiv(key, ir_.integer(c_.tile_kv)), ir_.integer(c_.tile_kv));
 }
 
-// The tiles that a map says. A tile in which everything is seen may still end where there is no whole panel.
+// Visits the tiles of a map. A tile in which everything is seen may still end inside a panel.
 void TileEmitter::emit_mapped_tiles(const Tile& tile, const Range& whole) {
   Value* states = tile.pointer(offsetof(TileCall, tiles), "tiles");
   ir_.loop(first_of_tile(whole.begin), whole.end, c_.tile_kv, "tile", [&](Value* k_lo) {
@@ -303,7 +304,8 @@ void TileEmitter::emit_mapped_tiles(const Tile& tile, const Range& whole) {
   });
 }
 
-// KV tiles in three runs: mixed, full, mixed. Packed keys can only be entered at a panel, so each starts at one.
+// Visits KV tiles in three runs: mixed, full, mixed. Packed keys can only be entered at a panel, so each run starts at
+// one.
 void TileEmitter::emit_kv_loop(const Tile& tile) {
   const RowContext context = tile.context(ir_.integer(0));
   Value* last = b_.CreateSub(b_.CreateAdd(context.q, tile.rows()), ir_.integer(1));
@@ -342,7 +344,7 @@ void TileEmitter::emit_kv_loop(const Tile& tile) {
   run(full_end, whole.end, "after", mixed_tile_, holes);
 }
 
-// Says how many of the tile's first columns the block of rows around `row` has to look at.
+// Returns how many of the tile's first columns the block of rows around `row` has to look at.
 Value* TileEmitter::seen_columns(const Tile& tile, Value* row, Value* k_lo, Value* columns) {
   Value* block = b_.CreateUDiv(row, ir_.integer(c_.row_block));
   Value* address =
@@ -353,7 +355,7 @@ Value* TileEmitter::seen_columns(const Tile& tile, Value* row, Value* k_lo, Valu
   return b_.CreateSelect(b_.CreateICmpSLT(begin, b_.CreateAdd(k_lo, columns)), seen, ir_.integer(0));
 }
 
-// void(call, first key, columns): S = Q K^T, softmax, O += P V.
+// Emits void(call, first key, columns): S = Q K^T, softmax, O += P V.
 llvm::Function* TileEmitter::emit_kv_tile(const char* name, bool masked, llvm::Function* softmax) {
   llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64, ir_.i64}, false);
   Value *call = function->getArg(0), *k_lo = function->getArg(1), *columns = function->getArg(2);
@@ -393,8 +395,8 @@ llvm::Function* TileEmitter::emit_kv_tile(const char* name, bool masked, llvm::F
   return function;
 }
 
-// In place of keys whose V has an infinity or NaN zeros were packed, because 0 times those is NaN and hidden keys have
-// probability 0. Here such values reach the rows in which their key has a probability above 0.
+// Zeros were packed in place of keys whose V has an infinity or NaN, because 0 times those is NaN, and hidden keys have
+// probability 0. This code brings such values to the rows in which their key has a probability above 0.
 void TileEmitter::emit_values_that_are_not_finite(const Tile& tile, Value* k_lo, Value* columns,
                                                   const std::function<Value*(Value* row)>& seen) {
   llvm::Type* element = c_.dtype == Dtype::F32 ? ir_.f32 : ir_.i16;

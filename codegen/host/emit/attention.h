@@ -7,11 +7,11 @@ namespace flashjit::host {
 
 inline constexpr char kTileName[] = "flashjit_tile";
 inline constexpr char kSeenKeysName[] = "flashjit_seen_keys";
-// void flashjit_tile(const TileCall*), and void flashjit_seen_keys(const TileCall*, SeenKeys*): what it will read.
-// `mapped`: the tiles that are visited are those of a map (codegen/host/tile_map).
+// Emits void flashjit_tile(const TileCall*), and void flashjit_seen_keys(const TileCall*, SeenKeys*), which finds the
+// keys that it will read. With `mapped`, a map gives the tiles that are visited (codegen/host/tile_map).
 void emit_tile(Ir& ir, const Plan& plan, bool mapped);
 
-// The textbook version: void step(const NaiveCall*), for one row.
+// The textbook version consists of steps, void step(const NaiveCall*), for one row.
 inline constexpr char kNaiveScoresName[] = "flashjit_naive_scores";
 inline constexpr char kNaiveSoftmaxName[] = "flashjit_naive_softmax";
 inline constexpr char kNaiveProductName[] = "flashjit_naive_product";

@@ -1,4 +1,4 @@
-// The products of a tile of keys with all queries of a head.
+// Emits the products of a tile of keys with all queries of a head.
 #include "codegen/host/emit/backward.h"
 
 #include <optional>
@@ -40,7 +40,7 @@ class BackwardEmitter {
   struct Range {
     Value *begin, *end;
   };
-  // A tile of queries: its rows in blocks, and where the tile's data lie.
+  // A tile of queries: its rows in blocks, and the addresses of its data.
   struct Tile {
     Value *q_lo, *rows, *padded;
     Value *q, *d_o, *q_transposed, *do_transposed, *lse, *delta, *dq;
@@ -86,7 +86,8 @@ class BackwardEmitter {
     e.set_int(Variable::KLen, here.k_len);
     return e;
   }
-  // Returns the range that one analysis leaves of its axis, for the positions lo..last of the other: inside of 0..length.
+  // Returns the range that one analysis leaves of its axis, inside of 0..length, for the positions lo..last of the
+  // other axis.
   Range emit_range(const TileAnalysis& tiles, Value* lo, Value* last, Value* length, bool full) {
     ExprEmitter e = expressions();
     const AxisVariables of = variables_of(other(tiles.along));
@@ -118,10 +119,10 @@ class BackwardEmitter {
   const BackwardConfig c_;
   const Plan& plan_;
   const ScoreGradients& gradients_;
-  const std::vector<GradientRead>& reads_;  // as gradients_.by_params
+  const std::vector<GradientRead>& reads_;  // They have the order of gradients_.by_params.
   const bool mapped_;
   Value* call_ = nullptr;
-  std::optional<KeptBits> kept_;  // with dropout
+  std::optional<KeptBits> kept_;  // It is set with dropout.
   llvm::Function *scores_ = nullptr, *dp_ = nullptr, *of_keys_ = nullptr, *of_queries_ = nullptr;
 };
 
@@ -134,14 +135,14 @@ Value* BackwardEmitter::state_at(Value* q_lo) {
                   1);
 }
 
-// Tiles of queries that see the keys, from the first one on; those that are inside of the full range have no mask code.
+// Visits tiles of queries that see the keys, from the first one on. Tiles inside of the full range have no mask code.
 void BackwardEmitter::emit_query_loop(llvm::Function* full, llvm::Function* mixed) {
   Value *k_lo = integer(offsetof(BackwardCall, k_lo), "k_lo"), *keys = integer(offsetof(BackwardCall, keys), "keys");
   Value* q_len = integer(offsetof(BackwardCall, q_len), "q_len");
   Value* last = minus(plus(k_lo, keys), ir_.integer(1));
   const Range seen = emit_range(plan_.query_tiles, k_lo, last, q_len, false);
   Range whole = emit_range(plan_.query_tiles, k_lo, last, q_len, true);
-  // Columns behind the last key are hidden by the mask code alone.
+  // The mask code alone hides columns behind the last key.
   Value* panels = b_.CreateICmpEQ(keys, columns());
   whole.end = b_.CreateSelect(panels, whole.end, ir_.integer(0));
   ir_.loop(down(seen.begin, c_.tile_q), seen.end, c_.tile_q, "q_lo", [&](Value* q_lo) {
@@ -183,7 +184,7 @@ BackwardEmitter::Tile BackwardEmitter::tile_at(Value* q_lo) {
   return t;
 }
 
-// Whole blocks of rows that some key of the panel is seen by.
+// Returns whole blocks of rows in which some row sees a key of the panel.
 BackwardEmitter::Range BackwardEmitter::rows_of_panel(const Tile& tile, Value* column, bool masked) {
   if (!masked) return {ir_.integer(0), tile.padded};
   Value* k_len = integer(offsetof(BackwardCall, k_len), "k_len");
@@ -195,7 +196,7 @@ BackwardEmitter::Range BackwardEmitter::rows_of_panel(const Tile& tile, Value* c
   return {begin, larger(begin, end)};
 }
 
-// Whole panels of keys that some row of the block sees.
+// Returns whole panels of keys that some row of the block sees.
 BackwardEmitter::Range BackwardEmitter::columns_of_block(const Tile& tile, Value* row, bool masked) {
   if (!masked) return {ir_.integer(0), columns()};
   Value* first = plus(tile.q_lo, row);
@@ -206,7 +207,7 @@ BackwardEmitter::Range BackwardEmitter::columns_of_block(const Tile& tile, Value
   return {begin, up(smaller(minus(seen.end, k_lo), columns()), c_.panel)};
 }
 
-// void(call, first query).
+// Emits void(call, first query).
 llvm::Function* BackwardEmitter::emit_tile(const char* name, bool masked) {
   llvm::Function* function = ir_.function(name, {ir_.ptr, ir_.i64}, false);
   start(function);
@@ -232,7 +233,7 @@ llvm::Function* BackwardEmitter::emit_tile(const char* name, bool masked) {
   return function;
 }
 
-// One panel of keys: S and dP, what they give, and what keys get of it.
+// Emits one panel of keys: S and dP, their gradients, and what keys get of them.
 void BackwardEmitter::emit_panel(const Tile& tile, Value* column, bool masked) {
   const Range rows = rows_of_panel(tile, column, masked);
   Value* k = ir_.word(pointer(offsetof(BackwardCall, k_columns), "k_columns"), times(column, c_.words_qk));
@@ -263,7 +264,7 @@ void BackwardEmitter::emit_panel(const Tile& tile, Value* column, bool masked) {
   });
 }
 
-// S and dP of a panel become P and dS, in words of queries; dS goes to its rows as well, in words of keys.
+// Turns S and dP of a panel into P and dS, in words of queries; dS goes to its rows as well, in words of keys.
 void BackwardEmitter::emit_gradients(const Tile& tile, Value* column, const Range& rows, bool masked) {
   Value *p = scratch(c_.p_at()), *ds = scratch(c_.ds_at()), *ds_rows = scratch(c_.ds_rows_at());
   auto in_row = [&](Value* row, int vector) {
@@ -305,24 +306,24 @@ BackwardEmitter::Gradient BackwardEmitter::emit_gradient(const Tile& tile, Value
   Value* dp = ir_.load(ir_.f32v, ir_.word(scratch(c_.dp_at()), at));
   Value* k_lo = integer(offsetof(BackwardCall, k_lo), "k_lo");
   Value* end_key = masked ? plus(k_lo, integer(offsetof(BackwardCall, keys), "keys")) : nullptr;
-  // Rows behind the last one read what that reads; the logarithm of theirs is infinity.
+  // Rows behind the last one read the last row's data, and their logarithm is infinity.
   Value* q = plus(tile.q_lo, smaller(row, minus(tile.rows, ir_.integer(1))));
   Value* first_key = plus(plus(k_lo, column), ir_.integer(vector * c_.lanes));
   const LogitsAndSlopes s = emit_logits_and_slopes(ir_, plan_, gradients_, context(q), products, first_key, end_key);
   auto fact = [&](Value* of) { return ir_.splat(ir_.load(ir_.f32, ir_.word(of, row))); };
   Value* p = exp2(ir_, emit_power(ir_, plan_, b_.CreateFSub(s.logits, fact(tile.lse))));
-  if (plan_.spec.score) {  // what it makes of the zeros behind the last row may be no number
+  if (plan_.spec.score) {  // A score of the zeros behind the last row may be no number.
     Value* is_row = b_.CreateICmpSLT(row, tile.rows);
     p = b_.CreateSelect(is_row, p, Ir::real(ir_.f32v, 0));
   }
-  Value* of_v = p;  // without its factor, which dV gets in the end
+  Value* of_v = p;  // Its factor is missing, which dV gets in the end.
   if (kept_) {
     Value* is_kept = kept_->load(kept(tile), row, plus(column, ir_.integer(vector * c_.lanes)));
     of_v = kept_->keep(is_kept, p, false);
     dp = kept_->keep(is_kept, dp, true);
   }
   Value* ds = b_.CreateFMul(p, b_.CreateFSub(dp, fact(tile.delta)));
-  // Where P is 0 nothing is added, whatever dP is: of hidden keys that is anything.
+  // Where P is 0 nothing is added, whatever dP is: for hidden keys dP may be anything.
   Value* zero = Ir::real(ir_.f32v, 0);
   Value* is_zero = b_.CreateFCmpOEQ(p, zero);
   if (!s.reads.empty()) emit_parameter_gradients(s, b_.CreateSelect(is_zero, zero, ds));
@@ -330,12 +331,12 @@ BackwardEmitter::Gradient BackwardEmitter::emit_gradient(const Tile& tile, Value
   return {of_v, b_.CreateSelect(is_zero, zero, ds)};
 }
 
-// `by_logit`: the gradients of the logits.
+// `by_logit` are the gradients of the logits.
 void BackwardEmitter::emit_parameter_gradients(const LogitsAndSlopes& s, Value* by_logit) {
   Value* zero = Ir::real(ir_.f32v, 0);
   for (std::size_t i = 0; i < reads_.size(); ++i) {
     const LogitsAndSlopes::Read& read = s.reads[i];
-    // 0 times an infinite derivative is 0: it counts for nothing.
+    // 0 times an infinite derivative is 0, and counts for nothing.
     Value* values = b_.CreateSelect(b_.CreateFCmpOEQ(by_logit, zero), zero, b_.CreateFMul(by_logit, read.derivative));
     const std::size_t at = static_cast<std::size_t>(reads_[i].gradient) * sizeof(ParamGradient);
     Value* gradients = pointer(offsetof(BackwardCall, d_extra), "gradients");
@@ -359,8 +360,8 @@ void BackwardEmitter::emit_parameter_gradients(const LogitsAndSlopes& s, Value* 
   }
 }
 
-// Lanes are added one after the other, as neighbouring keys may have the same element. Nobody knows the element of a
-// key that does not exist, so such a key gets one that is not used.
+// Lanes are added one after the other, because neighbouring keys may have the same element. A key that does not exist
+// has no known element, so it gets one that is not used.
 void BackwardEmitter::add_to_elements(Value* base, Value* offsets, Value* exists, Value* values) {
   Value* addresses = b_.CreateGEP(ir_.f32, base, offsets);
   if (exists) addresses = b_.CreateSelect(exists, addresses, ir_.splat(scratch(c_.unused_row_at())));
@@ -371,7 +372,7 @@ void BackwardEmitter::add_to_elements(Value* base, Value* offsets, Value* exists
   }
 }
 
-// Zeros in the rows of dS that no key of the panel is seen by.
+// Writes zeros to the rows of dS that see no key of the panel.
 void BackwardEmitter::emit_blank(Value* column, Value* from, Value* to) {
   llvm::Type* type = c_.pack == 1 ? ir_.f32v : ir_.vector_of(ir_.i16);
   ir_.loop(from, to, 1, "row", [&](Value* row) {

@@ -1,4 +1,5 @@
-// Gradients: what is made of queries beforehand, the products of a tile of keys, and how results are written.
+// Emits gradients: the facts of queries that are computed beforehand, the products of a tile of keys, and the stores of
+// results.
 #pragma once
 
 #include "codegen/host/backward_config.h"
@@ -17,15 +18,15 @@ inline constexpr char kStoreKeysName[] = "flashjit_store_keys";
 inline constexpr char kStoreQueriesName[] = "flashjit_store_queries";
 
 void emit_pack_queries(Ir& ir, const Plan& plan);
-// `mapped`: the tiles that are visited are those of a map (codegen/host/tile_map).
+// With `mapped`, a map gives the tiles that are visited (codegen/host/tile_map).
 void emit_backward(Ir& ir, const Plan& plan, const ScoreGradients& gradients, const std::vector<GradientRead>& reads,
                    bool mapped);
 void emit_store_keys(Ir& ir, const Plan& plan);
 void emit_store_queries(Ir& ir, const Plan& plan);
 
-// Returns a unit of the LSE that is given, in natural units.
+// Returns the factor from the given LSE to natural units.
 double natural_lse(const Plan& plan);
-// Returns the number that is subtracted from the logits of a row, in their units: infinity where the row sees nothing.
+// Returns the number that is subtracted from the logits of a row, in their units: infinity where the row sees no key.
 Value* emit_lse_fact(Ir& ir, const Plan& plan, Value* lse);
 
 }  // namespace flashjit::host

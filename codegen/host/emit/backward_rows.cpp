@@ -1,4 +1,4 @@
-// This file emits the facts that gradients need of each query, and the code by which gradients leave.
+// Emits the facts that gradients need of each query, and the code that stores gradients.
 #include <numbers>
 
 #include "codegen/host/emit/backward.h"
@@ -29,8 +29,9 @@ class QueryPacker {
                c_.d_v);
       emit_facts(row, rows);
     });
-    // A query with an infinity or NaN has them in all of its visible scores: from there they reach the gradients of those
-    // keys. Times the 0 of a key that is hidden they would reach that as well.
+    // A query with an infinity or NaN has them in all of its visible scores, and passes them to the gradients of
+    // visible keys. Times the 0 of a hidden key they would reach that key's gradients as well, so zeros stand for them
+    // here.
     transpose_rows(q, pointer(offsetof(QueryPackCall, q_transposed)), padded, c_.d_qk, true);
     transpose_rows(d_o, pointer(offsetof(QueryPackCall, do_transposed)), padded, c_.d_v, false);
     ir_.finish();
@@ -45,7 +46,7 @@ class QueryPacker {
       ir_.store(load_words(ir_, from, first, d), ir_.word(to, first));
   }
 
-  // Rows behind the last one are there for whole blocks only: as if they saw nothing.
+  // Rows behind the last one only fill up blocks. They get the facts of rows that see no key.
   void emit_facts(Value* row, Value* rows) {
     Value* exists = b_.CreateICmpSLT(row, rows);
     Value* at = b_.CreateSelect(exists, row, ir_.integer(0));
@@ -61,7 +62,7 @@ class QueryPacker {
     ir_.store(delta, ir_.word(pointer(offsetof(QueryPackCall, delta)), row));
   }
 
-  // The sum of dO O.
+  // Returns the sum of dO O.
   Value* emit_delta(Value* row) {
     llvm::Type* element = element_type(ir_);
     Value* o = ir_.row(pointer(offsetof(QueryPackCall, o)), row);
@@ -77,7 +78,7 @@ class QueryPacker {
     return sum_lanes(ir_, sum);
   }
 
-  // Rows to columns, queries in words. `finite`: zeros in place of values that are not.
+  // Turns rows into columns, with queries in words. With `finite`, zeros replace values that are not finite.
   void transpose_rows(Value* sources, Value* target, Value* padded, int d, bool finite) {
     std::vector<Value*> found(static_cast<std::size_t>(c_.pack), llvm::Constant::getNullValue(ir_.vector_of(ir_.i1)));
     Value* words = b_.CreateSDiv(padded, ir_.integer(c_.pack));
@@ -105,7 +106,7 @@ class QueryPacker {
   Value* call_ = nullptr;
 };
 
-// Returns the share of gradients that are there, to which calls add with accumulate; null: they are written.
+// Returns the share of existing gradients, to which calls add with accumulate, or null if gradients are written.
 Value* share_of_earlier(Ir& ir, const Plan& plan) { return plan.spec.accumulate ? Ir::real(ir.f32, 1) : nullptr; }
 
 }  // namespace
@@ -113,7 +114,7 @@ Value* share_of_earlier(Ir& ir, const Plan& plan) { return plan.spec.accumulate 
 double natural_lse(const Plan& plan) { return plan.spec.lse == Lse::log2 ? std::numbers::ln2 : 1.0; }
 
 Value* emit_lse_fact(Ir& ir, const Plan& plan, Value* lse) {
-  // ln2 log2(e) is not 1 in floats.
+  // In floats ln2 log2(e) is not 1.
   const double unit = plan.spec.lse == Lse::log2 && logit_unit(plan) != 1 ? 1.0 : natural_lse(plan) * logit_unit(plan);
   Value* sees = ir.b.CreateFCmpUNE(lse, Ir::real(ir.f32, -kInfinity));
   return ir.b.CreateSelect(sees, ir.b.CreateFMul(lse, Ir::real(ir.f32, unit)), Ir::real(ir.f32, kInfinity));
@@ -129,7 +130,7 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
   Value* scratch = ir.member(call, offsetof(KeyStoreCall, scratch), ir.ptr, "scratch");
   Value* keys = ir.member(call, offsetof(KeyStoreCall, keys), ir.i64, "keys");
   Value* unused = ir.byte_offset(scratch, c.unused_row_at());
-  // Shares of queries with lists are added up later, and go on from earlier gradients then.
+  // Shares of queries with lists are added up later, and continue from earlier gradients then.
   const bool is_share = selects(plan.spec);
   Value* earlier = is_share ? nullptr : share_of_earlier(ir, plan);
   auto store = [&](std::size_t at, std::size_t token_at, Dtype dtype, std::int64_t sums_at, int d, double factor) {

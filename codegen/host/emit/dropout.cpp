@@ -17,7 +17,7 @@ KeptBits::KeptBits(Ir& ir, std::int64_t row_bytes) : ir_(ir), b_(ir.b), row_byte
   Value* rows_of_calls = b_.CreateAnd(b_.CreateAdd(queries, ir.integer(kRows - 1)), ir.integer(-kRows));
   Value* columns = b_.CreateAdd(tile.columns, in_block(tile.k_lo));
   ir.loop(ir.integer(0), b_.CreateSDiv(rows_of_calls, ir.integer(2)), 1, "calls", [&](Value* number) {
-    // A vector has calls of neighbouring keys, each of which gives eight of them for each of two queries.
+    // A vector has calls of neighbouring keys. Each call gives the numbers of eight keys for each of two queries.
     ir.loop(ir.integer(0), columns, 8 * ir.config.lanes, "column",
             [&](Value* column) { emit_calls(tile, number, column); });
   });
@@ -51,7 +51,7 @@ Value* KeptBits::keep(Value* kept, Value* values, bool scaled) {
   return b_.CreateSelect(kept, values, Ir::real(values->getType(), 0));
 }
 
-// A row of calls, eight of which are a block of queries, and the calls of neighbouring keys.
+// Emits a row of calls, eight of which are a block of queries, and the calls of neighbouring keys.
 void KeptBits::emit_calls(const KeptTile& tile, Value* number, Value* column) {
   const int lanes = ir_.config.lanes;
   const auto word = [&](Value* x) { return b_.CreateTrunc(x, ir_.i32); };
@@ -67,7 +67,7 @@ void KeptBits::emit_calls(const KeptTile& tile, Value* number, Value* column) {
   add_products(words);
   for (Value*& x : words) x = b_.CreateOr(b_.CreateShl(x, 16), b_.CreateLShr(x, 16));
   add_products(words);
-  // Numbers of a word: those of halves as they are, then of halves with their bytes exchanged.
+  // Returns the numbers of a word: first those of halves as they are, then those of halves with their bytes exchanged.
   std::vector<int> in_order(static_cast<std::size_t>(4 * lanes));
   std::iota(in_order.begin(), in_order.end(), 0);
   const auto numbers_of = [&](Value* x) {
@@ -77,8 +77,8 @@ void KeptBits::emit_calls(const KeptTile& tile, Value* number, Value* column) {
     return b_.CreateShuffleVector(b_.CreateTrunc(b_.CreateLShr(half, 7), bytes), b_.CreateTrunc(exchanged, bytes),
                                   in_order);
   };
-  // `order` picks the keys in their order from two vectors: numbers for the first 16 of each block of keys, then for
-  // the others.
+  // `order` picks the keys in their order from two vectors: one has numbers for the first 16 of each block of keys, the
+  // other for the rest.
   std::vector<int> order;
   for (unsigned i = 0; i < 8 * static_cast<unsigned>(lanes); ++i) {
     const unsigned call = i / kKeys * (kKeys / 8) + dropout_column(i % kKeys);

@@ -15,7 +15,7 @@ ExprEmitter::ExprEmitter(Ir& ir, Value* params, const AttentionSpec& spec, bool 
       params_(params),
       order_(spec.params),
       placed_(spec.places),
-      // bit() reads all 64 bits of a loaded int, also where every other int is narrow.
+      // bit() reads all 64 bits of a loaded int, even where every other int is narrow.
       int_(wide || std::any_of(order_.begin(), order_.end(), [](const Param& p) { return p.dtype == Dtype::I64; })
                ? ir.i64
                : ir.i32),
@@ -121,7 +121,7 @@ Value* ExprEmitter::arithmetic(const Node& node, Value* x, Value* y) {
     case Op::Mul: return real ? b.CreateFMul(x, y) : b.CreateMul(x, y);
     case Op::Div:
     case Op::Mod: return divide(node, x, y);
-    // As fmin and fmax: the other argument where one is NaN.
+    // Like fmin and fmax, this returns the other argument where one is NaN.
     case Op::Min:
       if (real) return ir_.call(llvm::Intrinsic::minnum, {x->getType()}, {x, y});
       return b.CreateSelect(b.CreateICmpSLT(x, y), x, y);
@@ -135,7 +135,7 @@ Value* ExprEmitter::arithmetic(const Node& node, Value* x, Value* y) {
     case Op::And: return b.CreateAnd(x, y);
     case Op::Or: return b.CreateOr(x, y);
     case Op::Bit: {
-      // Lanes past the last key may hold any shift amount; a sign-extended int has the same bits from its top one on.
+      // Lanes behind the last key may hold any shift amount. A sign-extended int has the same bits from its top one on.
       llvm::Type* type = x->getType();
       Value* top = llvm::ConstantInt::get(type, int_->getIntegerBitWidth() - 1);
       Value* amount = b.CreateSelect(b.CreateICmpULT(y, top), y, top);
@@ -145,7 +145,7 @@ Value* ExprEmitter::arithmetic(const Node& node, Value* x, Value* y) {
   }
 }
 
-// Floor division and its remainder; a valid divisor is positive.
+// Emits floor division and its remainder; a valid divisor is positive.
 Value* ExprEmitter::divide(const Node& node, Value* x, Value* y) {
   auto& b = ir_.b;
   if (node.type == Type::Float) return b.CreateFDiv(x, y);
@@ -157,7 +157,7 @@ Value* ExprEmitter::divide(const Node& node, Value* x, Value* y) {
   }
   Value* zero = llvm::ConstantInt::get(type, 0);
   Value* one = llvm::ConstantInt::get(type, 1);
-  // Lanes past the last key are computed too, and a division by zero would trap there.
+  // Lanes behind the last key are computed too, and a division by zero would trap there.
   if (divisor.op != Op::IntConst) y = b.CreateSelect(b.CreateICmpSGT(y, zero), y, one);
   Value* quotient = b.CreateSDiv(x, y);
   Value* remainder = b.CreateSub(x, b.CreateMul(quotient, y));
@@ -200,7 +200,7 @@ Value* ExprEmitter::raw_to_value(Value* raw, Dtype dtype) {
   return is_unsigned(dtype) ? ir_.b.CreateZExtOrTrunc(raw, type) : ir_.b.CreateSExtOrTrunc(raw, type);
 }
 
-// k plus or minus something that is the same for all keys.
+// Returns whether an expression is k plus or minus a number that is the same for all keys.
 bool ExprEmitter::steps_with_keys(const Expr& expr) {
   const Node& node = *expr;
   if (placed_) return false;
@@ -271,7 +271,7 @@ Value* ExprEmitter::read_vector(const Param& param, Value* base, const std::vect
                                 llvm::Constant::getNullValue(raws));
   };
   if (!unit_step) return raw_to_value(gather(), param.dtype);
-  // The usual case, neighbouring keys in neighbouring elements, is one load; the stride is only known at run time.
+  // The usual case, neighbouring keys in neighbouring elements, is one load. The stride is only known at run time.
   llvm::Function* function = b.GetInsertBlock()->getParent();
   auto* near = llvm::BasicBlock::Create(ir_.module.getContext(), "contiguous", function);
   auto* far = llvm::BasicBlock::Create(ir_.module.getContext(), "strided", function);

@@ -1,5 +1,5 @@
-// This code turns Expr into LLVM IR. A value that depends on k or s is a vector over neighbouring keys, and any other
-// is a scalar.
+// Turns Expr into LLVM IR. A value that depends on k or s is a vector over neighbouring keys, and any other value is a
+// scalar.
 #pragma once
 
 #include <array>
@@ -15,19 +15,20 @@ namespace flashjit::host {
 class ExprEmitter {
  public:
   // `params` is the KernelParams block. Ints have 64 bits when `wide`, else 32. `lanes_valid` (or null) tells which
-  // keys exist: only their parameters are read. With places, queries, keys and lengths that are set are those of the call's
-  // rows, and expressions see where these stand in the whole sequence.
+  // keys exist: only their parameters are read. With places, the queries, keys and lengths that are set belong to the
+  // call's rows, and expressions see the positions of these in the whole sequence.
   ExprEmitter(Ir& ir, Value* params, const AttentionSpec& spec, bool wide, Value* lanes_valid);
 
   void set(Variable variable, Value* value) { variables_[static_cast<std::size_t>(variable)] = value; }
-  // A scalar int as the width of this emitter's ints.
+  // Sets a scalar int, in the width of this emitter's ints.
   void set_int(Variable variable, Value* i64_value);
-  // A scalar parameter that is not one of the call's.
+  // Sets a scalar parameter that is not one of the call's.
   void set_scalar(const Param& param, Value* i64_value);
-  void set_keys(Value* first_key);  // k = first_key + <0, 1, 2, ...>
+  void set_keys(Value* first_key);  // Sets k = first_key + <0, 1, 2, ...>.
 
-  Value* scalar(const Expr& expr);  // of an expression that uses neither k nor s
-  // The expression is the end of a range of positions: this is the first row of the call that does not stand before it.
+  Value* scalar(const Expr& expr);  // The expression must use neither k nor s.
+  // The expression is the end of a range of positions. This returns the first row of the call that does not stand
+  // before the end.
   Value* row(const Expr& expr, Axis axis);
   Value* vector(const Expr& expr);
 

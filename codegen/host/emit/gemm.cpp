@@ -6,9 +6,9 @@ namespace flashjit::host {
 namespace {
 
 constexpr int kTileRows = 16;
-constexpr int kTileWords = 16;  // 64 bytes
+constexpr int kTileWords = 16;  // They are 64 bytes.
 
-// acc + a b, where a is one word for all lanes.
+// Returns acc + a b, where a is one word for all lanes.
 Value* multiply_add(Ir& ir, Value* a, Value* b, Value* acc) {
   if (ir.config.product == Product::Fma) return ir.fma(a, b, acc);
   llvm::Type* pairs = ir.vector_of(ir.b.getBFloatTy(), 2 * ir.config.lanes);
@@ -38,7 +38,8 @@ void emit_vector_body(Ir& ir, const MicroKernel& kernel, llvm::Function* functio
         }
         return acc;
       });
-  // The products of one KV tile are summed by themselves before they join C: shorter chains of additions round less.
+  // The products of one KV tile are summed by themselves before they are added to C: shorter chains of additions round
+  // less.
   for (int row = 0; row < rows; ++row) {
     for (int v = 0; v < 2; ++v) {
       Value *at = ir.word(C, row * kernel.c_stride + v * lanes), *sum = sums[row * 2 + v];
@@ -47,7 +48,7 @@ void emit_vector_body(Ir& ir, const MicroKernel& kernel, llvm::Function* functio
   }
 }
 
-// Tile registers: 0..3 hold C as 2 x 2 tiles, 4 and 5 two row blocks of A, 6 and 7 two column blocks of B.
+// Tile registers 0..3 hold C as 2 x 2 tiles, 4 and 5 hold two row blocks of A, 6 and 7 two column blocks of B.
 void emit_amx_body(Ir& ir, const MicroKernel& kernel, llvm::Function* function) {
   auto& b = ir.b;
   Value *A = function->getArg(0), *B = function->getArg(1), *C = function->getArg(2), *words = function->getArg(3);
@@ -93,8 +94,8 @@ llvm::Function* emit_micro_kernel(Ir& ir, const MicroKernel& kernel) {
 }
 
 void emit_amx_begin(Ir& ir) {
-  // Palette 1: eight tiles, each 16 rows of 64 bytes. Bytes per row are 16-bit fields from byte 16 on, rows bytes from
-  // 48 on.
+  // Palette 1 has eight tiles, each of 16 rows of 64 bytes. Bytes per row are 16-bit fields from byte 16 on, and rows
+  // are bytes from 48 on.
   std::vector<std::uint8_t> config(64, 0);
   config[0] = 1;
   for (int tile = 0; tile < 8; ++tile) {

@@ -92,7 +92,7 @@ llvm::Function* Ir::function(const std::string& name, const std::vector<llvm::Ty
   function->addFnAttr(llvm::Attribute::NoUnwind);
   if (!exported) function->addFnAttr(llvm::Attribute::NoInline);
   if (config.avx512) {
-    // Otherwise LLVM may split 512-bit vectors in two.
+    // Without these attributes LLVM may split 512-bit vectors in two.
     function->addFnAttr("prefer-vector-width", "512");
     function->addFnAttr("min-legal-vector-width", "512");
   }

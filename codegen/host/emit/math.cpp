@@ -10,8 +10,8 @@ namespace {
 
 using llvm::Intrinsic::ID;
 
-// Adding this leaves the nearest integer in the low bits of the mantissa.
-constexpr double kRoundToInteger = 12582912.0;  // 1.5 * 2^23
+// Adding this number leaves the nearest integer in the low bits of the mantissa.
+constexpr double kRoundToInteger = 12582912.0;  // It is 1.5 * 2^23.
 
 Value* polynomial(Ir& ir, Value* x, std::initializer_list<double> highest_first) {
   Value* sum = nullptr;
@@ -24,7 +24,7 @@ Value* polynomial(Ir& ir, Value* x, std::initializer_list<double> highest_first)
 
 llvm::Type* integers_like(Ir& ir, Value* x) { return x->getType()->getWithNewType(ir.i32); }
 
-// mantissa * 2^power; `rounded` is power + kRoundToInteger. x decides about underflow, overflow and NaN.
+// Returns mantissa * 2^power, where `rounded` is power + kRoundToInteger. x decides about underflow, overflow and NaN.
 Value* scale_by_power(Ir& ir, Value* mantissa, Value* power, Value* rounded, Value* x, double lowest, double highest) {
   auto& b = ir.b;
   llvm::Type* type = x->getType();
@@ -52,7 +52,7 @@ Value* exp2(Ir& ir, Value* x) {
   Value* rounded = b.CreateFAdd(clamped, Ir::real(type, kRoundToInteger));
   Value* power = b.CreateFSub(rounded, Ir::real(type, kRoundToInteger));
   Value* rest = b.CreateFSub(clamped, power);
-  // Relative error 9.2e-8 on [-0.5, 0.5], exact at 0.
+  // The relative error is 9.2e-8 on [-0.5, 0.5], and the polynomial is exact at 0.
   Value* mantissa = polynomial(ir, rest, {0.00132647272, 0.00967151264, 0.0555073374, 0.240222421, 0.693146978, 1.0});
   return scale_by_power(ir, mantissa, power, rounded, x, -126, kInfinity);
 }
@@ -64,7 +64,7 @@ Value* exp(Ir& ir, Value* x) {
   clamped = b.CreateSelect(b.CreateFCmpOGT(clamped, Ir::real(type, 140)), Ir::real(type, 140), clamped);
   Value* rounded = ir.fma(clamped, Ir::real(type, 1.44269504088896), Ir::real(type, kRoundToInteger));
   Value* power = b.CreateFSub(rounded, Ir::real(type, kRoundToInteger));
-  // ln 2 in two parts, the first short enough that its product with `power` is exact.
+  // ln 2 has two parts here, the first short enough that its product with `power` is exact.
   Value* rest = ir.fma(power, Ir::real(type, -0.693359375), clamped);
   rest = ir.fma(power, Ir::real(type, 2.12194440054690583e-4), rest);
   Value* mantissa =
@@ -77,12 +77,12 @@ Value* log(Ir& ir, Value* x) {
   llvm::Type* type = x->getType();
   llvm::Type* integers = integers_like(ir, x);
   auto whole = [&](std::int64_t value) { return llvm::ConstantInt::getSigned(integers, value); };
-  // x = 2^power * mantissa, mantissa in [sqrt(1/2), sqrt(2)).
+  // x is 2^power * mantissa, with mantissa in [sqrt(1/2), sqrt(2)).
   Value* bits = b.CreateBitCast(x, integers);
   Value* offset = b.CreateSub(bits, whole(0x3f3504f3));
   Value* power = b.CreateSIToFP(b.CreateAShr(offset, 23), type);
   Value* mantissa = b.CreateBitCast(b.CreateAdd(b.CreateAnd(offset, whole(0x007fffff)), whole(0x3f3504f3)), type);
-  // log((1 + t) / (1 - t)) = 2 (t + t^3/3 + t^5/5 + ...), |t| < 0.172.
+  // The series is log((1 + t) / (1 - t)) = 2 (t + t^3/3 + t^5/5 + ...), with |t| < 0.172.
   Value* one = Ir::real(type, 1);
   Value* t = b.CreateFDiv(b.CreateFSub(mantissa, one), b.CreateFAdd(mantissa, one));
   Value* square = b.CreateFMul(t, t);
@@ -102,7 +102,8 @@ Value* tanh(Ir& ir, Value* x) {
   Value* two = Ir::real(type, 2);
   Value* large = b.CreateFSub(one, b.CreateFDiv(two, b.CreateFAdd(exp(ir, b.CreateFAdd(size, size)), one)));
   large = ir.call(llvm::Intrinsic::copysign, {type}, {large, x});
-  // Near zero the difference above would lose digits: an odd polynomial, relative error 6e-9.
+  // Near zero the difference above would lose digits, so an odd polynomial takes its place, with a relative error of
+  // 6e-9.
   Value* square = b.CreateFMul(x, x);
   Value* series =
       polynomial(ir, square, {0.0022704141, -0.00832418507, 0.0217628993, -0.0539585303, 0.133333006, -0.333333332});

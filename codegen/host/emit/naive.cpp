@@ -1,4 +1,5 @@
-// The textbook version: S = Q K^T to memory, P = softmax(S) to memory, O = P V, one row per call, plain loops.
+// The textbook version: it writes S = Q K^T and P = softmax(S) to memory, and computes O = P V, one row per call, in
+// plain loops.
 #include <optional>
 
 #include "codegen/host/emit/attention.h"
@@ -114,14 +115,14 @@ class NaiveEmitter {
   void start(const char* name) { call_ = ir_.function(name, {ir_.ptr}, true)->getArg(0); }
   Value* pointer(std::size_t offset) { return ir_.member(call_, offset, ir_.ptr, ""); }
   Value* integer(std::size_t offset) { return ir_.member(call_, offset, ir_.i64, ""); }
-  // Loads a scale of the call; null where K and V have no scales.
+  // Loads a scale of the call, or returns null where K and V have no scales.
   Value* scale(std::size_t offset) {
     return has_scaled_keys(plan_.spec) ? ir_.member(call_, offset, ir_.f32, "") : nullptr;
   }
   Value* element_at(Value* row, Value* index) {
     return widen(ir_, ir_.load(element_, b_.CreateGEP(element_, row, index), size_of(c_.dtype)), c_.dtype);
   }
-  // Reassociation is what lets LLVM vectorise a sum.
+  // Reassociation lets LLVM vectorise a sum.
   Value* add_product(Value* x, Value* y, Value* sum) {
     llvm::IRBuilder<>::FastMathFlagGuard guard(b_);
     b_.setFastMathFlags(reassociate_);
@@ -134,7 +135,7 @@ class NaiveEmitter {
   const Plan& plan_;
   llvm::Type* element_;
   llvm::FastMathFlags reassociate_;
-  std::optional<KeptBits> kept_;  // with dropout
+  std::optional<KeptBits> kept_;  // It is set with dropout.
   Value* call_ = nullptr;
 };
 

@@ -1,4 +1,5 @@
-// Gradients by plain loops: a row of S, dP, P and dS to memory and dQ of it, dK and dV from columns of P and dS.
+// Gradients by plain loops: they write a row of S, dP, P and dS to memory and make dQ of it, and make dK and dV from
+// columns of P and dS.
 #include <optional>
 
 #include "codegen/host/emit/backward.h"
@@ -65,7 +66,7 @@ class NaiveGradientsEmitter {
       add(dk, ir_.load(ir_.f32, ir_.word(ir_.row(ds, query), key)), ir_.row(q_rows, query), c_.d_qk);
       add(dv, ir_.load(ir_.f32, ir_.word(ir_.row(p, query), key)), ir_.row(do_rows, query), c_.d_v);
     });
-    const bool is_share = selects(plan_.spec);  // of a query with a list, to be added up later
+    const bool is_share = selects(plan_.spec);  // The share of a query with a list is added up later.
     store(pointer(offsetof(NaiveKeyCall, dk)), is_share ? Dtype::F32 : plan_.spec.out_dk, dk, c_.d_qk,
           plan_.spec.effective_scale());
     store(pointer(offsetof(NaiveKeyCall, dv)), is_share ? Dtype::F32 : plan_.spec.out_dv, dv, c_.d_v, 1);
@@ -80,7 +81,7 @@ class NaiveGradientsEmitter {
     llvm::Type* element = element_type(ir_);
     return widen(ir_, ir_.load(element, b_.CreateGEP(element, row, index), size_of(c_.dtype)), c_.dtype);
   }
-  // Reassociation is what lets LLVM vectorise a sum.
+  // Reassociation lets LLVM vectorise a sum.
   Value* add_product(Value* x, Value* y, Value* sum) {
     llvm::IRBuilder<>::FastMathFlagGuard guard(b_);
     b_.setFastMathFlags(reassociate_);
@@ -111,7 +112,7 @@ class NaiveGradientsEmitter {
     emit_store_row(ir_, target, dtype, d, Ir::real(ir_.f32, factor),
                    [&](int first) { return ir_.load(ir_.f32v, ir_.word(sums, first)); });
   }
-  // S and dP of neighbouring keys become P and dS.
+  // Turns S and dP of neighbouring keys into P and dS.
   void emit_score_gradients(Value* s_at, Value* dp_at, Value* lse, Value* delta, Value* first, Value* keys,
                             const KeptTile& kept) {
     const RowContext context{pointer(offsetof(NaiveQueryCall, params)),
@@ -144,7 +145,7 @@ class NaiveGradientsEmitter {
   const Plan& plan_;
   const ScoreGradients& gradients_;
   llvm::FastMathFlags reassociate_;
-  std::optional<KeptBits> kept_;  // with dropout
+  std::optional<KeptBits> kept_;  // It is set with dropout.
   Value* call_ = nullptr;
 };
 

@@ -19,7 +19,7 @@ Value* load_elements(Ir& ir, llvm::Type* element, Value* address, int lanes, int
 llvm::Type* element_type(Ir& ir, Dtype dtype) { return dtype == Dtype::F32 ? ir.f32 : ir.i16; }
 llvm::Type* element_type(Ir& ir) { return element_type(ir, ir.config.dtype); }
 
-// In log2(lanes) rounds that exchange halves of pairs of rows.
+// Transposes in log2(lanes) rounds, which exchange halves of pairs of rows.
 void transpose(Ir& ir, std::vector<Value*>& rows) {
   const int n = static_cast<int>(rows.size());
   for (int half = n / 2; half > 0; half /= 2) {
@@ -63,7 +63,7 @@ void emit_pack_k(Ir& ir, const char* name, int d, int words_of_row) {
     Value* panel = b.CreateSDiv(key, ir.integer(c.panel));
     Value* column = b.CreateSub(key, b.CreateMul(panel, ir.integer(c.panel)));
     Value* to = ir.word(target, b.CreateAdd(b.CreateMul(panel, ir.integer(words_of_row * c.panel)), column));
-    // A block of `words` words of `lanes` keys, of which `elements` elements are inside the row.
+    // A block is `words` words of `lanes` keys, of which `elements` elements are inside the row.
     auto block = [&](Value* first, int elements, int words) {
       std::vector<Value*> square;
       for (Value* row : rows) {
@@ -85,7 +85,7 @@ void emit_pack_k(Ir& ir, const char* name, int d, int words_of_row) {
   ir.finish();
 }
 
-// Says of each element whether it is an infinity or NaN.
+// Returns for each element whether it is an infinity or NaN.
 static Value* not_finite(Ir& ir, Value* raw) {
   const Dtype dtype = ir.config.dtype;
   const std::int64_t exponent = dtype == Dtype::F32 ? 0x7f800000 : dtype == Dtype::BF16 ? 0x7f80 : 0x7c00;

@@ -70,14 +70,14 @@ Value* reference_of(Ir& ir, Value* m) {
 
 namespace {
 
-// The LSE of a sum of exponentials relative to a logit.
+// Returns the LSE of a sum of exponentials relative to a logit.
 Value* emit_lse(Ir& ir, const Plan& plan, Value* top, Value* total) {
   auto& b = ir.b;
   if (plan.spec.lse == Lse::log2) {
     Value* log2_sum = b.CreateFMul(log(ir, total), Ir::real(ir.f32, std::numbers::log2e));
     return b.CreateFAdd(emit_power(ir, plan, reference_of(ir, top)), log2_sum);
   }
-  // One rounding where there is a product to round.
+  // A fused operation rounds once where there is a product to round.
   if (logit_unit(plan) == 1) return b.CreateFAdd(reference_of(ir, top), log(ir, total));
   return ir.fma(reference_of(ir, top), Ir::real(ir.f32, std::numbers::ln2), log(ir, total));
 }
@@ -109,7 +109,7 @@ Value* emit_row_end(Ir& ir, const Plan& plan, const RowOutputs& outputs, Value* 
   if (outputs.max_logit) ir.store(natural(m), outputs.max_logit);
   Value* total = l;
   Value* top = m;
-  Value* own = nullptr;  // what the row's own exponentials are multiplied with
+  Value* own = nullptr;  // The factor of the row's own exponentials.
   if (outputs.sink) {
     Value* sink = unit == 1 ? outputs.sink : b.CreateFMul(outputs.sink, Ir::real(ir.f32, unit));
     top = ir.max(sink, m);

@@ -8,7 +8,7 @@
 namespace flashjit::host {
 namespace {
 
-// Rows of a sequence are cut into so many items at most, which all look through the lists.
+// Rows of a sequence are cut into at most this number of items, which all look through the lists.
 constexpr std::int64_t kMostItems = 32, kFewestRows = 16;
 
 }  // namespace

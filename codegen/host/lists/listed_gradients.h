@@ -1,6 +1,6 @@
-// Gradients of K and V where queries have lists of keys: several queries, each a sequence of its own for kernels, add to a row of
-// K. Their shares are kept for a while, in rows of floats, and added up in the order of the queries: the number of workers
-// changes nothing.
+// Gradients of K and V where queries have lists of keys. Several queries, each a sequence of its own for kernels, add
+// to a row of K. Their shares are kept for a while, in rows of floats, and added up in the order of the queries, so
+// that the number of workers changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace flashjit::host {
 
-// A share is what a query and a KV head give: for each key of the list that has a row its dK, times the scale, and then its dV.
+// The share of a query and a KV head: dK, times the scale, and then dV, for each key of the list that has a row.
 struct ListedShare {
-  std::int64_t b = 0, hk = 0;  // of the sequence that the query is
+  std::int64_t b = 0, hk = 0;  // The sequence that the query is.
   const float* rows = nullptr;
 };
 
@@ -21,27 +21,27 @@ class ListedGradients {
  public:
   ListedGradients(const AttentionSpec& spec, const KernelParams& params) : spec_(spec), params_(params) {}
 
-  // Floats of a row of a share, and of the sums.
+  // Returns the floats of a row of a share, and of the sums.
   std::int64_t row_floats() const { return spec_.d_qk + spec_.d_v; }
   std::int64_t share_bytes(std::int64_t keys) const { return keys * row_floats() * 4; }
   std::int64_t bytes() const { return rows() * spec_.heads_kv * row_floats() * 4; }
 
-  // `memory`: of bytes(). All sums are 0, also those of keys that nobody has chosen.
+  // `memory` has bytes() bytes. All sums become 0, including those of keys that nobody has chosen.
   void begin(char* memory, const ParallelFor& parallel);
   // Shares come in the order of their sequences.
   void add(const Problem& problem, std::span<const ListedShare> shares, const ParallelFor& parallel) const;
-  // The sums become dK and dV.
+  // Writes the sums to dK and dV.
   void store(const ParallelFor& parallel) const;
 
  private:
-  // Rows of K, of all its sequences.
+  // Returns the rows of K, of all its sequences.
   std::int64_t rows() const { return std::int64_t{params_.pages} * params_.key_rows; }
   std::int64_t rows_of_item() const;
   std::int64_t items_of_sequence() const { return (params_.key_rows + rows_of_item() - 1) / rows_of_item(); }
   float* sums_of(std::int64_t sequence, std::int64_t hk, std::int64_t row) const {
     return sums_ + ((sequence * spec_.heads_kv + hk) * params_.key_rows + row) * row_floats();
   }
-  // visit(sequence, KV head, first row, end) for shares of all rows, by any worker.
+  // Calls visit(sequence, KV head, first row, end) for shares of all rows, on any worker.
   template <class Visit>
   void each_item(const ParallelFor& parallel, const Visit& visit) const;
   void store_row(void* gradient, Dtype dtype, std::int64_t at, const float* row, int d) const;

@@ -26,7 +26,7 @@ class IndexKernel final : public HostKernel {
     if (has_scaled_keys(spec_)) widener_.emplace(spec_.kv_dtype, config_.dtype);
   }
 
-  // One (sequence, KV head) pair is computed after the other: all of its queries read the same rows.
+  // One (sequence, KV head) pair is computed after the other, because all of its queries read the same rows.
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override {
     const std::int64_t keys = std::max(params.k_len, 0), element = widener_ ? size_of(config_.dtype) : 0;
     const std::int64_t rows_bytes = bytes_of_elements<const void*>(keys), scale_bytes = bytes_of_elements<float>(keys),
@@ -103,7 +103,7 @@ class IndexKernel final : public HostKernel {
     for (std::int64_t k = 0; k < keys; ++k) sums[k] = sums[k] == kHidden ? kHidden : sums[k] * row.scales[k];
   }
 
-  // Writes the numbers of the keys with the largest sums, in the order of keys. Where sums are equal, the first keys are
+  // Writes the numbers of the keys with the largest sums, in the order of keys. Among equal sums the first keys are
   // taken, and NaN is above all.
   void list(const Row& row, const float* sums, int* keys) const {
     int* end = keys;

@@ -1,5 +1,5 @@
-// Scores of keys on a processor, and the keys with the largest: products of a head are those of the textbook version of
-// attention, with max(s, 0) for a score, and what is left is added up by ordinary loops.
+// Scores keys on a processor, and finds the keys with the largest scores. The textbook version of attention makes the
+// products of a head, with max(s, 0) for a score, and ordinary loops add up the rest.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace flashjit::host {
 
-// The plan whose textbook scores those of an index are made of.
+// Returns the plan whose textbook scores make up the scores of an index.
 Plan plan_of_heads(const Plan& plan);
 
-// `object`: what these were compiled to.
+// `object` is the compiled form of this plan.
 Result<std::unique_ptr<HostKernel>> index_kernel(const Plan& plan, std::span<const std::uint8_t> object);
 
 }  // namespace flashjit::host

@@ -37,14 +37,14 @@ class MergeKernel final : public HostKernel {
   // Returns the number whose logarithm, in the units of the spec, is x.
   float power(float x) const { return spec_.lse == Lse::log2 ? std::exp2(x) : std::exp(x); }
 
-  // With a shared prefix all parts but the last are of keys that sequences share; one that has fewer before its queries
-  // shares none.
+  // Returns the first part of a sequence. With a shared prefix all parts but the last hold keys that sequences share. A
+  // sequence that has fewer keys before its queries shares none.
   std::int64_t first_part(const KernelParams& p, std::int64_t b) const {
     const bool shares = !spec_.shared_prefix || std::int64_t{p.k_lens[b]} - p.q_len >= *p.shared_prefix;
     return shares ? 0 : std::max<std::int64_t>(p.k_len - 1, 0);
   }
 
-  // Parts that have seen nothing, with an LSE of -infinity, are not looked at.
+  // Merges parts, except those with an LSE of -infinity, which have seen no key.
   void merge(const KernelParams& p, std::int64_t b, std::int64_t h, std::int64_t q, float* sums) const {
     const float* lse = p.lse_parts + at(p.lse_parts_stride, b, h, q);
     const std::int64_t begin = first_part(p, b);

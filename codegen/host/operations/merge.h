@@ -1,5 +1,5 @@
-// Merges on a processor. They are bound by memory, and have nothing in them that a compiler at run time would make
-// better: no code is generated for them.
+// Merges on a processor. They are bound by memory, and a compiler at run time could improve nothing, so no code is
+// generated for them.
 #pragma once
 
 #include <memory>

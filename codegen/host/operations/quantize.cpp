@@ -18,9 +18,10 @@ namespace flashjit::host {
 namespace {
 
 constexpr std::int64_t kRowsOfItem = 64;
-constexpr float kNothing = 0x1p-100f;  // where nothing is larger, the scale is 1: a quotient with it would overflow
+// If no number is larger, the scale is 1: a quotient with such a number would overflow.
+constexpr float kNothing = 0x1p-100f;
 
-// Multiplies rows with the matrix of templates/quantize/rotation.h, without dividing them by the root of d.
+// Multiplies rows by the matrix of templates/quantize/rotation.h, without dividing them by the root of d.
 class Rotation {
  public:
   explicit Rotation(int d) : d_(d), sections_(rotation_sections(d)), each_(d / sections_) {}
@@ -81,7 +82,7 @@ class QuantizeKernel final : public HostKernel {
       item.items_of_scale = items_of_scale;
       items[next++] = item;
     });
-    // Twice the same rows: rotating them again is cheaper than memory for them all.
+    // Rows are visited twice: rotating them again is cheaper than memory for all of them.
     const auto each_row = [&](const Item& item, auto visit) {
       std::array<float, kMaxHeadDim> memory;
       const std::span<float> row(memory.data(), static_cast<std::size_t>(spec_.d_qk));
@@ -121,17 +122,18 @@ class QuantizeKernel final : public HostKernel {
   // Rows of a head that share a scale, or some of them.
   struct Item {
     std::int64_t b, h, block;
-    std::int64_t first_token, begin, end;  // of the sequence, among packed ones; rows of it
-    std::size_t first_of_scale;            // the first item that shares its scale, ...
-    std::int64_t items_of_scale;           // ... and how many do
+    // `first_token` is the sequence's among packed ones, `begin` and `end` are rows of the sequence.
+    std::int64_t first_token, begin, end;
+    std::size_t first_of_scale;   // The first item that shares its scale, ...
+    std::int64_t items_of_scale;  // ... and the number of these items.
   };
-  // Calls visit(item, its number among those that share its scale, how many these are).
+  // Calls visit(item, its number among those that share its scale, the number of these).
   template <class Visit>
   void each_item(const KernelParams& p, const Visit& visit) const {
     const Problem problem(spec_, p);
     for (std::int64_t b = 0; b < p.batch; ++b) {
       const Sequence sequence = problem.sequence(b);
-      // A sequence without tokens has a scale of its heads as well, which others multiply nothing with.
+      // A sequence without tokens has a scale for its heads as well, by which others multiply nothing.
       const std::int64_t rows = spec_.scale_block > 0 ? spec_.scale_block : std::max<std::int64_t>(sequence.q_len, 1);
       const std::int64_t all = spec_.scale_block > 0 ? sequence.q_len : rows;
       for (std::int64_t h = 0; h < spec_.heads_q; ++h) {
@@ -168,7 +170,7 @@ class QuantizeKernel final : public HostKernel {
                                    : p.first_position + token;
     return std::max<std::int64_t>(given, 0);
   }
-  // `turner`: null where nothing turns.
+  // `turner` is null where nothing rotates.
   void load(const KernelParams& p, const RowTurner* turner, const Item& item, std::int64_t token, float* row) const {
     const std::int64_t from = at(p.x_stride, item, item.first_token + token);
     for (int i = 0; i < spec_.d_qk; ++i) row[i] = load_float(spec_.dtype, p.x, from + i);
@@ -182,10 +184,10 @@ class QuantizeKernel final : public HostKernel {
   AttentionSpec spec_;
   mutable WorkspacePool workspaces_;
   std::optional<Rotation> rotation_;
-  float length_ = 1;  // that a rotated row is to have beside what the matrix makes of it
+  float length_ = 1;  // The length that a rotated row gets beside what the matrix makes of it.
 };
 
-// Rows of latents, as a cache has them. Where scales lie behind a page, the batches of x are the pages.
+// Writes rows of latents, as a cache has them. Where scales lie behind a page, the batches of x are the pages.
 class QuantizeLatentsKernel final : public HostKernel {
  public:
   explicit QuantizeLatentsKernel(const AttentionSpec& spec) : spec_(spec), rows_(latent_rows(spec.cache_format)) {}

@@ -25,7 +25,7 @@ class MapEmitter {
   }
 
  private:
-  static constexpr std::int64_t kBytes = 2 * sizeof(std::int64_t);  // the least and the most of a tile
+  static constexpr std::int64_t kBytes = 2 * sizeof(std::int64_t);  // They hold the least and the most of a tile.
 
   Value* integer(std::size_t offset, const char* name) { return ir_.member(call_, offset, ir_.i64, name); }
   std::int64_t size(Axis axis) const { return axis == Axis::Keys ? ir_.config.tile_kv : ir_.config.tile_q; }
@@ -34,10 +34,10 @@ class MapEmitter {
     return b_.CreateSDiv(b_.CreateAdd(length(axis), ir_.integer(size(axis) - 1)), ir_.integer(size(axis)));
   }
   Value* smaller(Value* x, Value* y) { return b_.CreateSelect(b_.CreateICmpSLT(x, y), x, y); }
-  // Behind the last position of the tile that begins at `lo`.
+  // Returns the end of the tile that begins at `lo`.
   Value* end_of(Axis axis, Value* lo) { return smaller(b_.CreateAdd(lo, ir_.integer(size(axis))), length(axis)); }
 
-  // `exists`: of a vector of keys those that there are.
+  // `exists` tells which keys of a vector exist.
   ExprEmitter expressions(Value* exists = nullptr) {
     ExprEmitter made(ir_, params_, plan_.spec, !exists || plan_.wide_ints, exists);
     made.set_int(Variable::B, integer(offsetof(TileMapCall, b), "b"));
@@ -69,7 +69,7 @@ class MapEmitter {
     });
   }
 
-  // For two tiles, with what is known of them before any pair of positions is asked.
+  // Two tiles, with all that is known of them before any pair of positions is asked.
   struct TilePair {
     Value *number_q, *number_kv, *lo[2], *end[2];  // queries, keys
   };
@@ -100,7 +100,8 @@ class MapEmitter {
     return here;
   }
 
-  // Asks a condition of all pairs of positions, a vector of keys at a time, and of one of queries with the same answers.
+  // Evaluates a condition for all pairs of positions, a vector of keys at a time, and for one of several queries with
+  // the same answers.
   Asked ask(const TileCondition& asked, const TilePair& pair) {
     llvm::Type* bits = ir_.vector_of(ir_.i1);
     const Ir::Values none = {llvm::Constant::getNullValue(bits), llvm::Constant::getAllOnesValue(bits)};
@@ -153,7 +154,7 @@ class MapEmitter {
   const Plan& plan_;
   const PairAnalysis& pairs_;
   Value *call_ = nullptr, *params_ = nullptr, *q_len_ = nullptr, *k_len_ = nullptr;
-  std::vector<Value*> found_;  // where the tiles of a value begin
+  std::vector<Value*> found_;  // They are where the tiles of a value begin.
 };
 
 }  // namespace

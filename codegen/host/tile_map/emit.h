@@ -1,4 +1,4 @@
-// The function that finds which tiles of keys each tile of queries has to visit (codegen/host/tile_map).
+// Emits the function that finds which tiles of keys each tile of queries has to visit (codegen/host/tile_map).
 #pragma once
 
 #include "codegen/host/emit/ir.h"
@@ -6,7 +6,7 @@
 
 namespace flashjit::host {
 
-// void flashjit_tile_map(const TileMapCall*).
+// Emits void flashjit_tile_map(const TileMapCall*).
 void emit_tile_map(Ir& ir, const Plan& plan, const PairAnalysis& pairs);
 
 }  // namespace flashjit::host

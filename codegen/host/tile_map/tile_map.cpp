@@ -18,7 +18,7 @@ std::int64_t TileMaps::values_bytes(const Sequence& s) const {
 
 void TileMaps::fill(const KernelParams& params, std::int64_t b, std::int64_t hk, const Sequence& s, std::int64_t map,
                     char* memory) const {
-  if (s.q_len == 0 || s.k_len == 0) return;  // nothing is read: tensors may be empty as well
+  if (s.q_len == 0 || s.k_len == 0) return;  // Nothing is read then, because tensors may be empty as well.
   char* const own = memory + map * (values_bytes(s) + tiles_bytes(s));
   const TileMapCall call = {&params,
                             b,

@@ -1,5 +1,5 @@
-// This file says which tiles of keys each tile of queries has to visit, where a mask reads tensors: a byte for each pair of
-// tiles, found when a call begins (compiler/analysis/tile_pairs.h).
+// The tiles of keys that each tile of queries has to visit, where a mask reads tensors: a byte for each pair of tiles,
+// found when a call begins (compiler/analysis/tile_pairs.h).
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,18 @@ namespace flashjit::host {
 
 enum TileState : std::uint8_t { kEmptyTile, kMixedTile, kFullTile };
 
-// One call of flashjit_tile_map: all pairs of tiles of a head. Read by generated code through offsetof.
+// The arguments of a call of flashjit_tile_map, for all pairs of tiles of a head. Generated code reads them through
+// offsetof.
 struct TileMapCall {
-  const void* params;  // KernelParams
+  const void* params;  // They are KernelParams.
   std::int64_t b, h, hk, q_len, k_len;
-  std::int64_t* values;  // for each value that is read, for each tile of its axis: its least and its most
-  std::uint8_t* tiles;   // for each tile of queries, for each tile of keys: its state
+  std::int64_t* values;  // The least and the most of each value that is read, for each tile of its axis.
+  std::uint8_t* tiles;   // The state of each tile of keys, for each tile of queries.
 };
 using TileMapFunction = void (*)(const TileMapCall*);
 inline constexpr char kTileMapName[] = "flashjit_tile_map";
 
-// Returns nothing with places: tiles are those of the call's rows, and values are read at positions.
+// Returns nothing with places, because tiles are those of the call's rows, and values are read at positions.
 inline std::optional<PairAnalysis> pairs_of(const Plan& plan, const HostConfig& config) {
   if (plan.spec.places) return std::nullopt;
   return analyse_pairs(plan.spec.mask, config.tile_q, config.tile_kv);
@@ -46,10 +47,10 @@ class TileMaps {
       fill(params, pair.b, pair.hk, pair.sequence, item % maps_, memory + pair.maps_at);
     });
   }
-  // The states of all tiles of keys, for a tile of queries of a query head.
+  // Returns the states of all tiles of keys, for a tile of queries of a query head.
   const std::uint8_t* row(const Sequence& s, std::int64_t head, std::int64_t tile_q, const char* memory) const;
 
-  // Does some query of the group visit a tile with one of these keys?
+  // Returns whether some query of the group visits a tile with one of these keys.
   bool visits(const Sequence& s, std::int64_t first, std::int64_t keys, const char* memory) const;
 
  private:
@@ -63,12 +64,12 @@ class TileMaps {
     return round_up(tiles_of(Axis::Queries, s) * tiles_of(Axis::Keys, s), 64);
   }
 
-  std::vector<Axis> axes_;  // of the values
+  std::vector<Axis> axes_;  // The axis of each value.
   std::int64_t maps_, group_, tile_q_, tile_kv_;
   TileMapFunction fill_;
 };
 
-// The maps of a kernel; nothing where it has none.
+// Returns the maps of a kernel, or nothing if it has none.
 class Code;
 Result<std::optional<TileMaps>> tile_maps(const Plan& plan, const HostConfig& config, const Code& code);
 
