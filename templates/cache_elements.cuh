@@ -12,7 +12,7 @@ using Asked = BitsOf<query_bytes(config)>::type;
 // ---- from four bytes to halves, which hold every number of these types ----
 
 struct HalfPairs {
-  u32 low, high;  // elements 0 and 1, 2 and 3
+  u32 low, high;  // They hold elements 0 and 1, and 2 and 3.
 };
 
 __device__ inline u32 multiply_halves(u32 a, u32 b) {

@@ -9,7 +9,7 @@
 namespace flashjit {
 
 struct Sequence {
-  int b, h, hk;  // batch index, query head, KV head
+  int b, h, hk;  // The batch index, the query head and the KV head.
   int q_len, k_len;
   Int64 q_token, k_token;  // Its first rows among packed ones, else 0.
 };
@@ -20,7 +20,7 @@ struct Sequence {
 // numbers, with or without pages; or they lie in pages whose numbers a list has.
 enum class Rows { strided, packed, paged, chosen, chosen_pages };
 constexpr bool kChosen = config.selected > 0;
-constexpr Rows kRows = config.sequences == Sequences::packed ? Rows::packed : Rows::strided;  // of Q and O
+constexpr Rows kRows = config.sequences == Sequences::packed ? Rows::packed : Rows::strided;  // The rows of Q and O.
 constexpr Rows kKeyRows = config.whole_pages     ? Rows::chosen_pages                         // of K and V
                           : kChosen              ? Rows::chosen
                           : config.page_size > 0 ? Rows::paged

@@ -15,7 +15,7 @@ struct TileLayout {
   int columns = 0;  // A multiple of the columns of a chunk.
   int element_bytes = 0;
   constexpr int chunk_columns() const { return kChunkBytes / element_bytes; }
-  constexpr int chunks() const { return columns / chunk_columns(); }  // per row
+  constexpr int chunks() const { return columns / chunk_columns(); }  // The chunks of a row.
   constexpr int row_bytes() const { return columns * element_bytes; }
   constexpr int bytes() const { return rows * row_bytes(); }
   constexpr unsigned group() const { return chunks() % 8 == 0 ? 8 : chunks() % 4 == 0 ? 4 : chunks() % 2 == 0 ? 2 : 1; }

@@ -134,7 +134,7 @@ std::string_view name(Kind kind);
 
 struct Statement {
   Kind kind = Kind::Load;
-  std::vector<int> writes, reads;  // indices of buffers
+  std::vector<int> writes, reads;  // They are indices of buffers.
   Attributes attributes;
   // The statements of loops, roles, Body, When and Otherwise; for Softmax, what is done halfway.
   std::vector<Statement> body;

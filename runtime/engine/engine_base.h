@@ -27,9 +27,9 @@ namespace flashjit {
 
 // This structure describes the kernel that a prepare is to make.
 struct Wanted {
-  std::string written;  // the spec as the caller wrote it, for the log
+  std::string written;  // The spec as the caller wrote it, for the log.
   Request request;      // The request has the caller's pins, or a choice that was made for the caller.
-  Schedule asked;       // the caller's pins
+  Schedule asked;       // The pins of the caller.
   std::string note;     // A note about the choice, for Facts::notes; it may be empty.
   bool verify;          // PrepareOptions::verify
 

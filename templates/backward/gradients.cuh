@@ -33,8 +33,8 @@ struct Operands {
   u32 rows_qk, rows_v, columns_qk, columns_v;
 };
 
-// P of a tile and the gradients of its scores. Where columns are of several groups, P is in shared memory before anything
-// waits for dP. `counts`: the gradients of parameters get something of this block.
+// Makes P of a tile and the gradients of its scores. Where columns belong to several groups, P is in shared memory
+// before anything waits for dP. `counts` is true if this block adds to the gradients of parameters.
 template <Side side>
 __device__ inline void make_weights(Scores& p, Scores& ds, OfParameters& of_parameters, const KernelParams& params,
                                     const BlockState& block, int tile, const Facts<side>& of_queries,

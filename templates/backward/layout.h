@@ -1,18 +1,18 @@
-// Sizes of the backward loop that follow from a KernelConfig. Shared by host and device.
+// Sizes that the backward loop derives from a KernelConfig. Host and device share them.
 #pragma once
 
 #include "templates/tile_layouts.h"
 
 namespace flashjit {
 
-// Two launches have the same shape, with the sides exchanged. A block keeps the rows of one side and takes tiles of the
-// other, its columns: rows of K and V against columns of Q and dO, for dK and dV; rows of Q and dO against columns of K
-// and V, for dQ.
-enum class Side { keys, queries };  // of the rows
+// Two launches have the same form, with the sides exchanged. A block keeps the rows of one side and takes tiles of the
+// other, its columns: rows of K and V against columns of Q and dO, for dK and dV, or rows of Q and dO against columns
+// of K and V, for dQ.
+enum class Side { keys, queries };  // The side of the rows.
 
-// A warp has 32 rows, two operands of a matrix instruction: what it loads of the columns serves both, and loads are what
-// this loop is bound by. Warps of the same rows are column groups: they share the columns of scores, and then those of
-// the sums, and see what the others made of the scores in shared memory.
+// A warp has 32 rows, two operands of a matrix instruction: what it loads of the columns serves both, and loads limit
+// this loop. Warps of the same rows are column groups: they share the columns of scores, and then those of the sums,
+// and read in shared memory what the others made of the scores.
 constexpr int kRowTiles = 2, kRowsOfWarp = 16 * kRowTiles;
 constexpr int backward_threads(const KernelConfig& c) { return c.sync_backward.warps * 32; }
 constexpr int block_rows(const KernelConfig& c) { return c.tile_kv; }
@@ -20,52 +20,54 @@ constexpr int block_columns(const KernelConfig& c) { return c.tile_q; }
 constexpr int column_groups(const KernelConfig& c) { return c.sync_backward.warps / (block_rows(c) / kRowsOfWarp); }
 constexpr int columns_of_warp(const KernelConfig& c) { return block_columns(c) / column_groups(c); }
 
-// dK and dV together have so many columns in the registers of a warp. Where they have more, several blocks have a slice of
-// them each, and make all scores.
+// The columns of dK and dV together that the registers of a warp hold. If they have more, several blocks have a slice
+// of them each, and all make the scores.
 constexpr int kMostSums = 160;
 constexpr int gradient_slices(const KernelConfig& c, Side side) {
   const int most = kMostSums * column_groups(c);
   return side == Side::queries ? 1 : (padded_dim_qk(c) + padded_dim_v(c) + most - 1) / most;
 }
-// Each of `shares` warps or blocks has so many columns. The last ones may have less of their own, or none.
+// Returns the columns of each of `shares` warps or blocks. The last ones may have fewer of their own, or none.
 constexpr int share_of(int padded_dim, int shares) { return round_up((padded_dim + shares - 1) / shares, 16); }
 
-// A query's facts: the logarithm of its row's sum, for exp2, and what is subtracted from dP, with dropout over its factor.
+// A query's facts: the logarithm of its row's sum, for exp2, and the number that is subtracted from dP, with dropout
+// divided by its factor.
 struct RowFacts {
   float lse, delta;
 };
 
-// Where queries have lists of keys (KernelConfig::selected), what the loop has of a query are the heads of a group, which share
-// its list: they are the rows of the side of queries, and that is the side of the first launch. Its columns are the keys of
-// the list, wherever their rows lie.
+// True if queries have lists of keys (KernelConfig::selected). The heads of a group at one query, which share its list,
+// are then the rows of the side of queries, which is the side of the first launch. Its columns are the keys of the
+// list, wherever their rows lie.
 constexpr bool has_lists(const KernelConfig& c) { return c.selected > 0; }
 constexpr int row_tiles_of_list(const KernelConfig& c) { return (group_size(c) + block_rows(c) - 1) / block_rows(c); }
 
-// With dq=atomics blocks add what they make for their columns to sums in memory, in any order: shares of dQ; or, where
+// With dq=atomics blocks add gradients of their columns to sums in memory, in any order: shares of dQ, or, where
 // queries have lists, shares of dK and dV.
 constexpr bool adds_queries(const KernelConfig& c) { return c.sync_backward.dq == DqSums::atomics && !has_lists(c); }
 constexpr bool adds_keys(const KernelConfig& c) { return c.sync_backward.dq == DqSums::atomics && has_lists(c); }
 
-// With dq=atomics a block of keys multiplies what its warps have left of ds in shared memory, all rows, with K: a warp
-// has 32 queries, or the 16 there are, and a share of the columns of the block's slice.
-constexpr int query_tiles(const KernelConfig& c) { return block_columns(c) % 32 == 0 ? 2 : 1; }  // of 16
+// With dq=atomics a block of keys multiplies the ds that its warps have left in shared memory, all rows, by K. A warp
+// has 32 queries, or the 16 that exist, and a share of the columns of the block's slice.
+// The number of tiles of 16 queries.
+constexpr int query_tiles(const KernelConfig& c) { return block_columns(c) % 32 == 0 ? 2 : 1; }
 constexpr int query_groups(const KernelConfig& c) { return block_columns(c) / (16 * query_tiles(c)); }
 constexpr int dq_column_groups(const KernelConfig& c) { return c.sync_backward.warps / query_groups(c); }
 
-// Sums of dK and dV are rows of K, each of all its KV heads: columns of dK, and then of dV. A lane of a matrix instruction has
-// four of 16 columns, two of either eight, which lie side by side.
+// Sums of dK and dV have a row for each row of K, with all its KV heads: columns of dK, and then of dV. A lane of a
+// matrix instruction has four of 16 columns, two of either eight, which lie side by side.
 constexpr int listed_row_floats(const KernelConfig& c) { return padded_dim_qk(c) + padded_dim_v(c); }
 constexpr int offset_of_listed_sum(int column) {
   return column / 16 * 16 + column % 8 / 2 * 4 + column % 16 / 8 * 2 + column % 2;
 }
 
-// Sums of dQ lie in tiles of 16 queries by 8 columns, and tiles of the same queries one after the other. Every sequence
+// Sums of dQ lie in tiles of 16 queries by 8 columns, and tiles of the same queries follow each other. Every sequence
 // begins with a tile of its own.
 constexpr int kTileSums = 16 * 8;
 constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 * kTileSums; }
 
-// With few tiles of keys several blocks share the queries of one (parts.cuh). key_floats(): a warp has so many sums of dK,
-// dV.
+// With few tiles of keys several blocks share the queries of one (parts.cuh). key_floats() is the number of sums of dK
+// and dV of a warp.
 constexpr bool shares_keys(const KernelConfig& c) { return adds_queries(c) && c.gradients == 0; }
 constexpr int key_floats(const KernelConfig& c) {
   const int shares = gradient_slices(c, Side::keys) * column_groups(c);
@@ -73,9 +75,9 @@ constexpr int key_floats(const KernelConfig& c) {
 }
 
 struct BackwardLayout {
-  TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;  // P lies like ds
+  TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;  // P lies like ds.
   int rows_v_offset, columns_offset, p_offset, ds_offset, facts_offset, state_offset, dropout_offset;
-  int stage_bytes;  // of columns_qk, and columns_v behind it
+  int stage_bytes;  // It counts columns_qk, and columns_v behind it.
   int bytes;
 };
 constexpr int kBackwardStateBytes = 128;
@@ -100,10 +102,10 @@ constexpr BackwardLayout backward_layout(const KernelConfig& c) {
   return l;
 }
 
-// The first launch, and with dq=atomics the last: a warp has a row at a time.
+// In the first launch, and with dq=atomics in the last one, a warp has a row at a time.
 constexpr int kPrepareThreads = 128, kPrepareRows = 32;
 
-// The launch that makes dK and dV of lists in a fixed order (listed_keys.cuh): a block has so many rows of K.
+// In the launch that makes dK and dV of lists in a fixed order (listed_keys.cuh), a block has this number of rows of K.
 constexpr int kListedThreads = 256, kListedRows = 16;
 
 }  // namespace flashjit

@@ -1,14 +1,14 @@
-// dK and dV where queries have lists of keys, in a fixed order (dq=launch). A block has a few rows of K and V, and looks through
-// the lists of all queries of their sequence for these rows. For what it finds, in the order of the queries and of their lists,
-// it makes P and ds of all heads of a group anew, and adds them times dO and Q to sums in shared memory. No product is one of
-// matrices: whoever needs no order has a faster way (gradients.cuh).
+// Makes dK and dV where queries have lists of keys, in a fixed order (dq=launch). A block has a few rows of K and V,
+// and searches the lists of all queries of their sequence for these rows. For each row that it finds, in the order of
+// the queries and of their lists, it makes P and ds of all heads of a group again, and adds them times dO and Q to sums
+// in shared memory. No matrix instructions take part: gradients.cuh is faster where no order is needed.
 #pragma once
 
 #include "templates/backward/gradients.cuh"
 
 namespace flashjit {
 
-// A key in a list, in a row of this block, and a head: P and ds.
+// A key in a list, in a row of this block, for a head: its P and ds.
 struct ListedPair {
   int row, head;
   float p, ds;
@@ -19,11 +19,12 @@ constexpr int kPairsAtOnce = kListedThreads;
 struct ListedState {
   float sums[kListedRows][kListedDims];
   ListedPair pairs[kPairsAtOnce];
-  int found[kListedThreads], rows[kListedThreads];  // indices into the list, and the block's rows that they are of
-  int of_warp[kListedThreads / 32];                 // how many each warp has found
+  // Indices into the list, and the rows of the block to which they belong.
+  int found[kListedThreads], rows[kListedThreads];
+  int of_warp[kListedThreads / 32];  // The number that each warp has found.
 };
 
-// All lanes of a warp have it.
+// Returns the product to all lanes of a warp.
 __device__ inline float product_of_warp(const Stored* a, const Stored* b, int columns) {
   float sum = 0;
   for (int column = threadIdx.x % 32; column < columns; column += 32) sum += number(a[column]) * number(b[column]);
@@ -31,7 +32,7 @@ __device__ inline float product_of_warp(const Stored* a, const Stored* b, int co
   return sum;
 }
 
-// Puts what the threads have found side by side, in the order of the list. Returns how many there are.
+// Puts what the threads have found side by side, in the order of the list. Returns its number.
 __device__ inline int gather_found(ListedState& state, bool is_found, int index, int row) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const u32 votes = __ballot_sync(0xffffffff, is_found);
@@ -50,7 +51,7 @@ __device__ inline int gather_found(ListedState& state, bool is_found, int index,
   return all;
 }
 
-// P and ds of a key in the list of a query, for a head of its group. By a warp.
+// Returns P and ds of a key in the list of a query, for a head of its group. A warp runs this.
 __device__ inline ListedPair listed_pair(const KernelParams& params, const RowFacts* facts, Sequence seq, int index,
                                          int row, int head) {
   seq.h += head;
@@ -72,7 +73,7 @@ __device__ inline ListedPair listed_pair(const KernelParams& params, const RowFa
   return {row, seq.h, p, p == 0 ? 0.0f : ds};
 }
 
-// Adds what pairs give to the sums. A thread has the same columns each time, so the order is that of the pairs.
+// Adds the products of pairs to the sums. A thread has the same columns each time, so the order is that of the pairs.
 __device__ inline void add_pairs(ListedState& state, const KernelParams& params, const Sequence& seq, int count) {
   for (int column = threadIdx.x; column < kListedDims; column += kListedThreads) {
     const bool of_keys = column < config.head_dim_qk;
@@ -86,7 +87,7 @@ __device__ inline void add_pairs(ListedState& state, const KernelParams& params,
   }
 }
 
-// Adds what the list of one query gives to the rows of the block.
+// Adds the gradients from the list of one query to the rows of the block.
 __device__ inline void add_query(ListedState& state, const KernelParams& params, const RowFacts* facts,
                                  const Sequence& seq, u32 first, int rows) {
   constexpr int kWarps = kListedThreads / 32;
@@ -94,7 +95,7 @@ __device__ inline void add_query(ListedState& state, const KernelParams& params,
   for (int begin = 0; begin < seq.k_len; begin += kListedThreads) {
     const int index = begin + static_cast<int>(threadIdx.x);
     const bool is_there = index < seq.k_len && is_chosen(params, seq, index);
-    // Rows before the first have large numbers then.
+    // Rows before the first get large numbers in this way.
     const u32 row = is_there ? of_sequence + chosen_list(params, seq)[index] - first : ~0u;
     const bool is_found = row < static_cast<u32>(rows);
     if (!__syncthreads_or(is_found)) continue;

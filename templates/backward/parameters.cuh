@@ -28,7 +28,7 @@ __device__ inline void add_to_memory(float* to, float value) {
   asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(to), "f"(value) : "memory");
 }
 
-// Where the gradient of what is read there is.
+// Returns where the gradient of the element that is read there lies.
 template <int read>
 __device__ inline float* element_of_gradient(const KernelParams& params, const Sequence& seq, int q, int k) {
   return params.d_extra[Variant::gradient_of(read)].data + Variant::element(Parameter<read>(), params, seq, q, k);
@@ -36,11 +36,12 @@ __device__ inline float* element_of_gradient(const KernelParams& params, const S
 
 // ---- before: zeros ----
 
-// Do other launches write all of a gradient: the main loop, if only for that it also writes zeros in tiles that are not
-// visited, or where dS is `kept` a last one? So it is where there are no elements but those of queries and keys that there are.
+// Returns whether other launches write all of a gradient: the main loop, if it writes zeros in tiles that are not
+// visited, too, or, where dS is `kept`, a last launch. They do so if the gradient has only elements of existing queries
+// and keys.
 template <int gradient, bool loop_writes>
 __device__ inline bool is_written_whole(const KernelParams& params, bool kept) {
-  Int64 planes = 0;  // of queries and keys
+  Int64 planes = 0;  // Each has an element for all queries and keys.
   each_read([&](auto number) {
     constexpr int read = decltype(number)::value;
     if constexpr (Variant::gradient_of(read) == gradient) {
@@ -54,8 +55,8 @@ __device__ inline bool is_written_whole(const KernelParams& params, bool kept) {
   return planes > 0 && g.size[0] * g.size[1] * g.size[2] * g.size[3] == planes * params.q_len * params.k_len;
 }
 
-// By all blocks of a launch, each of so many threads. A warp has 1024 elements of a row at a time. `loop_writes`: zeros in
-// tiles that are not visited.
+// All blocks of a launch, each of `threads` threads, run this. A warp has 1024 elements of a row at a time. With
+// `loop_writes`, the loop writes zeros in tiles that are not visited.
 template <int threads, bool loop_writes>
 __device__ inline void zero_gradients(const KernelParams& params, bool kept = false) {
   constexpr int kPiece = 1024;
@@ -103,7 +104,7 @@ struct HeadSums {
   }
 };
 
-// By all blocks of the first launch: not every tile is visited.
+// All blocks of the first launch run this, because not every tile is visited.
 template <int threads>
 __device__ inline void zero_head_sums(const KernelParams& params, const HeadSums& sums) {
   const Int64 count = sums.count(params);
@@ -112,13 +113,15 @@ __device__ inline void zero_head_sums(const KernelParams& params, const HeadSums
     sums.data[i] = 0.0f;
 }
 
-// Sums of a thread that has so many keys, over the tiles of a head.
+// Sums of a thread that has `keys` keys, over the tiles of a head.
 template <int keys>
 struct ParameterSums {
-  float sums[kReads > 0 ? kReads : 1][keys] = {};      // of each key; queries: of either query; heads: the first
-  Int64 elements[kReads > 0 ? kReads : 1][keys] = {};  // runs: elements that they are of
+  // A sum for each key; with queries, for either query; with heads, only the first one.
+  float sums[kReads > 0 ? kReads : 1][keys] = {};
+  Int64 elements[kReads > 0 ? kReads : 1][keys] = {};  // With runs: the elements to which the sums belong.
 
-  // Adds what a score gives. Two queries follow each other with key after key. `by_logit` is the gradient of the logit.
+  // Adds the share of a score. Two queries follow each other with key after key. `by_logit` is the gradient of the
+  // logit.
   template <class Derivatives>
   __device__ void add(const KernelParams& params, const Sequence& seq, int q, int k, int key, int query, float by_logit,
                       const Derivatives& derivatives) {
@@ -127,7 +130,7 @@ struct ParameterSums {
       constexpr int read = decltype(number)::value;
       constexpr GradientSum how = Variant::gradient_sum(read);
       if constexpr (Variant::in_tiles(read)) return;
-      // 0 times an infinite derivative is 0: it counts for nothing.
+      // 0 times an infinite derivative is 0, and counts for nothing.
       const float value = by_logit == 0.0f ? 0.0f : by_logit * derivatives.by_read[read];
       if constexpr (how == GradientSum::own) {
         if (exists) *element_of_gradient<read>(params, seq, q, k) = value;
@@ -144,7 +147,7 @@ struct ParameterSums {
     });
   }
 
-  // At the end of a head; `k`: the thread's first key.
+  // Ends a head; `k` is the thread's first key.
   __device__ void end_head(const KernelParams& params, const Sequence& seq, int k, const HeadSums& of_heads, int tile,
                            int warp) {
     const int lane = threadIdx.x % 32;
@@ -174,7 +177,7 @@ struct ParameterSums {
   }
 
  private:
-  // Over the keys of the warp, whose lanes of the same rest by 4 have the query.
+  // Adds up over the keys of the warp: lanes with the same remainder by 4 have the query.
   template <int read>
   __device__ static void add_query(const KernelParams& params, const Sequence& seq, int q, float sum) {
 #pragma unroll
@@ -214,7 +217,7 @@ struct ParameterSums {
 
 constexpr int kSumThreads = 256;
 
-// The same in every run.
+// Returns the sum of a block, which is the same in every run.
 __device__ inline float sum_of_block(float x) {
   __shared__ float of_warps[kSumThreads / 32];
 #pragma unroll
@@ -228,7 +231,7 @@ __device__ inline float sum_of_block(float x) {
   return sum;
 }
 
-// Queries of all sequences are one after the other: how many there are, and those before a sequence.
+// Queries of all sequences follow each other. These return their number, and the number of those before a sequence.
 __device__ inline Int64 all_queries(const KernelParams& p) {
   return kRows == Rows::packed ? p.offsets_q[p.batch] : static_cast<Int64>(p.batch) * p.q_len;
 }
@@ -236,8 +239,8 @@ __device__ inline Int64 queries_before(const KernelParams& p, const Sequence& se
   return kRows == Rows::packed ? seq.q_token : static_cast<Int64>(sequence_number(p, seq)) * p.q_len;
 }
 
-// The part of a query in the gradient of its sink; rows are [head, query]. It is P of the sink times its dP, which is 0 as
-// the sink has no V, less the D that is subtracted from dP.
+// Returns the share of a query in the gradient of its sink; rows are [head, query]. The share is P of the sink times
+// its dP less the D that is subtracted from dP; dP is 0, because the sink has no V.
 __device__ inline float sink_share(const KernelParams& params, const Sequence& seq, float lse, float d) {
   return lse == -kInfinity ? 0.0f : -exp2_approx((params.sink[seq.h] - lse) * kLog2e) * d;
 }
@@ -276,7 +279,7 @@ __device__ inline void sum_heads(const KernelParams& params, int first, int last
   store();
 }
 
-// A block for each head, at least; the first one has what heads share.
+// There is at least a block for each head; the first one has what heads share.
 __device__ inline void sum_gradients(const KernelParams& params, const float* sink_rows, const HeadSums& of_heads) {
   const int head = blockIdx.x;
   if (head >= config.heads_q) return;

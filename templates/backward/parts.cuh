@@ -1,5 +1,5 @@
-// Several blocks may share the queries of a tile of keys (KernelParams::parts): each has some of the query tiles, its warps
-// add their sums of dK and dV to sums in memory, and the last warp that adds to the same sums takes all.
+// Several blocks may share the queries of a tile of keys (KernelParams::parts). Each has some of the query tiles, its
+// warps add their sums of dK and dV to sums in memory, and the last warp that adds to the same sums takes all.
 #pragma once
 
 #include "config.gen.cuh"
@@ -7,8 +7,8 @@
 
 namespace flashjit {
 
-// Four sums of each lane of a warp: where element `e` is. One instruction adds all four, or one of them: what a warp adds
-// with it is in a row.
+// Returns where element `e` of four sums of each lane of a warp lies. One instruction adds all four, or one of them:
+// the sums that a warp adds by one instruction lie in a row.
 __device__ inline u32 offset_of_sum(u32 lane, int e) {
 #if __CUDA_ARCH__ >= 900
   return lane * 4 + e;
@@ -17,8 +17,8 @@ __device__ inline u32 offset_of_sum(u32 lane, int e) {
 #endif
 }
 
-// They go to memory if they are wanted: a predicate of the instruction, since a branch around each would take longer than
-// what it leaves out. `step`: from one to the next, where they are not added at once.
+// Adds four sums to memory if they are wanted. This is a predicate of the instruction, because a branch around each
+// would take longer than what it saves. `step` leads from one sum to the next, where they are not added at once.
 template <int step>
 __device__ inline void add_four(float* at, bool wanted, const float (&sums)[4]) {
 #if __CUDA_ARCH__ >= 900
@@ -40,8 +40,8 @@ __device__ inline void add_to_memory(float* tile, bool wanted, const float (&sum
   add_four<32>(tile + offset_of_sum(threadIdx.x % 32, 0), wanted, sums);
 }
 
-// The first query tile of an item, whose number becomes that of its tile of keys. A loop, as a division takes more
-// registers than some warps have.
+// Returns the first query tile of an item, and makes its number that of its tile of keys. This is a loop, because a
+// division takes more registers than some warps have.
 __device__ inline int take_part(const KernelParams& params, int& number) {
   int first = 0;
   for (; number >= params.key_items; number -= params.key_items) first += params.part_tiles;
@@ -50,11 +50,11 @@ __device__ inline int take_part(const KernelParams& params, int& number) {
 
 struct PartSums {
   float* sums;
-  int* done;  // of each warp: how many items have added to its sums
+  int* done;  // For each warp: how many items have added to its sums.
 
-  // The sums of a warp, which has so many. Warps are counted over all tiles of keys.
+  // Returns the `floats` sums of a warp. Warps are counted over all tiles of keys.
   __device__ float* of_warp(int warp, int floats) const { return sums + static_cast<Int64>(warp) * floats; }
-  static constexpr int kFour = 4 * 32;  // from four sums of each lane to the next four
+  static constexpr int kFour = 4 * 32;  // The step from four sums of each lane to the next four.
 
   template <int count>
   __device__ static void add(float* to, const float (&x)[count]) {
@@ -64,7 +64,7 @@ struct PartSums {
       add_to_memory(to, true, four);
     }
   }
-  // From L2: other blocks have added to them.
+  // It reads from L2, because other blocks have added to the sums.
   template <int count>
   __device__ static void read(float (&x)[count], const float* from) {
 #pragma unroll
@@ -73,7 +73,7 @@ struct PartSums {
       for (int e = 0; e < 4; ++e) x[i + e] = __ldcg(from + offset_of_sum(threadIdx.x % 32, e));
   }
 
-  // When the warp has added its part: was it the last that did?
+  // A warp calls this when it has added its part. Returns whether it was the last one.
   __device__ bool is_last(int warp, int parts) const {
     __threadfence();
     __syncwarp();
@@ -84,14 +84,15 @@ struct PartSums {
     return last;
   }
 
-  // By all blocks of the first launch, each of so many threads: for tiles of keys with so many warps of so many floats.
+  // All blocks of the first launch, each of `threads` threads, run this, for tiles of keys with `warps` warps of
+  // `floats` floats.
   template <int threads>
   __device__ void clear(const KernelParams& params, int warps, int floats) const {
     if (params.parts == 1) return;
     const int first = blockIdx.x * threads + threadIdx.x, step = gridDim.x * threads;
     const int all = params.key_items * warps;
     auto* fours = reinterpret_cast<float4*>(sums);
-    // (Unrolled, these are what makes registers of the launch spill.)
+    // (Unrolled, these loops would make registers of the launch spill.)
 #pragma unroll 1
     for (int i = first; i < all * (floats / 4); i += step) fours[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll 1

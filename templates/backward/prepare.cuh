@@ -1,4 +1,4 @@
-// The first and the last launch of backward: what the others need of each query, and the sums of dQ.
+// The first and the last launch of backward: they make the facts of each query, and dQ from its sums.
 #pragma once
 
 #include "templates/backward/layout.h"
@@ -11,20 +11,20 @@
 
 namespace flashjit {
 
-// Facts are [head, query]; so is what each query takes from the gradient of its sink.
+// Facts are [head, query], as are the shares of queries in the gradient of their sinks.
 __device__ inline Int64 facts_row(const KernelParams& p, const Sequence& seq, int head, int q) {
   return head * all_queries(p) + queries_before(p, seq) + q;
 }
 
-// Rows of K, of all its sequences, have numbers: 2^32 of them, and of V and the gradients, no GPU has memory for. (Divisions
-// of 64 bits are calls, around which registers are spilled.)
+// Rows of K, of all its sequences, are numbered by 32 bits: no GPU has memory for 2^32 of them, and of V and the
+// gradients. (Divisions of 64 bits are calls, around which registers are spilled.)
 __device__ inline u32 all_key_rows(const KernelParams& p) { return static_cast<u32>(p.pages) * p.key_rows; }
-// Sums of a row and a KV head.
+// Returns the sums of a row and a KV head.
 __device__ inline float* listed_sums(float* key_sums, u32 row, int hk) {
   return key_sums + (static_cast<Int64>(row) * config.heads_kv + hk) * listed_row_floats(config);
 }
 
-// Says which rows of K a block of a launch over all of them has, so many, and of which KV head.
+// The rows of K, and the KV head, of a block in a launch over all of them.
 struct KeyRowsOfBlock {
   u32 first;
   int count, hk;
@@ -35,13 +35,13 @@ __device__ inline KeyRowsOfBlock key_rows_of_block(const KernelParams& p) {
   return {first, static_cast<int>(min(left, static_cast<u32>(rows))), static_cast<int>(blockIdx.x % config.heads_kv)};
 }
 
-// Where such a row lies in dK or dV.
+// Returns where such a row lies in dK or dV.
 __device__ inline Int64 key_row(const Strides& s, const KernelParams& p, u32 row, int hk) {
   const u32 rows = p.key_rows;
   return row / rows * s.batch + hk * s.head + row % rows * s.token;
 }
 
-// Where the sums of 16 queries begin.
+// Returns where the sums of 16 queries begin.
 __device__ inline Int64 first_dq_sum(const KernelParams& p, const Sequence& seq, int head, int q) {
   const Int64 tiles = all_queries(p) / 16 + p.batch, before = queries_before(p, seq) / 16 + seq.b;
   return (head * tiles + before + q / 16) * dq_tile_floats(config);
@@ -51,7 +51,7 @@ __device__ inline float number(u16 bits) {
   return config.element == Element::bf16 ? float_from_bf16(bits) : float_from_f16(bits);
 }
 
-// The queries of a block, some of those of a head.
+// The queries of a block: some of those of a head.
 struct QueryRows {
   Sequence seq;
   int first, end;
@@ -63,12 +63,12 @@ __device__ inline QueryRows rows_of_block(const KernelParams& p) {
   return {seq, first, min(first + kPrepareRows, seq.q_len)};
 }
 
-// As many elements as inputs are aligned to.
+// A piece has as many elements as inputs are aligned to.
 constexpr int kPieceColumns = config.copy_bytes / 2;
 struct alignas(config.copy_bytes) Piece {
   u16 bits[kPieceColumns];
 };
-// A row of O, a piece for each lane, has so many lanes.
+// Returns the lanes of a row of O, with a piece for each.
 constexpr int row_lanes() {
   int lanes = 1;
   while (lanes < 32 && lanes * kPieceColumns < config.head_dim_v) lanes *= 2;
@@ -76,7 +76,7 @@ constexpr int row_lanes() {
 }
 constexpr int kRowLanes = row_lanes();
 
-// By all blocks of the first launch, of which there is one at least: keys that nobody has chosen have gradients, too.
+// All blocks of the first launch run this, and there is at least one: keys that nobody has chosen have gradients, too.
 __device__ inline void zero_listed_sums(const KernelParams& p, float* key_sums) {
   const Int64 fours = static_cast<Int64>(all_key_rows(p)) * config.heads_kv * (listed_row_floats(config) / 4);
   auto* zeros = reinterpret_cast<float4*>(key_sums);
@@ -134,7 +134,7 @@ __device__ inline void backward_prepare(const KernelParams& p, RowFacts* facts, 
     PartSums{kv_sums, parts_done}.clear<kPrepareThreads>(p, config.sync_backward.warps, key_floats(config));
 }
 
-// Eight columns of a gradient from their sums.
+// Stores eight columns of a gradient from their sums.
 template <Element output>
 __device__ inline void store_eight(void* gradient, Int64 at, const float (&values)[8], float scale) {
   if constexpr (output == Element::f32) {
@@ -151,7 +151,7 @@ __device__ inline void store_eight(void* gradient, Int64 at, const float (&value
   }
 }
 
-// dQ from its sums, in chunks of eight columns.
+// Stores dQ from its sums, in chunks of eight columns.
 __device__ inline void backward_finish(const KernelParams& p, const float* dq_sums) {
   const QueryRows rows = rows_of_block(p);
   constexpr int kChunks = config.head_dim_qk / 8;
@@ -167,7 +167,7 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
   }
 }
 
-// dK and dV of lists from their sums.
+// Stores dK and dV of lists from their sums.
 __device__ inline void backward_finish_keys(const KernelParams& p, float* key_sums) {
   constexpr int kOfKeys = config.head_dim_qk / 8, kChunks = kOfKeys + config.head_dim_v / 8;
   const auto [first, count, hk] = key_rows_of_block<kPrepareRows>(p);

@@ -1,17 +1,17 @@
-// Products of P and of the gradients of the scores of a tile: sums of dQ, dK, dV, and their way to memory.
+// Products of P and of the gradients of the scores of a tile: they add up dQ, dK and dV, and bring them to memory.
 #pragma once
 
 #include "templates/backward/scores.cuh"
 
 namespace flashjit {
 
-// Operands of a share of a tile's columns, from a multiple of 16 on, for sums over its rows. Where shares begin with whole
-// swizzle groups, steps along a row are constants.
+// Operands of a share of a tile's columns, from a multiple of 16 on, for sums over its rows. Where shares begin with
+// whole swizzle groups, steps along a row are constants.
 template <bool whole_groups>
 struct ShareOperands {
   const TileLayout layout;
   u32 lane;
-  int first;  // step
+  int first;  // It counts steps.
 
   __device__ ShareOperands(u32 tile, const TileLayout layout, int column)
       : layout(layout),
@@ -22,8 +22,8 @@ struct ShareOperands {
   }
 };
 
-// sums += weights columns, for the columns of the head from `first` on. Weights are this warp's in registers, whose layout is
-// that of an operand, or the weights of all column groups in shared memory.
+// Computes sums += weights columns, for the columns of the head from `first` on. Weights are this warp's in registers,
+// in the layout of an operand, or the weights of all column groups in shared memory.
 template <int head_dim, int tiles>
 __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 shared, u32 columns, int first) {
   constexpr TileLayout layout = tile_layout(kBlockColumns, head_dim, config.element);
@@ -58,8 +58,9 @@ __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 sh
   }
 }
 
-// Puts this warp's P, some of which may be dropped, or its ds into shared memory, [row, column]. The warp's first column is a
-// multiple of how many it has, a power of two: so a column's number within the warp is an XOR of a swizzled address.
+// Puts this warp's P, some of which may be dropped, or its ds into shared memory, [row, column]. The warp's first
+// column is a multiple of the number of its columns, a power of two, so a column's number within the warp is XORed into
+// a swizzled address.
 __device__ inline void share(const Scores& weights, u32 address, const DrawnWeights* drawn = nullptr) {
   constexpr TileLayout layout = kLayout.ds;
   const u32 lane = recompute(lane_id()), low = layout.group() * kChunkBytes - 1;
@@ -78,8 +79,8 @@ __device__ inline void share(const Scores& weights, u32 address, const DrawnWeig
   }
 }
 
-// The columns of a gradient that are in the sums of this warp: `first` and those behind it. The warp has the columns from
-// `own` on for itself, and the ones before `own` with the share before.
+// The columns of a gradient that are in the sums of this warp, from `first` on. The warp has the columns from `own` on
+// for itself, and shares the ones before `own` with the previous share.
 struct Share {
   int first, own;
 };
@@ -89,10 +90,10 @@ __device__ inline Share share_of_warp(int slice) {
   return {min(own, padded_dim - tiles * 8), own};
 }
 
-// An element of a gradient in fp32, to which calls add with accumulate.
+// Stores an element of a gradient in fp32, or adds to it with accumulate.
 __device__ inline void add_or_store(float* at, float x) { *at = config.accumulate ? *at + x : x; }
 
-// The rows of a gradient that are this block's: through shared memory, of which each warp has some, in whole chunks.
+// Stores this block's rows of a gradient, by way of shared memory, of which each warp has some, in whole chunks.
 template <Element output, int head_dim, int tiles>
 __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride, const Sums<tiles>& sums, float scale,
                                       int row_lo, int row_end, Share columns, u32 staging) {
@@ -129,7 +130,7 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
         }
     __syncwarp();
     auto* out = static_cast<Bits<output>*>(gradient) + first;
-    const int chunks = (end - columns.own) / 8;  // none: others have them all
+    const int chunks = (end - columns.own) / 8;  // If there are none, others have them all.
     for (int i = lane; i < kRowsOfWarp * chunks; i += 32) {
       const int row = warp_row() + i / chunks, chunk = columns.own / 8 + i % chunks;
       if (row_lo + row < row_end)
@@ -139,8 +140,8 @@ __device__ inline void store_gradient(void* gradient, Int64 first, Int64 stride,
   }
 }
 
-// dQ += ds K, for all keys of the block and the columns of its slice. A warp takes its columns in turns, so that few sums are
-// beside those of dK and dV.
+// Computes dQ += ds K, for all keys of the block and the columns of its slice. A warp takes its columns one after the
+// other, so that few sums are beside those of dK and dV.
 __device__ inline void add_query_gradients(const KernelParams& params, const Sequence& seq, int q_lo, int slice, u32 ds,
                                            u32 keys, float* dq_sums) {
   constexpr int kGroups = query_groups(config), kShares = dq_column_groups(config), kTiles = query_tiles(config);
@@ -151,11 +152,11 @@ __device__ inline void add_query_gradients(const KernelParams& params, const Seq
             first = min(own, padded_dim_qk(config) - kPairs * 16),
             end = min((slice + 1) * kColumns, config.head_dim_qk);
   const u32 ds_lane = ds + kLayout.ds.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
-  // Parts begin at multiples of their columns, and warps within them at multiples of theirs.
+  // Shares begin at multiples of their columns, and warps within them at multiples of theirs.
   constexpr int kGroup = kLayout.rows_qk.group();
   const ShareOperands<kPairs * 2 % kGroup == 0 && (kSlices == 1 || kColumns / 8 % kGroup == 0)> operands(
       keys, kLayout.rows_qk, first);
-  // Share by share: whether all have as many columns is known, and then all are wanted.
+  // Each share is handled by itself. If all shares have the same number of columns, all columns are wanted.
   constexpr bool kEven = kPairs * 16 * kShares == kColumns && padded_dim_qk(config) % kColumns == 0 &&
                          padded_dim_qk(config) == config.head_dim_qk;
   const int q = q_lo + group * kTiles * 16;
@@ -192,7 +193,7 @@ __device__ inline void add_query_gradients(const KernelParams& params, const Seq
   }
 }
 
-// The sums of the keys of this thread, in rows of K that the list has; null: there is no such row.
+// The sums of this thread's keys, in rows of K that the list has, or null if no such row exists.
 using ListedRows = float * [query_tiles(config)][2];
 __device__ inline void find_listed_rows(ListedRows& rows, const KernelParams& params, const Sequence& seq, int k_lo,
                                         float* key_sums) {
@@ -211,8 +212,9 @@ __device__ inline void find_listed_rows(ListedRows& rows, const KernelParams& pa
     }
 }
 
-// dK += ds^T Q or dV += P^T dO of the keys of a tile, for all rows of the block, which are heads of one query. A warp has 32
-// keys, or the 16 there are, and a share of the columns, in turns; `first_sum`: where those of this gradient begin.
+// Computes dK += ds^T Q or dV += P^T dO of the keys of a tile, for all rows of the block, which are heads of one query.
+// A warp has 32 keys, or the 16 that exist, and a share of the columns, one after the other. The sums of this gradient
+// begin at `first_sum`.
 template <int head_dim>
 __device__ inline void add_listed_gradient(const ListedRows& to, u32 weights, u32 rows, int first_sum) {
   constexpr int kGroups = query_groups(config), kShares = dq_column_groups(config), kTiles = query_tiles(config);
@@ -250,11 +252,11 @@ __device__ inline void add_listed_gradient(const ListedRows& to, u32 weights, u3
   }
 }
 
-// Addresses in shared memory of what the rows of a block give to columns: P, ds, and the rows.
+// Addresses in shared memory of the block's operands for gradients of columns: P, ds, and the rows.
 struct RowOperands {
   u32 p, ds, rows_qk, rows_v;
 };
-// With dq=atomics: shares of the gradients of a tile's columns, from `column_lo` on.
+// With dq=atomics: adds shares of the gradients of a tile's columns, from `column_lo` on.
 __device__ inline void add_to_columns(const KernelParams& params, const Sequence& seq, int column_lo, int slice,
                                       const RowOperands& of, float* sums) {
   if constexpr (has_lists(config)) {
@@ -275,7 +277,7 @@ __device__ inline void each_four(Sums<tiles>& sums, const Visit& visit) {
     for (int n = 0; n < tiles; ++n) visit(sums[m][n], m * tiles + n);
 }
 
-// Adds up gradients of blocks that share keys. False: another block stores them.
+// Adds up gradients of blocks that share keys. Returns false if another block stores them.
 template <int tiles_qk, int tiles_v>
 __device__ inline bool add_up_parts(const PartSums& all, const KernelParams& params, const BlockState& block,
                                     Sums<tiles_qk>& d_qk, Sums<tiles_v>& d_v) {
@@ -290,7 +292,8 @@ __device__ inline bool add_up_parts(const PartSums& all, const KernelParams& par
   return true;
 }
 
-// Each warp has its own rows, and its own columns, of the memory of K and V, or Q and dO, which nobody reads any more.
+// Each warp stages its own rows, and its own columns, in the memory of K and V, or Q and dO, which nobody reads any
+// more.
 template <Side side, int tiles_qk, int tiles_v>
 __device__ inline void store_gradients(const KernelParams& params, const BlockState& block, const Sums<tiles_qk>& d_qk,
                                        const Sums<tiles_v>& d_v, Share share_qk, Share share_v, u32 rows_qk,

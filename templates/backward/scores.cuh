@@ -11,7 +11,7 @@
 namespace flashjit {
 
 constexpr int kColumnGroups = column_groups(config), kWarpColumns = columns_of_warp(config);
-constexpr int kNTiles = kWarpColumns / 8;  // 8-column tiles of scores
+constexpr int kNTiles = kWarpColumns / 8;  // The tiles of 8 columns of scores.
 template <int tiles>
 using Sums = float[kRowTiles][tiles][4];
 using Scores = Sums<kNTiles>;
@@ -19,11 +19,11 @@ using Scores = Sums<kNTiles>;
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 __device__ inline u32 column_group() { return warp_id() % kColumnGroups; }
-// The first row of this warp, and the first column of its scores.
+// Return the first row of this warp, and the first column of its scores.
 __device__ inline u32 warp_row() { return warp_id() / kColumnGroups * kRowsOfWarp; }
 __device__ inline u32 warp_column() { return column_group() * kWarpColumns; }
 
-// `f` of the index in Sums of all that a thread has.
+// Calls `f` with the index in Sums of each number that a thread has.
 template <int tiles, class F>
 __device__ inline void for_each(F f) {
 #pragma unroll
@@ -34,7 +34,7 @@ __device__ inline void for_each(F f) {
       for (int e = 0; e < 4; ++e) f(m, n, e);
 }
 
-// scores = rows columns^T over all columns of the head.
+// Computes scores = rows columns^T over all columns of the head.
 template <int head_dim>
 __device__ inline void multiply_rows(Scores& s, u32 rows, const TileLayout row_layout, u32 columns,
                                      const TileLayout column_layout) {
@@ -70,7 +70,7 @@ struct Coords {
   }
 };
 
-// The query and the key of this thread's first score of a tile.
+// Returns the query and the key of this thread's first score of a tile.
 template <Side side>
 __device__ inline Coords<side> first_coords(int row_lo, int column_lo) {
   const u32 thread = recompute(threadIdx.x);
@@ -79,7 +79,7 @@ __device__ inline Coords<side> first_coords(int row_lo, int column_lo) {
   return {static_cast<int>(row_lo + row), static_cast<int>(column_lo + column)};
 }
 
-// With lists the queries of a tile are heads, which a score may ask for.
+// With lists the queries of a tile are heads, which a score may depend on.
 __device__ inline auto score_and_slope(const KernelParams& params, const Sequence& seq, float s, int q, int k) {
   if constexpr (kChosen) {
     Sequence own = seq;
@@ -90,8 +90,8 @@ __device__ inline auto score_and_slope(const KernelParams& params, const Sequenc
   }
 }
 
-// Products to logits, and `slope`, the derivative of each by scale q.k. Without a score function the scale is a matter of
-// make_probabilities().
+// Turns products into logits, and sets `slope`, the derivative of each by scale q.k. Without a score function
+// make_probabilities() applies the scale.
 template <Side side>
 __device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams& params, const Sequence& seq,
                                    int row_lo, int column_lo) {
@@ -106,7 +106,7 @@ __device__ inline void make_logits(Scores& s, Scores& slope, const KernelParams&
   });
 }
 
-// -infinity where the key is not visible to the query, or there is none.
+// Sets scores to -infinity where the key is not visible to the query, or does not exist.
 template <Side side>
 __device__ inline void hide(Scores& s, const KernelParams& params, const Sequence& seq, int row_lo, int column_lo) {
   const Coords<side> first = first_coords<side>(row_lo, column_lo);
@@ -118,8 +118,8 @@ __device__ inline void hide(Scores& s, const KernelParams& params, const Sequenc
   });
 }
 
-// Where queries are rows, facts are of the rows of this thread; where they are columns, they are read where they are
-// needed, two columns at a time.
+// Where queries are rows, these are the facts of this thread's rows. Where queries are columns, facts are read where
+// they are needed, two columns at a time.
 template <Side side>
 struct Facts {
   RowFacts of_rows[kRowTiles][2];
@@ -133,7 +133,7 @@ struct Facts {
     pair[0] = {__uint_as_float(words.x), __uint_as_float(words.y)};
     pair[1] = {__uint_as_float(words.z), __uint_as_float(words.w)};
   }
-  // `f` of each score and the facts of its query.
+  // Calls `f` with each score and the facts of its query.
   template <class F>
   __device__ void for_each_score(F f) const {
 #pragma unroll
@@ -148,7 +148,7 @@ struct Facts {
   }
 };
 
-// Logits, or products, to P.
+// Turns logits, or products, into P.
 template <Side side>
 __device__ inline void make_probabilities(Scores& s, const Facts<side>& facts) {
   constexpr float kFactor = config.has_score ? kLog2e : config.scale * kLog2e;
@@ -157,7 +157,7 @@ __device__ inline void make_probabilities(Scores& s, const Facts<side>& facts) {
   });
 }
 
-// Says which weights of a warp are kept.
+// Holds which weights of a warp are kept.
 struct DrawnWeights {
   TileNumbers tiles[kRowTiles][kNTiles / 2];
 
@@ -173,7 +173,7 @@ struct DrawnWeights {
               column = static_cast<u32>(column_lo) + warp % kColumnGroups * kWarpColumns;
     calls.draw(tiles, row / 16, column / 16);
   }
-  // Masks of a weight, and of two neighbouring ones.
+  // Return the masks of a weight, and of two neighbouring ones.
   template <Side side>
   __device__ u32 of(int m, int n, int e) const {
     return mask_of_weight<kRows<side>, config.dropped>(tiles[m][n / 2], n % 2 * 2 + e / 2, e % 2);
@@ -188,14 +188,15 @@ struct DrawnWeights {
   }
 };
 
-// dP -> ds. Where keys may be hidden, nothing is added where P is 0, whatever dP is: dP of hidden keys is anything.
+// Turns dP into ds. Where keys may be hidden, nothing is added where P is 0, whatever dP is, because dP of hidden keys
+// may be anything.
 template <Side side>
 __device__ inline void make_score_gradients(Scores& dp, const Scores& p, const Scores& slope, bool hidden,
                                             const Facts<side>& facts) {
   if constexpr (config.has_score) {
     facts.for_each_score([&](int m, int n, int e, const RowFacts& of_query) {
       const float ds = p[m][n][e] * (dp[m][n][e] - of_query.delta) * slope[m][n][e];
-      dp[m][n][e] = p[m][n][e] == 0 ? 0.0f : ds;  // scores hide keys in any tile
+      dp[m][n][e] = p[m][n][e] == 0 ? 0.0f : ds;  // Scores hide keys in any tile.
     });
   } else {
     facts.for_each_score([&](int m, int n, int e, const RowFacts& of_query) {
@@ -205,7 +206,7 @@ __device__ inline void make_score_gradients(Scores& dp, const Scores& p, const S
   }
 }
 
-// A bit for each score of a thread.
+// A bit for each score of a thread is set if it is hidden.
 struct HiddenScores {
   u32 words[(kRowTiles * kNTiles * 4 + 31) / 32] = {};
   static constexpr int number(int m, int n, int e) { return (m * kNTiles + n) * 4 + e; }
@@ -213,8 +214,9 @@ struct HiddenScores {
   __device__ bool operator[](int i) const { return words[i / 32] >> i % 32 & 1; }
 };
 
-// Turns products of scores and dP into P and ds, and adds what these give for gradients of parameters: all at once, as a
-// derivative may need the score itself. `counts` is true in one of the blocks that make the same scores.
+// Turns products of scores and dP into P and ds, and adds their shares to gradients of parameters. All are made at
+// once, because a derivative may need the score itself. `counts` is true in one of the blocks that make the same
+// scores.
 using OfParameters = ParameterSums<kRowTiles * 2>;
 __device__ inline void make_all_gradients(Scores& p, Scores& ds, OfParameters& sums, const KernelParams& params,
                                           const BlockState& block, int column_lo, bool mixed,
@@ -236,8 +238,9 @@ __device__ inline void make_all_gradients(Scores& p, Scores& ds, OfParameters& s
                                                   min(at.k, seq.k_len - 1));
     of_p = hidden[hidden.number(m, n, e)] ? 0.0f : exp2_approx(d.score * kLog2e - of_query.lse);
     const float by_logit = of_p == 0 ? 0.0f : of_p * (of_ds - of_query.delta);
-    of_ds = by_logit == 0 ? 0.0f : by_logit * d.slope;  // a slope at what does not exist may be no number
-    // A tile without mask code makes something of rows behind the last key as well, which must not count.
+    // The slope at a key or query that does not exist may be no number.
+    of_ds = by_logit == 0 ? 0.0f : by_logit * d.slope;
+    // A tile without mask code makes numbers of rows behind the last key as well, which must not count.
     if (counts)
       sums.add(params, seq, at.q, at.k, m * 2 + e / 2, e % 2, at.k < seq.k_len ? by_logit * kDropoutFactor : 0.0f, d);
   });

@@ -14,18 +14,18 @@ constexpr int kThreads = backward_threads(config);
 constexpr int kBlockRows = block_rows(config), kBlockColumns = block_columns(config), kStages = config.stages;
 using Stored = Bits<config.element>;
 
-// The values that all threads of the block agree on. They lie in shared memory and are read where they are needed: registers
-// are what this kernel is short of.
+// Values that all threads of the block agree on. They lie in shared memory and are read where they are needed, because
+// registers are scarce in this kernel.
 struct BlockState {
   Sequence seq;
-  const Stored* qk;  // where the columns of this sequence and head begin
+  const Stored* qk;  // The columns of this sequence and head begin there.
   const Stored* v;
   const RowFacts* facts;
   int row_lo, row_hi;
-  int first_tile, last_tile;  // of columns that some row sees or is seen by
-  int full_begin, full_end;   // columns in between are visible with every row: no mask code
-  int number;                 // of keys: that of the block, but for the part of the queries that it has, ...
-  int part_first;             // ... from this tile on
+  int first_tile, last_tile;  // Tiles of columns that some row sees or is seen by.
+  int full_begin, full_end;   // Columns in between are visible with every row, and need no mask code.
+  int number;                 // The number of the block of keys, without the part of the queries that it has, ...
+  int part_first;             // ... which begins with this tile.
 };
 static_assert(sizeof(BlockState) <= kBackwardStateBytes);
 
@@ -47,7 +47,8 @@ __device__ inline int columns_of(const Sequence& seq) {
   return side == Side::keys ? seq.q_len : seq.k_len;
 }
 
-// The visible tile at or after `tile`: those in a hole of the mask are stepped over. Above last_tile: none is left.
+// Returns the visible tile at or after `tile`, stepping over tiles in a hole of the mask. A result above last_tile
+// means that none is left.
 template <Side side>
 __device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
   if constexpr (config.mask_has_holes) {
@@ -65,7 +66,7 @@ __device__ inline bool is_mixed(const BlockState& block, int tile) {
   return tile * kBlockColumns < block.full_begin || (tile + 1) * kBlockColumns > block.full_end;
 }
 
-// The block's rows, and their copies. False: behind the last one of the sequence.
+// Begins the block's rows, and their copies. Returns false if they lie behind the last one of the sequence.
 template <Side side>
 __device__ inline bool begin_rows(const KernelParams& params, BlockState& block, u32 memory) {
   constexpr bool kOfGroups = side == Side::keys || kChosen;
@@ -74,7 +75,7 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
                             : ((side == Side::keys ? params.k_len : params.q_len) + kBlockRows - 1) / kBlockRows;
   int item = blockIdx.x;
   const int part_first = side == Side::keys && shares_keys(config) ? take_part(params, item) : 0;
-  // With a causal mask the first keys have the most queries, and the last queries the most keys: those start first.
+  // With a causal mask the first keys have the most queries, and the last queries the most keys, so these start first.
   const int group = max(params.heads_per_group / (side == Side::keys ? group_size(config) : 1), 1);
   auto [head, tile] = tile_of_head(item / kSlices, tiles, kHeads * params.batch, group);
   if (kLongestFirst && side == Side::queries) tile = tiles - 1 - tile;
@@ -108,7 +109,7 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
   return true;
 }
 
-// Says which columns of one head of the group meet the rows.
+// Finds which columns of one head of the group meet the rows.
 template <Side side>
 __device__ inline void begin_head(const KernelParams& params, BlockState& block, const RowFacts* facts, int head) {
   if (threadIdx.x == 0) {
@@ -120,7 +121,7 @@ __device__ inline void begin_head(const KernelParams& params, BlockState& block,
       begin = Variant::q_begin(params, seq, lo, hi);
       end = Variant::q_end(params, seq, lo, hi);
       block.full_begin = Variant::full_q_begin(params, seq, lo, hi);
-      // Rows behind the last key are zeros, whose P is anything: they are hidden, and so no tile is without mask code.
+      // Rows behind the last key are zeros, whose P may be anything. They are hidden, so every tile has mask code.
       block.full_end = lo + kBlockRows > seq.k_len ? 0 : Variant::full_q_end(params, seq, lo, hi);
       block.qk = static_cast<const Stored*>(params.q) + query_row(params.q_stride, seq, seq.h, 0);
       block.v = static_cast<const Stored*>(params.d_o) + query_row(params.d_o_stride, seq, seq.h, 0);
@@ -158,14 +159,14 @@ __device__ inline void read_facts(RowFacts (&of_rows)[kRowTiles][2], const Kerne
     }
 }
 
-// Tiles of columns on their way to shared memory, as many ahead as there are stages less one.
+// Copies tiles of columns to shared memory; one tile less than there are stages is under way.
 template <Side side>
 struct ColumnCopies {
   const KernelParams& params;
   const BlockState& block;
   u32 memory;
-  int ahead = 0;  // the next tile to copy
-  int slot = 0;   // where the tile lies that is computed
+  int ahead = 0;  // The next tile to copy.
+  int slot = 0;   // The slot of the tile that is computed.
 
   __device__ u32 address(int of) const { return memory + kLayout.columns_offset + of * kLayout.stage_bytes; }
   __device__ u32 facts_address(int of) const {
@@ -178,7 +179,7 @@ struct ColumnCopies {
     else return key_rows(params, s, begin, block.seq);
   }
 
-  // Commits also where nothing is left to copy: waiting counts groups.
+  // It commits even where nothing is left to copy, because waiting counts groups.
   __device__ void copy_ahead(int to) {
     if (ahead <= block.last_tile) {
       const int first = ahead * kBlockColumns, count = columns_of<side>(block.seq);
@@ -189,7 +190,7 @@ struct ColumnCopies {
       copy_tile<kThreads, kBlockColumns, config.head_dim_v, config.copy_bytes>(address(to) + kLayout.columns_qk.bytes(),
                                                                                columns(v, block.v), first, count);
       if constexpr (side == Side::keys) {
-        // Not a loop: there are at least as many threads as that.
+        // This is no loop, because there are at least as many threads.
         static_assert(kBlockColumns <= kThreads);
         const int i = threadIdx.x;
         if (i < kBlockColumns)
@@ -207,7 +208,7 @@ struct ColumnCopies {
     for (int to = 0; to < max(1, kStages - 1); ++to) copy_ahead(to);
   }
 
-  // The next tile is there for all warps. With more than one stage the slot of the tile before it is free then, and
+  // Waits until all warps have the next tile. With more than one stage the slot of the tile before it is free then, and
   // takes the newest copy.
   __device__ u32 await() {
     wait_copies<kStages == 1 ? 0 : kStages - 2>();

@@ -39,7 +39,7 @@ struct RowVotes {
   // row_at(i) returns whom to ask for row i, and its sees(j) whether the row sees the lane's column in block j of 32.
   template <class RowAt>
   __device__ void take(u32 lane, const RowAt& row_at) {
-#pragma unroll(Variant::kReadsAtPairs ? 1 : 4)  // what is read in here takes registers
+#pragma unroll(Variant::kReadsAtPairs ? 1 : 4)  // Values that are read in here take registers.
     for (int i = 0; i < kVotingRows; ++i) {
       const auto sees = row_at(i);
 #pragma unroll

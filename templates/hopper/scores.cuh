@@ -13,10 +13,11 @@
 
 namespace flashjit {
 
-constexpr int kScores = kTileKv / 2;  // registers of S
+constexpr int kScores = kTileKv / 2;  // The registers of S.
 constexpr int kOutputs = output_columns(config) / 2;
 constexpr bool kAddsTiles = adds_tiles(config);
-constexpr int kProductPieces = product_pieces(config), kProductColumns = product_columns(config);  // of P V
+// They belong to P V.
+constexpr int kProductPieces = product_pieces(config), kProductColumns = product_columns(config);
 using Scores = float[kScores];
 using Output = float[kOutputs];
 constexpr int kTilesOfP = kTileKv / step_columns(config.element);

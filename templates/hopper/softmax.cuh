@@ -283,7 +283,7 @@ __device__ inline bool has_large(const Probabilities& p) {
   if constexpr (kNarrow) {
     return has_large_narrow(p);
   } else {
-    constexpr u32 kLargestBits = 0x7800;  // of kLargestP in fp16
+    constexpr u32 kLargestBits = 0x7800;  // These are the bits of kLargestP in fp16.
     u32 largest = 0;
 #pragma unroll
     for (int i = 0; i < kTilesOfP; ++i)

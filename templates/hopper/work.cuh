@@ -18,13 +18,13 @@ constexpr int kStages = config.stages, kQStages = config.hopper.q_stages;
 constexpr bool kTransposesValues = transposes_values(config), kReadsTransposed = reads_transposed(config);
 constexpr int kValueStages = value_stages(config);
 constexpr int kWarpgroups = config.hopper.warpgroups;
-constexpr int kGroup = kGroupedHeads ? group_size(config) : 1;  // query heads in a tile
-constexpr int kQueries = queries_per_tile(config);              // queries in a tile
+constexpr int kGroup = kGroupedHeads ? group_size(config) : 1;  // The query heads in a tile.
+constexpr int kQueries = queries_per_tile(config);              // The queries in a tile.
 constexpr int kHeads = config.heads_q / kGroup;
 constexpr bool kHasInputs = inputs_bytes(config) > 0;
 constexpr bool kOverlaps = config.hopper.overlap == Overlap::qk_pv;
 constexpr bool kSumInMatrix = config.hopper.row_sum == RowSum::matrix, kSumsApart = sums_apart(config);
-constexpr bool kNarrow = config.element == Element::f8;  // products of 8 bits
+constexpr bool kNarrow = config.element == Element::f8;  // Products have 8 bits.
 constexpr bool kHasUnits = has_tile_scales(config);      // True if scales of K and V belong to blocks of keys.
 constexpr bool kPersistent = config.hopper.grid == GridKind::persistent;
 constexpr bool kKeyParts = config.hopper.keys == Keys::parts;
@@ -62,12 +62,12 @@ constexpr bool kOwnTiles = has_own_tiles(config, config.hopper.warpgroups);
 
 // Marks say what a warpgroup has to do for an item. They are bits of one register, because registers are scarce. The
 // warpgroup may change them.
-constexpr u32 kFresh = 1;        // O holds no sums of the item yet
-constexpr u32 kItem = 2;         // the work is an item, whose O has to be written
-constexpr u32 kValues = 4;       // P of the previous tile has still to be multiplied with V
-constexpr u32 kExact = 8;        // every step takes the standard softmax
-constexpr u32 kIdle = 16;        // the item ends before the rows of this warpgroup begin
-constexpr u32 kPassesLast = 32;  // the block's last tile, which is visited first, is not one of this warpgroup's tiles
+constexpr u32 kFresh = 1;        // O holds no sums of the item yet.
+constexpr u32 kItem = 2;         // The work is an item, whose O has to be written.
+constexpr u32 kValues = 4;       // P of the previous tile has still to be multiplied by V.
+constexpr u32 kExact = 8;        // Every step takes the standard softmax.
+constexpr u32 kIdle = 16;        // The item ends before the rows of this warpgroup begin.
+constexpr u32 kPassesLast = 32;  // The block's last tile, which is visited first, is not one of this warpgroup's tiles.
 // The block's first tile, which is visited last, is not one of this warpgroup's tiles.
 constexpr u32 kPassesFirst = 64;
 // Every row sees a key of a mixed tile behind the full ones, so each row has a reference when the main steps begin. The
@@ -88,7 +88,7 @@ struct alignas(16) WorkState {
   Work kind;
   int rank;                // The item's place in the order of items.
   int redo_slot;           // The item's slot in the list of items that may have to be repeated.
-  int q_lo;                // the block's first query
+  int q_lo;                // The block's first query.
   int range_lo, range_hi;  // The tile range is found for these queries.
   const int* list;         // kListed: the list holds the numbers of the item's tiles.
   TileScales scales;       // is_scaled: these scale K and V where all keys share one scale.
@@ -272,7 +272,7 @@ struct SharedMemory {
   }
   __device__ bool some_failed() const {
     u32 all = ~0u;
-#pragma unroll(is_scaled(config) ? 4 : kRedoSlots / 4)  // beside scales the producer has few registers
+#pragma unroll(is_scaled(config) ? 4 : kRedoSlots / 4)  // Beside scales the producer has few registers.
     for (int i = 0; i < kRedoSlots; i += 4) {
       const uint4 ranks = load_shared(base + kLayout.redo_offset + i * 4);
       all &= ranks.x & ranks.y & ranks.z & ranks.w;

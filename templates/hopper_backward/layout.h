@@ -181,7 +181,7 @@ constexpr void lay_out_in_cluster(HopperBackwardLayout& s, const KernelConfig& c
   s.barriers = 3 + 2 * c.stages + 2 * s.d_o_stages + (adds_in_order(c) ? 5 : 3) * kDsStages;
   s.numbers_offset = s.barrier_offset + s.barriers * 8;
   s.dealt_offset = s.numbers_offset + kDsStages * 4;
-  s.dropout_offset = s.dealt_offset + (deals_to_clusters(c) ? 8 : 0);  // on 8 bytes
+  s.dropout_offset = s.dealt_offset + (deals_to_clusters(c) ? 8 : 0);  // It lies on 8 bytes.
   s.bytes = s.dropout_offset + dropout_key_bytes(c);
 }
 

@@ -1,4 +1,4 @@
-// Where a row of a cache of latents lies.
+// Finds where a row of a cache of latents lies.
 #pragma once
 
 #include "templates/kv_rows.cuh"
@@ -12,13 +12,13 @@ struct LatentRow {
   const unsigned char *data, *scales;
 };
 
-// The row of a token behind `begin`, where a page begins or, without pages, a sequence.
+// Returns the row of a token behind `begin`, where a page begins or, without pages, a sequence.
 __device__ inline LatentRow latent_row(const unsigned char* begin, Int64 stride, int token) {
   return {begin + latent_data_at(kLatents, stride, token),
           begin + latent_scales_at(kLatents, stride, token, config.page_size)};
 }
 
-// That of a key.
+// Returns the row of a key.
 template <class KeyRowsOfBytes>
 __device__ inline LatentRow latent_row(const KeyRowsOfBytes& rows, Int64 stride, int key) {
   constexpr int kPage = config.page_size > 0 ? config.page_size : 1;
@@ -26,7 +26,7 @@ __device__ inline LatentRow latent_row(const KeyRowsOfBytes& rows, Int64 stride,
   return latent_row(rows.row(key) - token * stride, stride, token);
 }
 
-// That of a key whose row, or page, has this number.
+// Returns the row of a key whose row, or page, has this number.
 template <class KeyRowsOfBytes>
 __device__ inline LatentRow numbered_latent_row(const KeyRowsOfBytes& rows, Int64 stride, u32 number, int key) {
   constexpr u32 kPage = config.page_size > 0 ? config.page_size : 1;

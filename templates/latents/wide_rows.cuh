@@ -1,5 +1,6 @@
-// Rows of a cache of latents for loops that read K of 16 bits: a launch before them leaves a wide row for each row of K, at its
-// number there, so that pages and lists of rows stay as they are. It asks nobody which rows are seen.
+// Widens rows of a cache of latents for loops that read K of 16 bits. This launch before them leaves a wide row for
+// each row of K, at its number there, so that pages and lists of rows stay as they are. It widens all rows, whether
+// they are seen or not.
 #pragma once
 
 #include "templates/cache_elements.cuh"
@@ -13,7 +14,7 @@ __device__ inline float scale_of(const LatentRow& row, int column) {
   else return __uint_as_float(latent_scale_bits(row.scales[number]));
 }
 
-constexpr int kWideColumns = 8;  // that a thread has of a row
+constexpr int kWideColumns = 8;  // The columns that a thread has of a row.
 
 __device__ inline uint4 wide_columns(const LatentRow& row, int column) {
   if (column >= kLatents.narrow_columns) {
@@ -37,7 +38,7 @@ __device__ inline uint4 wide_columns(const LatentRow& row, int column) {
   return {wide[0], wide[1], wide[2], wide[3]};
 }
 
-// Says how many rows of K lie in a page or, where there are none, are those of a batch index, and how many there are in all.
+// Returns how many rows of K lie in a page or, without pages, belong to a batch index; all_rows() counts all of them.
 __device__ inline int rows_of_block(const KernelParams& p) {
   return config.page_size > 0 ? config.page_size : kChosen ? p.key_rows : p.k_len;
 }
@@ -47,7 +48,7 @@ __device__ inline Int64 wide_row_count(const KernelParams& p) {
   return static_cast<Int64>(config.page_size > 0 ? p.pages : batch) * rows_of_block(p);
 }
 
-// A block has some rows of K, whoever's they are.
+// Each block widens some rows of K, of any sequence.
 __device__ inline void write_wide_rows(const KernelParams& params, void* wide_rows) {
   constexpr int kOfRow = config.head_dim_qk / kWideColumns;
   const int of_block = rows_of_block(params);

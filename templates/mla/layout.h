@@ -45,7 +45,7 @@ constexpr int keys_of_box(const KernelConfig& c) {
 struct GatheredRow {
   int narrow_panels, wide_panels;
   int pieces;   // The number of pieces of a row.
-  int wide_at;  // the first piece of the wide panels
+  int wide_at;  // The first piece of the wide panels.
   // The piece that has scales of columns, if these lie in the row.
   int scales_at;
   int panels_of_scale;  // The number of neighbouring panels that share such a scale.
@@ -68,7 +68,7 @@ constexpr int held_panels(const KernelConfig& c, int half) {
   const int panels = half_columns(c) / 64;
   return half == 0 ? panels : c.head_dim_qk / 64 - 1 - panels;
 }
-constexpr int kMostHeldPanels = 4;  // A thread has registers for so many held panels.
+constexpr int kMostHeldPanels = 4;  // A thread has registers for this number of held panels.
 constexpr bool copies_rows(const KernelConfig& c) { return gathers_keys(c) && !holds_rows(c); }
 // Threads that gather hold pieces of rows that are being loaded. Warpgroups exchange the registers that a block begins
 // with, 168 for each thread; a block that asked for more would wait for ever.

@@ -1,4 +1,5 @@
-// Tiles along one axis of the scores, and the lists of a loop: which tiles of one axis each tile of the other visits.
+// Tiles along one axis of the scores, and the lists of a loop: which tiles of one axis each tile of the other one
+// visits.
 #pragma once
 
 #include "templates/sequence.cuh"
@@ -16,7 +17,7 @@ struct TileAxis {
 
   __device__ static const int* offsets(const KernelParams& p) { return kKeys ? p.offsets_k : p.offsets_q; }
   __device__ static int length(const Sequence& seq) { return kKeys ? seq.k_len : seq.q_len; }
-  // Says how many tiles the longest sequence has.
+  // Returns how many tiles the longest sequence has.
   __device__ static int most_tiles(const KernelParams& p) { return ((kKeys ? p.k_len : p.q_len) + kTile - 1) / kTile; }
 
   // Tiles of all sequences have numbers.
@@ -33,15 +34,16 @@ struct TileAxis {
 template <Along along, int i>
 struct TileValue {};
 
-// A mask that nothing is known of. tile_pairs.gen.cuh derives TilePairs from this.
+// A mask of which nothing is known. tile_pairs.gen.cuh derives TilePairs from this.
 struct AnyPairs {
-  // These say how many values are read along queries or keys, and conditions asked of all pairs of positions.
+  // They count the values that are read along queries or keys, and the conditions that are evaluated for all pairs of
+  // positions.
   static constexpr int kQueryValues = 0, kKeyValues = 0, kConditions = 0;
   template <class Value>
   __device__ static Int64 value(Value, const KernelParams&, const Sequence&, Int64) {
     return 0;
   }
-  // So many queries, from the first of a tile on, have the same answers.
+  // Returns how many queries, from the first of a tile on, have the same answers.
   template <class Condition>
   static constexpr int step(Condition) {
     return 1;
@@ -54,13 +56,14 @@ struct AnyPairs {
 
 constexpr Along other(Along along) { return along == Along::keys ? Along::queries : Along::keys; }
 
-// From one list to the next: those of the heads of a tile, then those of the next tile.
+// Returns the step from one list to the next: lists of the heads of a tile come first, then those of the next tile.
 template <Along along>
 __device__ inline int list_stride(const KernelParams& params) {
   return kListCounts + TileAxis<along>::most_tiles(params);
 }
 
-// The list of a tile, whose tiles lie along `along`: first those in which all is seen, then the others, each in their order.
+// Returns the list of a tile. The listed tiles lie along `along`: first the full ones, then the others, each in their
+// order.
 template <Along along>
 __device__ inline int* list_of(const KernelParams& params, const Sequence& seq, int tile) {
   const int number = TileAxis<other(along)>::number_of(params, seq.b, tile);

@@ -45,7 +45,7 @@ __device__ inline void write_tile_bounds(const KernelParams& params, ReadBounds*
   if (begin < end) find_bounds<along>(params, seq, begin, end, bounds + Int64{blockIdx.x} * kTileValues<along>);
 }
 
-// A condition that reads for each query and key is asked once for all pairs. A block has two tiles.
+// Evaluates a condition that reads for each query and key, once for all pairs. A block has two tiles.
 template <int i = 0>
 __device__ inline void ask(const KernelParams& params, const Sequence& seq, const int4& ends, unsigned char* answers) {
   if constexpr (i < TilePairs::kConditions) {
@@ -66,7 +66,7 @@ __device__ inline void ask(const KernelParams& params, const Sequence& seq, cons
   }
 }
 
-// Where the answers of a pair of tiles are.
+// Returns where the answers of a pair of tiles are.
 __device__ inline Int64 pair_of_tiles(const KernelParams& params, int b, int head, int tile_q, int tile_kv) {
   using Queries = TileAxis<Along::queries>;
   using Keys = TileAxis<Along::keys>;

@@ -1,4 +1,4 @@
-// The last launch for lists of tiles: it asks of each pair of tiles whether it has to be visited, and masked.
+// The last launch for lists of tiles decides for each pair of tiles whether it has to be visited, and masked.
 #pragma once
 
 #include "templates/tile_lists/bounds.cuh"
@@ -8,7 +8,7 @@ namespace flashjit {
 
 enum class TileState { empty, mixed, full };
 
-// A tile, and all that is known of it before the others of its list are looked at.
+// A tile, and all that is known of it before the others of its list are examined.
 template <Along along>
 struct ListRow {
   static constexpr bool kKeys = along == Along::keys;
@@ -18,10 +18,10 @@ struct ListRow {
   const Sequence& seq;
   const ReadBounds *own, *bounds;
   const unsigned char* answers;
-  int tile, lo, hi;  // its number, and the first and the last position
+  int tile, lo, hi;  // The tile's number, and its first and last position.
   int begin, end, full_begin, full_end;
 
-  // Where the ends of tiles say more than what tensors hold.
+  // The ends of tiles may tell more than the contents of tensors.
   __device__ void find_limits() {
     if constexpr (kKeys) {
       begin = Variant::kv_begin(params, seq, lo, hi), end = Variant::kv_end(params, seq, lo, hi);
@@ -50,7 +50,7 @@ struct ListRow {
     }
     if (!Variant::may_see(params, seq, q_lo, q_hi, k_lo, k_hi)) return TileState::empty;
     if (!TilePairs::sees(params, seq, of_queries, of_keys, asked, q_lo, q_hi, k_lo, k_hi)) return TileState::empty;
-    // Keys behind the last one must be hidden, and what a score makes of queries there need be no number.
+    // Keys behind the last one must be hidden, and a score of queries there may be no number.
     const bool row_is_whole = kKeys || hi - lo == TileAxis<other(along)>::kTile - 1;
     if (last - first < Axis::kTile - 1 || !row_is_whole) return TileState::mixed;
     if (first >= full_begin && last < full_end) return TileState::full;
@@ -59,8 +59,8 @@ struct ListRow {
   }
 };
 
-// Says how many threads of the block before this one, and of the whole, have a full tile, and how many a mixed one: in the
-// lower and the upper half of a word. For each thread, all at the same time.
+// The number of threads before this one, and in the whole block, that have a full tile, and that have a mixed one: in
+// the lower and the upper half of a word. All threads get theirs at the same time.
 struct Ranked {
   u32 before, all;
 };
@@ -69,7 +69,7 @@ __device__ inline Ranked rank_among_block(TileState state, u32* of_warps) {
   const u32 full = __ballot_sync(0xffffffff, state == TileState::full),
             mixed = __ballot_sync(0xffffffff, state == TileState::mixed);
   const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, lower = (1u << lane) - 1;
-  __syncthreads();  // the counts of the time before have been read
+  __syncthreads();  // The counts of the last call have been read.
   if (lane == 0) of_warps[warp] = full_and_mixed(__popc(full), __popc(mixed));
   __syncthreads();
   Ranked ranked = {full_and_mixed(__popc(full & lower), __popc(mixed & lower)), 0};
@@ -81,7 +81,7 @@ __device__ inline Ranked rank_among_block(TileState state, u32* of_warps) {
   return ranked;
 }
 
-// The states of a thread's tiles, found once: as many as a word has room for, and the others once more.
+// The states of a thread's tiles. A word has room for some of them, which are found once; the others are found again.
 template <Along along>
 struct KeptStates {
   static constexpr int kKept = 16;
@@ -99,7 +99,7 @@ struct KeptStates {
   }
 };
 
-// A block has a list.
+// Each block makes a list.
 template <Along along>
 __device__ inline void write_tile_lists(const KernelParams& params, const ReadBounds* bounds = nullptr,
                                         const unsigned char* answers = nullptr) {

@@ -1,4 +1,4 @@
-// Sizes of the launch that makes rows of V^T. Shared by host and device.
+// Sizes of the launch that makes rows of V^T. Host and device share them.
 #pragma once
 
 #include "templates/kernel_config.h"
@@ -6,9 +6,9 @@
 namespace flashjit {
 
 constexpr int kValueRowsThreads = 128;
-constexpr int kValueRowsKeys = 64;  // of a block
+constexpr int kValueRowsKeys = 64;  // The keys of a block.
 
-// All that any loop copies at once.
+// No loop copies more bytes at once.
 constexpr int value_row_bytes(const KernelConfig& c) { return round_up(c.head_dim_v, 16); }
 
 }  // namespace flashjit

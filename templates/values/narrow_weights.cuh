@@ -5,12 +5,12 @@
 
 namespace flashjit {
 
-// Where the scores of a word are. Operand A wants four keys side by side; these are those that a thread has, two and two,
-// and V is transposed with its keys in that order (transposed_tile.cuh). Word j is of row j % 2.
+// Returns the first score of a word. Operand A wants four keys side by side. A thread has two and two instead, and V is
+// transposed with its keys in that order (transposed_tile.cuh). Word j belongs to row j % 2.
 __device__ constexpr int first_score(int i, int j) { return 16 * i + 8 * (j / 2) + 2 * (j % 2); }
 
-// Is some weight as large as e4m3 gets? None is negative, so that bits are in order: those of 448 and of NaN, 0x7e and
-// 0x7f, are the ones that 2 more gives the sign bit.
+// Returns whether some weight is as large as e4m3 gets. No weight is negative, so bits have the order of weights.
+// Adding 2 gives the sign bit only to those of 448 and of NaN, 0x7e and 0x7f.
 template <int steps>
 __device__ inline bool has_large_narrow(const u32 (&p)[steps][4]) {
   u32 signs = 0;

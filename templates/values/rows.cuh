@@ -1,4 +1,4 @@
-// V^T of a call (v_transposed) for loops that read rows of V: written as these, by a launch before them.
+// Writes V^T of a call (v_transposed) as rows of V, in a launch before loops that read such rows.
 #pragma once
 
 #include "templates/sequence.cuh"
@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-// A block has 64 keys of a KV head, whose rows lie [token, head].
+// Each block has 64 keys of a KV head, whose rows lie [token, head].
 __device__ inline void write_value_rows(const KernelParams& params, char* value_rows) {
   constexpr int kRow = value_row_bytes(config);
   const int number = blockIdx.x / config.heads_kv, head = blockIdx.x % config.heads_kv;

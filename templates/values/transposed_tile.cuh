@@ -1,4 +1,5 @@
-// A tile of V of 8 bits with its keys along rows, as products of 8 bits read it: from shared memory to shared memory.
+// Transposes a tile of V of 8 bits, from shared memory to shared memory, so that its keys lie along rows, as products
+// of 8 bits read them.
 #pragma once
 
 #include "templates/device.cuh"
@@ -6,7 +7,7 @@
 
 namespace flashjit {
 
-// 16 columns at a time, and of these 32 keys: four 8x8 matrices of 16 bits, each of two columns of a key.
+// A unit is 16 columns of 32 keys: four 8x8 matrices of 16 bits, each of two columns of a key.
 constexpr int kBlockColumns = 16, kUnitKeys = 32;
 
 // Every key of a tile has a row.
@@ -14,23 +15,24 @@ struct AllRows {
   __device__ u32 operator()(u32 pair, int) const { return pair; }
 };
 
-// A tile of so many keys and columns, by each of `warps` its blocks of columns, `ahead` units of `blocks` at a time. Keys change places
-// within every 32 (hopper/narrow.cuh says why). A lane gives the address of a row of a matrix: to load, of a key and 16
-// bytes of its columns, to store, of a column and 16 of its keys. Within a panel the chunk of 16 bytes has the row's number
-// modulo 8 XORed in. Bytes of a lane's two columns are parted: the even column goes to the first word of a pair and the odd
-// one to the second for the first four lanes of eight, the other way round for the others. So the rows that are stored
-// together, all of the columns 2 i + x, have eight different places in the swizzle. `filter` is given each word, which has
-// two columns of two neighbouring keys, and the first of these keys.
+// Transposes a tile of `keys` keys and `columns` columns. Each of `warps` warps takes its blocks of columns, `ahead`
+// units of `blocks` at a time. Keys change places within every 32 (hopper/transpose.cuh gives the reason). A lane gives
+// the address of a row of a matrix: to load, the row is a key and 16 bytes of its columns, and to store, a column and
+// 16 of its keys. Within a panel the chunk of 16 bytes has the row's number modulo 8 XORed in. Bytes of a lane's two
+// columns are parted: for the first four lanes of eight the even column goes to the first word of a pair and the odd
+// one to the second, and for the others the other way round. So the rows that are stored together, all of the columns 2
+// i + x, have eight different places in the swizzle. `filter` gets each word, which has two columns of two neighbouring
+// keys, and the first of these keys.
 template <int warps, int keys, int columns, int to_panel_bytes, int blocks, int ahead, class Filter>
 __device__ inline void transpose_tile(u32 to, u32 from, u32 warp, const Filter& filter) {
   constexpr int kUnits = keys / kUnitKeys;
-  constexpr u32 kBlocks = (columns + kBlockColumns - 1) / kBlockColumns;  // none of 8 bits is cut
+  constexpr u32 kBlocks = (columns + kBlockColumns - 1) / kBlockColumns;  // No block of 8 bits is cut.
   constexpr PanelLayout kGiven = panel_layout(keys, columns, 1);
   const u32 lane = threadIdx.x % 32, i = lane % 8, column = 2 * i + (lane / 8 % 2 ^ i / 4);
   const u32 first = lane / 4 < 4 ? 0x6420 : 0x7531, second = first ^ (0x6420 ^ 0x7531);
-  const u32 half = to & kPanelWidth / 2;  // of the rows, if places lie side by side
-  // Each instruction of warps beside the loop is one less of a warp that computes, so turns are unrolled [M84]. The
-  // registers do not suffice to unroll more turns.
+  const u32 half = to & kPanelWidth / 2;  // Places that lie side by side are halves of rows.
+  // Each instruction of warps beside the loop takes the place of one of a warp that computes, so turns are unrolled
+  // [M84]. Registers do not suffice to unroll more turns.
   constexpr bool kIsCut = kBlocks % (warps * blocks) != 0;
   constexpr int kTurns = (kBlocks + warps - 1) / warps, kTurnsUnrolled = kTurns <= 3 ? kTurns : 1;
   const u32 target = to - half + column * kPanelWidth, target_chunk = (lane / 16 ^ column % 8) * 16 ^ half;

@@ -71,7 +71,7 @@ class MapEmitter {
 
   // Two tiles, with all that is known of them before any pair of positions is asked.
   struct TilePair {
-    Value *number_q, *number_kv, *lo[2], *end[2];  // queries, keys
+    Value *number_q, *number_kv, *lo[2], *end[2];  // The ranges of queries and of keys.
   };
   void set_variables(ExprEmitter& expressions, const TilePair& pair) {
     for (const Axis axis : {Axis::Queries, Axis::Keys}) {
