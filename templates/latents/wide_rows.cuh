@@ -38,7 +38,8 @@ __device__ inline uint4 wide_columns(const LatentRow& row, int column) {
   return {wide[0], wide[1], wide[2], wide[3]};
 }
 
-// Returns how many rows of K lie in a page or, without pages, belong to a batch index; all_rows() counts all of them.
+// Returns how many rows of K lie in a page or, without pages, belong to a batch index; wide_row_count() counts all
+// of them.
 __device__ inline int rows_of_block(const KernelParams& p) {
   return config.page_size > 0 ? config.page_size : kChosen ? p.key_rows : p.k_len;
 }

@@ -13,11 +13,12 @@
 
 namespace flashjit {
 
-// P times scales of single keys may be too small for fp16 or e4m3, or too large: O is then in units, one for each row.
+// P times scales of single keys may be too small for fp16 or e4m3, or too large. O is then divided by units, one for
+// each row.
 constexpr bool kHasUnits = has_key_scales(config) && config.element != Element::bf16;
 
-// Query and key of this thread's first score. Derived again at every call: otherwise the limits of every row, which a
-// mask compares with, are held in registers across the loop.
+// The query and the key of this thread's first score. They are derived again at every call: otherwise the limits of
+// every row, with which a mask compares, would be held in registers across the loop.
 struct Corner {
   int q, k;
 };
@@ -27,7 +28,7 @@ __device__ inline Corner first_element(int q_lo, int k_lo) {
           static_cast<int>(k_lo + thread % 4 * 2)};
 }
 
-// -infinity where a key is not visible, by a long mask.
+// Sets scores to -infinity where a long mask hides the key.
 __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Sequence& seq, const Corner& corner) {
   constexpr int kWordTiles = kWordKeys / 8;
 #pragma unroll
@@ -47,15 +48,16 @@ __device__ inline void hide_keys(Scores& s, const KernelParams& params, const Se
       }
 }
 
-// This factor makes scores of products with a query. Where blocks of queries have scales, a tile may hold several.
+// Returns the factor that turns products with a query into scores. Where blocks of queries have scales, a tile may hold
+// several.
 __device__ inline float row_scale(const KernelParams& params, const BlockState& block, int q) {
   if constexpr (!is_scaled(config)) return config.scale;
   else if constexpr (has_scaled_queries(config) && config.scale_block > 0) return score_scale(params, block.seq, q);
   else return block.score_scale;
 }
 
-// The score function, then -infinity where a key is not visible. Keys at or behind k_len are read as the last key: the
-// score function may load from a tensor that ends there.
+// Applies the score function, and then sets scores of hidden keys to -infinity. Keys at or behind k_len are read as the
+// last key, because the score function may load from a tensor that ends there.
 __device__ inline void apply_score_and_mask(Scores& s, const KernelParams& params, const BlockState& block, int k_lo,
                                             bool mixed) {
   const Sequence& seq = block.seq;
@@ -105,9 +107,9 @@ __device__ inline void scale_output(float (&o)[kOTiles][4], int half, float fact
   }
 }
 
-// The rare part of a softmax step: references rise to the maximum, the sums and O are scaled accordingly. Returns whether the
-// scores have had their reference subtracted already: a large reference must be subtracted, exactly, before scores are
-// scaled.
+// The rare part of a softmax step: references rise to the maximum, and sums and O are rescaled. Returns whether the
+// references have been subtracted from the scores already: a large reference must be subtracted, exactly, before scores
+// are scaled.
 __device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o,
                                         const float (&maximum)[kMTiles][2]) {
   bool large = false;
@@ -135,7 +137,7 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows<kMTiles>& rows, O
   return true;
 }
 
-// One step of the online softmax: turns scores into P. `top` collects the true maximum when it is an output.
+// One step of the online softmax turns scores into P. `top` collects the true maximum when it is an output.
 __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Output& o, float (&top)[kMTiles][2]) {
   float maximum[kMTiles][2];
   bool rose = false;
@@ -151,7 +153,7 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
       rose |=
           maximum[i][h] > rows.reference[i][h] + kRescaleThreshold / kLog2Scale || fabsf(maximum[i][h]) > kLargeScore;
     }
-  // The whole warp decides together: a branch that diverges would serialise the loop over O.
+  // The whole warp decides together, because a branch that diverges would serialise the loop over O.
   bool subtracted = false;
   if (__any_sync(0xffffffff, rose)) subtracted = raise_references(s, rows, o, maximum);
 #pragma unroll
@@ -170,10 +172,11 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
     }
 }
 
-// P in units of its rows. A unit is about the largest of a row so far, relative to its reference, so halves have room
-// above it and digits below; as references, units rise rarely.
+// Divides P by the units of its rows. A unit is about the largest number of a row so far, relative to its reference, so
+// halves have room above it and digits below. Units rise rarely, as references do.
 __device__ inline void divide_by_units(Scores& p, SoftmaxRows<kMTiles>& rows, Output& o) {
-  constexpr float kLeastUnit = 0x1p-100f, kRoom = 256.0f;  // one over the least is a number; e4m3 ends at 448
+  // One over the least unit is a normal number, and e4m3 ends at 448.
+  constexpr float kLeastUnit = 0x1p-100f, kRoom = 256.0f;
   float largest[kMTiles][2];
   bool rose = false;
 #pragma unroll
@@ -207,7 +210,7 @@ __device__ inline void divide_by_units(Scores& p, SoftmaxRows<kMTiles>& rows, Ou
     }
 }
 
-// P times the scales of V, where each key has its own.
+// Multiplies P by the scales of V, where each key has its own.
 __device__ inline void apply_value_scales(Scores& p, const KernelParams& params, const BlockState& block,
                                           SoftmaxRows<kMTiles>& rows, Output& o, int k_lo) {
   const Corner corner = first_element(block.q_lo, k_lo);
@@ -234,11 +237,12 @@ __device__ inline void draw(Kept& kept, const BlockState& block, u32 key, int k_
   calls.draw(kept, static_cast<u32>(block.q_lo) / 16 + thread / 32 * kMTiles, static_cast<u32>(k_lo) / 16);
 }
 
-// With accumulate: the shares that O of earlier calls has in rows; below 0: the row keeps what there is.
+// With accumulate: the shares that O of earlier calls has in rows. A share below 0 means that the row keeps the earlier
+// O.
 struct EarlierShares {
   float of[kMTiles][2];
 };
-// O is final, but for what earlier calls left of the row; so is LSE.
+// Finishes O and LSE, except for the share of earlier calls in O.
 __device__ inline float continue_with(const KernelParams& params, Int64 row, float reference, float sum,
                                       float (&o)[kOTiles][4], int h) {
   const Continued c = continue_row(params, row, reference, sum);
@@ -249,7 +253,7 @@ __device__ inline float continue_with(const KernelParams& params, Int64 row, flo
   return c.before;
 }
 
-// Row sums, the sink, LSE and maximum; scales O to its final value.
+// Finishes row sums, the sink, LSE and maximum, and scales O to its final value.
 __device__ inline void finish_rows(const KernelParams& params, const BlockState& block, SoftmaxRows<kMTiles>& rows,
                                    Output& o, const float (&top)[kMTiles][2], EarlierShares& earlier) {
   const Sequence& seq = block.seq;
@@ -259,7 +263,7 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float sum = quad_sum(rows.sum[i][h]) * kLowered;
-      // Nothing visible leaves -infinity and a sum of zero.
+      // A row that sees no key has a reference of -infinity and a sum of zero.
       float reference = rows.reference[i][h] * kNaturalScale;
       const float scale = take_in_sink(params, seq.h, reference, sum);
       const float unit = kHasUnits ? rows.unit[i][h] : value_scale_if_any(params, seq);
@@ -278,7 +282,8 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
     }
 }
 
-// O to global memory: staged in shared memory, where each warp touches only its own rows, then in whole 16-byte chunks.
+// Stores O: it is staged in shared memory, where each warp touches only its own rows, and leaves in whole 16-byte
+// chunks.
 __device__ inline void store_output(const KernelParams& params, const BlockState& block, Output& o,
                                     const EarlierShares& earlier, u32 staging) {
   const Sequence& seq = block.seq;
@@ -386,8 +391,8 @@ __device__ inline void sync_forward(const KernelParams& params) {
 
   EarlierShares earlier;
   finish_rows(params, block, rows, o, top, earlier);
-  // O is staged where Q or K and V were. Other warps may still read there, and when no tile was visible, other threads'
-  // copies of Q may still be on their way.
+  // O is staged in the place of Q, or of K and V. Other warps may still read there, and when no tile was visible, other
+  // threads' copies of Q may still be on their way.
   wait_copies<0>();
   __syncthreads();
   store_output(params, block, o, earlier, base + kLayout.o_offset);

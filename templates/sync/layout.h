@@ -1,4 +1,4 @@
-// Sizes of the sync family that follow from a KernelConfig. Shared by host and device.
+// Sizes that the sync family derives from a KernelConfig. Host and device share them.
 #pragma once
 
 #include "templates/tile_layouts.h"
@@ -8,8 +8,9 @@ namespace flashjit {
 constexpr int threads_of(const KernelConfig& c) { return c.sync.warps * 32; }
 constexpr int rows_per_warp(const KernelConfig& c) { return c.tile_q / c.sync.warps; }
 
-// Columns of V that a block multiplies P with: all, or of wide ones a slice, as registers hold no more of O. Slices are
-// blocks of their own, each with all scores; the last one ends where V does, so it may share columns with the one before.
+// The columns of V by which a block multiplies P: all columns, or a slice of wide V, because registers hold no more of
+// O. Slices are blocks of their own, each with all scores. The last one ends where V does, so it may share columns with
+// the one before.
 constexpr int kMostColumns = 256;
 constexpr int value_slices(const KernelConfig& c) { return (c.head_dim_v + kMostColumns - 1) / kMostColumns; }
 constexpr int slice_columns(const KernelConfig& c) {
@@ -17,10 +18,11 @@ constexpr int slice_columns(const KernelConfig& c) {
 }
 constexpr int padded_slice(const KernelConfig& c) { return round_up(slice_columns(c), step_columns(c.element)); }
 
-// Shared memory of the sync family: [ Q | K stages | V stages | block | key of dropout ]. The output tile is staged in Q's
-// memory (each warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in registers
-// passes through the K/V region before the loop, and then O is staged over K and V. `block` holds what all threads of the
-// block agree on and would otherwise keep in registers: the sequence, its limits, where K and V of this head start.
+// Shared memory of the sync family: [ Q | K stages | V stages | block | key of dropout ]. The output tile is staged in
+// Q's memory (each warp only touches its own rows), so Q's region is as large as the larger of the two. Q that lives in
+// registers passes through the K/V region before the loop, and then O is staged over K and V. `block` holds what all
+// threads of the block agree on and would otherwise keep in registers: the sequence, its limits, and where K and V of
+// this head start.
 constexpr int block_state_bytes(const KernelConfig& c) { return c.list_heads > 0 ? 112 : 96; }
 
 struct SyncLayout {

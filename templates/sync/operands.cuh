@@ -1,4 +1,5 @@
-// Operands of the sync loop's matrix instructions, with elements of 16 bits and of 8, and which columns of O they give.
+// Operands of the sync loop's matrix instructions, with elements of 16 bits and of 8, and the columns of O that they
+// give.
 #pragma once
 
 #include "templates/sync/layout.h"
@@ -9,11 +10,12 @@ namespace flashjit {
 
 constexpr SyncLayout kLayout = sync_layout(config);
 constexpr bool kNarrow = config.element == Element::f8;
-constexpr int kDepth = step_columns(config.element);  // of an instruction: columns of Q and K, keys of P and V
-constexpr int kStepTiles = kDepth / 8;                // tiles of S that a step of P V takes, and tiles of O of a load
+// The depth of an instruction: columns of Q and K, keys of P and V.
+constexpr int kDepth = step_columns(config.element);
+constexpr int kStepTiles = kDepth / 8;  // A step of P V takes these tiles of S, and a load serves these tiles of O.
 
-// P of e4m3 ends at 448 and at 2^-9: it is 2^kRaised times what it stands for, which the row sum takes out again. As a
-// reference may be too low by 2^kRescaleThreshold (softmax.cuh), that is 256 at most.
+// P of e4m3 ends at 448 and at 2^-9. It is 2^kRaised times the weight, and the row sum is divided by the same factor. A
+// reference may be too low by 2^kRescaleThreshold (softmax.cuh), so P is 256 at most.
 constexpr float kRaised = kNarrow ? 5.0f : 0.0f;
 constexpr float kLowered = kNarrow ? 0x1p-5f : 1.0f;
 
@@ -21,8 +23,8 @@ __device__ inline void multiply_scores(float (&s)[4], const u32 (&q)[4], u32 k0,
   if constexpr (kNarrow) mma_narrow<config.queries, config.cache>(s, q, k0, k1);
   else mma<config.element>(s, q, k0, k1);
 }
-// sm_89 adds products of 8 bits up with some 13 bits, and what is there before is one of the terms: over thousands of keys
-// O would be percents off. So each instruction begins anew, and O takes its 32 keys in by additions of fp32.
+// sm_89 adds up products of 8 bits with some 13 bits, and the sum so far is one of the terms: over thousands of keys O
+// would be percents off. So each instruction starts from zero, and additions of fp32 bring its 32 keys into O.
 __device__ inline void multiply_values(float (&o)[4], const u32 (&p)[4], u32 v0, u32 v1) {
   if constexpr (kNarrow) {
     float sum[4] = {};
@@ -34,8 +36,8 @@ __device__ inline void multiply_values(float (&o)[4], const u32 (&p)[4], u32 v0,
   }
 }
 
-// P of a step. An operand of 8 bits has four keys side by side: two of one tile of S that a thread has, and two of the
-// next. V comes with its keys in the same order.
+// Converts P of a step. An operand of 8 bits has four keys side by side: two of one tile of S that a thread has, and
+// two of the next. V comes with its keys in the same order.
 __device__ inline void convert_weights(u32 (&a)[4], const float (*p)[4]) {
   if constexpr (kNarrow) {
     a[0] = pack_e4m3(p[0][0], p[0][1], p[1][0], p[1][1]);
@@ -50,13 +52,13 @@ __device__ inline void convert_weights(u32 (&a)[4], const float (*p)[4]) {
   }
 }
 
-// V of a step, for kStepTiles tiles of O. Transposed, 16 bits are two columns of a key of 8 bits: columns of even number are
-// for a tile of O, and columns of odd number for the next.
+// Loads V of a step, for kStepTiles tiles of O. Transposed, 16 bits are two columns of a key of 8 bits: columns of even
+// number belong to a tile of O, and columns of odd number to the next.
 __device__ inline void load_values(u32 (&v)[kStepTiles][2], u32 address) {
   if constexpr (kNarrow) {
     constexpr u32 kEven = 0x6420, kOdd = 0x7531;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {  // of the keys
+    for (int half = 0; half < 2; ++half) {  // It is a half of the keys.
       u32 pairs[4];
       load_matrices_transposed(pairs, address + down(kLayout.v, half));
 #pragma unroll
@@ -76,12 +78,13 @@ __device__ inline void load_values(u32 (&v)[kStepTiles][2], u32 address) {
   }
 }
 
-// The first of two neighbouring columns of O that a thread has in tile j, for each of its two rows, behind sort_columns().
+// Returns the first of two neighbouring columns of O that a thread has in tile j, for each of its two rows, after
+// sort_columns().
 __device__ inline int first_column(int j) {
   const int lane = threadIdx.x % 4;
   return kNarrow ? j / 2 * 16 + lane * 4 + j % 2 * 2 : j * 8 + lane * 2;
 }
-// With elements of 8 bits a tile has every other column: a thread's four columns are in two tiles, and are sorted here.
+// With elements of 8 bits a tile has every other column. A thread's four columns are in two tiles, and this sorts them.
 template <int tiles>
 __device__ inline void sort_columns(float (&o)[tiles][4]) {
   if constexpr (kNarrow) {

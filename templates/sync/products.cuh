@@ -1,4 +1,4 @@
-// The two products of the sync loop, on fragments: S = Q K^T and O += P V.
+// The two products of the sync loop, in registers: S = Q K^T and O += P V.
 #pragma once
 
 #include "templates/sync/work.cuh"
@@ -6,10 +6,10 @@
 namespace flashjit {
 
 constexpr bool kQueriesInRegisters = config.sync.q_in == QueryStorage::registers;
-constexpr int kMTiles = rows_per_warp(config) / 16;     // 16-row tiles of a warp
-constexpr int kNTiles = kTileKv / 8;                    // 8-column tiles of S
-constexpr int kSteps = padded_dim_qk(config) / kDepth;  // k-steps of S = Q K^T
-constexpr int kOTiles = padded_slice(config) / 8;       // 8-column tiles of O
+constexpr int kMTiles = rows_per_warp(config) / 16;     // The 16-row tiles of a warp.
+constexpr int kNTiles = kTileKv / 8;                    // The 8-column tiles of S.
+constexpr int kSteps = padded_dim_qk(config) / kDepth;  // The k-steps of S = Q K^T.
+constexpr int kOTiles = padded_slice(config) / 8;       // The 8-column tiles of O.
 
 using Scores = float[kMTiles][kNTiles][4];
 using Output = float[kMTiles][kOTiles][4];
@@ -20,7 +20,7 @@ using HeldQueries = QueryFragments[kHeldSteps];
 __device__ inline u32 lane_id() { return threadIdx.x % 32; }
 __device__ inline u32 warp_id() { return threadIdx.x / 32; }
 
-// A lane's addresses in the tiles of Q, K and V: see tile_operands.cuh.
+// These return a lane's addresses in the tiles of Q, K and V: see tile_operands.cuh.
 __device__ inline u32 query_lane(u32 queries) {
   return queries + kLayout.q.offset(warp_id() * rows_per_warp(config) + lane_id() % 16, lane_id() / 16);
 }
@@ -38,7 +38,7 @@ __device__ inline void clear(Scores& s) {
       for (int e = 0; e < 4; ++e) s[i][j][e] = 0;
 }
 
-// S += Q K^T for one k-step.
+// Computes S += Q K^T for one k-step.
 __device__ inline void scores_step(Scores& s, const QueryFragments& q, u32 key_lane, int step) {
 #pragma unroll
   for (int n = 0; n < kNTiles / 2; ++n) {
@@ -57,7 +57,7 @@ __device__ inline void load_queries(QueryFragments& q, u32 query_lane, int step)
   for (int i = 0; i < kMTiles; ++i) load_matrices(q[i], along(query_lane, kLayout.q, step) + down(kLayout.q, i));
 }
 
-// S = Q K^T.
+// Computes S = Q K^T.
 __device__ inline void compute_scores(Scores& s, const HeldQueries& held, u32 q_lane, u32 key_tile) {
   clear(s);
   if constexpr (kQueriesInRegisters) {
@@ -74,10 +74,10 @@ __device__ inline void compute_scores(Scores& s, const HeldQueries& held, u32 q_
   }
 }
 
-// Says which weights of a tile are kept.
+// Holds which weights of a tile are kept.
 using Kept = TileNumbers[kMTiles][kTileKv / 16];
 
-// O += P V: the accumulator layout of S is the operand layout of P, so P never leaves registers.
+// Computes O += P V. The accumulator of S has the layout of operand P, so P never leaves registers.
 __device__ inline void accumulate_output(Output& o, const Scores& p, const Kept& kept, u32 value_lane) {
 #pragma unroll
   for (int step = 0; step < kTileKv / kDepth; ++step) {
@@ -95,7 +95,7 @@ __device__ inline void accumulate_output(Output& o, const Scores& p, const Kept&
       for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
         for (int j = 0; j < kStepTiles; ++j) multiply_values(o[i][n * kStepTiles + j], a[i], v[j][0], v[j][1]);
-      // For ptxas, which would have so many sums under way at once that registers spill. It is no instruction.
+      // This is no instruction. Without it ptxas would have so many sums under way at once that registers spill.
       if constexpr (kNarrow) __syncwarp();
     }
   }

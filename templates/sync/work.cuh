@@ -1,4 +1,4 @@
-// The work of a block of the sync family: its query tile, which KV tiles it visits, and how they come to shared memory.
+// The work of a block of the sync family: its query tile, the KV tiles that it visits, and their way to shared memory.
 #pragma once
 
 #include "templates/dropout.cuh"
@@ -15,7 +15,7 @@ constexpr int kThreads = threads_of(config);
 constexpr int kSlices = value_slices(config), kColumns = slice_columns(config);
 constexpr int kTileQ = config.tile_q, kTileKv = config.tile_kv, kStages = config.stages;
 
-constexpr bool kListed = config.list_heads > 0;  // which tiles are visited
+constexpr bool kListed = config.list_heads > 0;  // True if lists say which tiles are visited.
 template <bool listed>
 struct ListOfTiles {
   __device__ int number_of(int index) const { return index; }
@@ -29,22 +29,23 @@ struct ListOfTiles<true> {
   __device__ void set_list(const int* of_tile) { list = of_tile; }
 };
 
-// The values that all threads of the block agree on. They lie in shared memory and are read where they are needed: registers
-// are what this kernel is short of.
+// Values that all threads of the block agree on. They lie in shared memory and are read where they are needed, because
+// registers are scarce in this kernel.
 struct BlockState : ListOfTiles<kListed> {
   Sequence seq;
-  const Cached* k;  // where the rows of this sequence and KV head begin: key_begin()
+  const Cached* k;  // The rows of this sequence and KV head begin there: key_begin().
   const Cached* v;
-  int column;                 // the first of V and O that is this block's
-  int q_lo, q_hi;             // queries of this tile
-  int first_tile, last_tile;  // KV tiles that some query can see; visited from the last to the first
-  int full_begin, full_end;   // keys in between are visible to every query: no mask code
-  int end;                    // keys from here on are visible to none: their values are not looked at, NaN or not
-  float score_scale;          // that of the first query, where it is known at run time only
+  int column;                 // The first column of V and O that belongs to this block.
+  int q_lo, q_hi;             // The queries of this tile.
+  int first_tile, last_tile;  // KV tiles that some query can see, visited from the last to the first.
+  int full_begin, full_end;   // Keys in between are visible to every query, and need no mask code.
+  int end;                    // Keys from here on are visible to no query: their values are not read, NaN or not.
+  float score_scale;          // The scale of the first query, where it is known only at run time.
 };
 static_assert(sizeof(BlockState) <= block_state_bytes(config));
 
-// The visible tile at or before `tile`: those in a hole of the mask are stepped over. Below first_tile: none is left.
+// Returns the visible tile at or before `tile`, stepping over tiles in a hole of the mask. A result below first_tile
+// means that none is left.
 __device__ inline int visible_tile(const KernelParams& params, const BlockState& block, int tile) {
   return skip_holes<Walk::down, kTileKv>(params, block.seq, block.q_lo, block.q_hi, tile, block.first_tile);
 }
@@ -73,13 +74,13 @@ __device__ inline void set_block_state(BlockState& block, const KernelParams& pa
     block.set_list(list + kListCounts);
     block.first_tile = 0;
     block.last_tile = list[0] - 1;
-    block.full_begin = 0;  // the first so many indices, as is_mixed() counts them
+    block.full_begin = 0;  // These are the first indices, as is_mixed() counts them.
     block.full_end = list[1] * kTileKv;
   }
   if constexpr (is_scaled(config)) block.score_scale = score_scale(params, seq, q_lo);
 }
 
-// The block's tile, and the copy of its queries. False: behind the last query of the sequence.
+// Finds the block's tile, and copies its queries. Returns false if it lies behind the last query of the sequence.
 __device__ inline bool begin_tile(const KernelParams& params, BlockState& block, u32 queries) {
   const WorkItem item = work_item(params, blockIdx.x / kSlices);
   const int q_lo = item.tile * kTileQ;
@@ -96,14 +97,15 @@ __device__ inline bool begin_tile(const KernelParams& params, BlockState& block,
   return true;
 }
 
-// KV tiles on their way to shared memory. One stage: a slot for K and one for V, V arrives while S is computed, the next
-// K while P V is. More stages: as many slots for both, and copies run that many tiles ahead less one.
+// Copies KV tiles to shared memory. With one stage there is a slot for K and one for V: V arrives while S is computed,
+// and the next K while P V is. With more stages there are as many slots for both, and copies run ahead by one tile
+// less.
 struct KeyValueCopies {
   const KernelParams& params;
   const BlockState& block;
   u32 keys, values;
-  int ahead = 0;  // the next tile to copy, with more than one stage
-  int slot = 0;   // where the tile lies that is computed
+  int ahead = 0;  // The next tile to copy, with more than one stage.
+  int slot = 0;   // The slot of the tile that is computed.
 
   __device__ void copy_keys(int tile, int to) const {
     copy_tile<kThreads, kTileKv, config.head_dim_qk, config.copy_bytes>(
@@ -115,7 +117,7 @@ struct KeyValueCopies {
                                                               key_rows(params, params.v_stride, block.v, block.seq),
                                                               tile * kTileKv, block.end);
   }
-  // Commits also where nothing is left to copy: waiting counts groups.
+  // It commits even where nothing is left to copy, because waiting counts groups.
   __device__ void copy_ahead(int to) {
     if (ahead >= block.first_tile) {
       const int tile = block.number_of(ahead);
@@ -144,14 +146,14 @@ struct KeyValueCopies {
       copy_values(block.number_of(tile), 0);
       commit_copies();
     } else {
-      // After the barrier every warp is done with the tile before this one, so its slot takes the newest copy.
+      // After the barrier every warp has finished with the tile before this one, so its slot takes the newest copy.
       wait_copies<kStages - 2>();
       __syncthreads();
       copy_ahead(slot == 0 ? kStages - 1 : slot - 1);
     }
   }
 
-  // After S of this tile.
+  // This comes after S of this tile.
   __device__ void await_values(int next) {
     if constexpr (kStages > 1) return;
     wait_copies<0>();

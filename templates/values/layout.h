@@ -8,7 +8,7 @@ namespace flashjit {
 constexpr int kValueRowsThreads = 128;
 constexpr int kValueRowsKeys = 64;  // The keys of a block.
 
-// No loop copies more bytes at once.
+// A row takes a multiple of the widest copy of any loop.
 constexpr int value_row_bytes(const KernelConfig& c) { return round_up(c.head_dim_v, 16); }
 
 }  // namespace flashjit
