@@ -1,17 +1,18 @@
-// The states of blocks that lists of a call make. Shared by host and device.
+// The states of blocks that lists of a call make. Host and device share them.
 #pragma once
 
 #include "templates/kernel_params.h"
 
 namespace flashjit {
 
-// In a listed block the mask says what is seen, and in a full one all is. A block in both lists is full.
+// In a listed block the mask decides what is seen, and in a full block everything is seen. A block in both lists is
+// full.
 constexpr unsigned char kBlockLeftOut = 0, kBlockListed = 1, kBlockFull = 2;
 
 constexpr int kBlockStateThreads = 128;
 
-// Gives a state to the blocks of one list: every `step`th of its numbers, from `first` on. Numbers that are none of the
-// `columns` blocks are passed over, and a count is cut to the room that the list has.
+// Gives a state to the blocks of one list: every `step`th of its numbers, from `first` on. Numbers of no block among
+// the `columns` are passed over, and a count is clamped to the room that the list has.
 constexpr void mark_blocks(const BlockLists& lists, Int64 b, Int64 head, Int64 row, int columns, unsigned char state,
                            int first, int step, unsigned char* states) {
   if (lists.count == nullptr) return;

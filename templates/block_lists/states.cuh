@@ -1,4 +1,4 @@
-// The launch for lists of blocks that a call gives (blocks= in a spec): it writes down the state of each pair of blocks,
+// The launch for lists of blocks that a call gives (blocks= in a spec). It writes the state of each pair of blocks,
 // which the mask reads.
 #pragma once
 
@@ -17,7 +17,7 @@ __device__ inline void write_block_states(const KernelParams& params, unsigned c
   for (int i = threadIdx.x; i < columns; i += kBlockStateThreads) states[i] = kBlockLeftOut;
   __syncthreads();
   mark_blocks(params.listed_blocks, b, head, row, columns, kBlockListed, threadIdx.x, kBlockStateThreads, states);
-  __syncthreads();  // a block in both lists is full
+  __syncthreads();  // A block in both lists is full.
   mark_blocks(params.full_blocks, b, head, row, columns, kBlockFull, threadIdx.x, kBlockStateThreads, states);
 }
 

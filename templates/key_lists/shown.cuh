@@ -1,5 +1,6 @@
-// The launch for a mask beside lists of keys or pages (mask= and select= in a spec): it copies the lists, and writes -1 in place
-// of keys that the mask hides. Loops read the copy, and know of no mask. It has each key of a page by itself.
+// The launch for a mask beside lists of keys or pages (mask= and select= in a spec). It copies the lists, and writes -1
+// in place of keys that the mask hides. Loops read the copy, which has each key of a page by itself, and know of no
+// mask.
 #pragma once
 
 #include "templates/key_lists/layout.h"
@@ -8,7 +9,7 @@
 
 namespace flashjit {
 
-// Rows of a pool do not say where they are in a sequence: a call does, and of queries.
+// Rows of a pool have no position in a sequence, so the call gives the positions of keys and of queries.
 constexpr bool kGivesPositions = config.page_size > 0;
 constexpr int kKeysOfEntry = config.keys_of_entry;
 
@@ -31,7 +32,7 @@ __device__ inline void write_shown_keys(const KernelParams& params, int* shown_k
     query = __ldg(params.q_positions + seq.b * s.batch + seq.q_token * s.token);
     positions = params.k_positions + list_begin(params.k_positions_stride, seq);
     is_somewhere = is_position(query);
-    seq.q_len = seq.k_len = is_somewhere ? query + 1 : 1;  // what there was when the query was the newest token
+    seq.q_len = seq.k_len = is_somewhere ? query + 1 : 1;  // These keys existed when the query was the newest token.
   }
   const int* const given = chosen_list(params, seq);
   int* const shown = shown_keys + static_cast<Int64>(list) * config.selected;

@@ -1,5 +1,5 @@
-// Puts the results of attention for parts of the keys together: the outputs of a row are weighted by the exponentials of
-// their LSE. Bound by reading them once.
+// Puts together the results of attention for parts of the keys: the outputs of a row are weighted by the exponentials
+// of their LSE. Reading them once limits the speed.
 #pragma once
 
 #include "templates/merge/layout.h"
@@ -9,16 +9,16 @@
 namespace flashjit {
 
 constexpr int kColumns = merge_columns(config), kPieces = merge_pieces(config);
-// From LSE, of parts and of the result, to powers of two.
+// The factor from LSE, of parts and of the result, to powers of two.
 constexpr float kLseLog2 = config.lse == Lse::log2 ? 1.0f : kLog2e;
 
-// A row of the result, and which part of its columns.
+// A row of the result, and the first of the thread's columns.
 struct Piece {
   Int64 b;
   int q, h, column;
 };
 
-// As many columns as a thread has.
+// The columns that a thread has.
 struct Columns {
   float x[kColumns];
 };
@@ -50,8 +50,8 @@ __device__ inline void store_columns(void* o, Int64 at, const Columns& c) {
   out.store(static_cast<Bits<config.output>*>(o) + at);
 }
 
-// The first part of a sequence that counts. With a shared prefix all parts but the last are of keys that sequences share; a
-// sequence that has fewer keys before its queries shares none.
+// Returns the first part of a sequence that counts. With a shared prefix all parts but the last hold keys that
+// sequences share. A sequence that has fewer keys before its queries shares none.
 __device__ inline int first_part(const KernelParams& p, Int64 b) {
   if constexpr (!config.shared_prefix) return 0;
   return Int64{p.k_lens[b]} - p.q_len < *p.shared_prefix ? max(p.k_len - 1, 0) : 0;
@@ -65,7 +65,7 @@ __device__ inline void store_largest(const KernelParams& p, const Piece& at, int
   p.max_logit[row] = largest;
 }
 
-// Parts that have seen nothing, with an LSE of -infinity, are not looked at.
+// Merges the parts of a piece, except those with an LSE of -infinity, which have seen no key.
 __device__ inline void merge_piece(const KernelParams& p, const Piece& at) {
   const PartStrides& of_lse = p.lse_parts_stride;
   const PartStrides& of_o = p.o_parts_stride;
@@ -82,7 +82,7 @@ __device__ inline void merge_piece(const KernelParams& p, const Piece& at) {
 #pragma unroll 1
   for (int begin = first_of_row; begin < p.k_len; begin += config.tile_kv) {
     float weights[config.tile_kv];
-    Columns parts[config.tile_kv];  // their loads are under way together
+    Columns parts[config.tile_kv];  // The loads of these parts are under way together.
 #pragma unroll
     for (int i = 0; i < config.tile_kv; ++i) {
       const int part = begin + i;
@@ -110,9 +110,9 @@ __device__ inline void merge_piece(const KernelParams& p, const Piece& at) {
   }
 }
 
-// A block has the rows of some queries, or, where there are more heads than it has rows, of some heads of one.
+// A block has the rows of some queries, or, where there are more heads than it has rows, of some heads of one query.
 __device__ inline void merge_parts(const KernelParams& p) {
-  constexpr int kHeads = config.heads_q < config.tile_q ? config.heads_q : config.tile_q;  // of a block
+  constexpr int kHeads = config.heads_q < config.tile_q ? config.heads_q : config.tile_q;  // The heads of a block.
   constexpr int kQueries = config.tile_q / kHeads, kChunks = (config.heads_q + kHeads - 1) / kHeads;
   const int chunk = blockIdx.x % kChunks, tile = blockIdx.x / kChunks % p.tiles_q;
   Piece at = {blockIdx.x / kChunks / p.tiles_q, 0, 0, 0};

@@ -1,4 +1,4 @@
-// Sizes of the merge family that follow from a KernelConfig. Shared by host and device.
+// Sizes that the merge family derives from a KernelConfig. Host and device share them.
 #pragma once
 
 #include "templates/kernel_config.h"

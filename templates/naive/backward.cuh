@@ -13,10 +13,11 @@ __device__ inline float naive_number(u16 bits) {
 }
 
 struct NaiveRow {
-  float lse, delta;  // lse is for exp2; delta, the sum of dO O - dlse, is subtracted from dP
+  float lse, delta;  // lse is for exp2; delta, the sum of dO O - dlse, is subtracted from dP.
 };
 
-// A warp finds the facts of a query. A row that sees nothing has an lse of -infinity; +infinity makes its P 0.
+// A warp finds the facts of a query. A row that sees no key has an lse of -infinity, which becomes +infinity and makes
+// its P 0.
 __device__ inline NaiveRow naive_row_facts(const KernelParams& p, const Sequence& seq, int q) {
   using Stored = Bits<config.element>;
   const auto* o = static_cast<const Stored*>(p.o) + query_row(p.o_stride, seq, seq.h, q);
@@ -31,7 +32,7 @@ __device__ inline NaiveRow naive_row_facts(const KernelParams& p, const Sequence
   return {lse == -kInfinity ? kInfinity : lse * (kNaturalLse * kLog2e), delta};
 }
 
-// sums = rows of queries times rows of keys, one 64x64 tile.
+// Computes sums = rows of queries times rows of keys, for one 64x64 tile.
 template <int head_dim, int padded_dim>
 __device__ inline void naive_products(float (&sums)[kNaiveTile / 8][4], const void* of_queries, const Strides& q_stride,
                                       const void* of_keys, const Strides& k_stride, const Sequence& seq, int q_lo,
@@ -42,7 +43,7 @@ __device__ inline void naive_products(float (&sums)[kNaiveTile / 8][4], const vo
   const auto* k = static_cast<const Rows::Element*>(of_keys) + key_begin(k_stride, seq);
   const u32 queries = shared_address(shared),
             keys = queries + tile_layout(kNaiveTile, padded_dim, config.element).bytes();
-  __syncthreads();  // every warp is done with the tiles before
+  __syncthreads();  // Every warp has finished with the tiles before.
   copy_tile<kNaiveThreads, kNaiveTile, head_dim, config.copy_bytes>(queries, Rows{q, q_stride.token}, q_lo, seq.q_len);
   copy_tile<kNaiveThreads, kNaiveTile, head_dim, config.copy_bytes>(keys, Rows{k, k_stride.token}, k_lo, seq.k_len);
   commit_copies();
@@ -51,7 +52,7 @@ __device__ inline void naive_products(float (&sums)[kNaiveTile / 8][4], const vo
   naive_multiply_rows<padded_dim>(sums, queries, keys);
 }
 
-// P = exp(s - lse), with s the logits, and ds = P (dO V^T - delta) ds/d(scale q.k): one 64x64 tile.
+// Computes P = exp(s - lse), where s are the logits, and ds = P (dO V^T - delta) ds/d(scale q.k), for one 64x64 tile.
 __device__ inline void naive_score_gradients(const KernelParams& params, u16* probabilities, u16* gradients) {
   __shared__ NaiveRow facts[kNaiveTile];
   const int tiles_q = (params.q_len + kNaiveTile - 1) / kNaiveTile,
@@ -97,7 +98,7 @@ __device__ inline void naive_score_gradients(const KernelParams& params, u16* pr
   }
 }
 
-// dQ = ds K: 64 queries.
+// Computes dQ = ds K for 64 queries.
 __device__ inline void naive_query_gradients(const KernelParams& params, const u16* gradients) {
   const WorkItem item = naive_item(params, blockIdx.x, (params.q_len + kNaiveTile - 1) / kNaiveTile);
   const Sequence& seq = item.seq;
@@ -112,7 +113,7 @@ __device__ inline void naive_query_gradients(const KernelParams& params, const u
                                                     params.dq_stride.token, dq, config.scale, q_lo, seq.q_len);
 }
 
-// weights^T rows of queries, over the heads of a KV head: 64 keys. `seq` is that of the first head.
+// Computes weights^T rows of queries, over the heads of a KV head, for 64 keys. `seq` has the first of these heads.
 template <Element output, int head_dim, int padded_dim>
 __device__ inline void naive_key_gradient(const KernelParams& params, Sequence seq, const u16* weights,
                                           const void* of_queries, const Strides& q_stride, void* result,
@@ -127,7 +128,7 @@ __device__ inline void naive_key_gradient(const KernelParams& params, Sequence s
   naive_store<output, head_dim>(result, key_begin(k_stride, seq), k_stride.token, sums, factor, k_lo, seq.k_len);
 }
 
-// dK = ds^T Q, dV = P^T dO.
+// Computes dK = ds^T Q and dV = P^T dO.
 __device__ inline void naive_key_gradients(const KernelParams& params, const u16* probabilities, const u16* gradients) {
   const int tiles = (params.k_len + kNaiveTile - 1) / kNaiveTile, head = blockIdx.x / tiles,
             k_lo = blockIdx.x % tiles * kNaiveTile;

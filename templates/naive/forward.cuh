@@ -9,7 +9,7 @@
 
 namespace flashjit {
 
-// S = score(scale * Q K^T), -infinity where a key is not visible: one 64x64 tile.
+// Computes S = score(scale * Q K^T), with -infinity where a key is not visible, for one 64x64 tile.
 __device__ inline void naive_scores(const KernelParams& params, float* scores) {
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr TileLayout kTile = tile_layout(kNaiveTile, padded_dim_qk(config), config.element);
@@ -57,7 +57,7 @@ template <class Combine>
 __device__ inline float block_reduce(float x, float neutral, Combine combine) {
   __shared__ float partial[kNaiveThreads / 32];
   for (int step = 16; step > 0; step /= 2) x = combine(x, __shfl_xor_sync(0xffffffff, x, step));
-  __syncthreads();  // the last use of `partial` is over
+  __syncthreads();  // The last use of `partial` is over.
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
   __syncthreads();
   float all = neutral;
@@ -65,7 +65,7 @@ __device__ inline float block_reduce(float x, float neutral, Combine combine) {
   return all;
 }
 
-// P = softmax(S), one row per block, with the row's LSE and maximum.
+// Computes P = softmax(S), one row per block, with the row's LSE and maximum.
 __device__ inline void naive_softmax(const KernelParams& params, const float* scores, u16* probabilities) {
   const WorkItem item = naive_item(params, blockIdx.x, params.q_len);
   const Sequence& seq = item.seq;
@@ -99,7 +99,7 @@ __device__ inline void naive_softmax(const KernelParams& params, const float* sc
   if (config.max_logit) params.max_logit[row] = sum != sum ? sum : visible_top;
 }
 
-// O = P V: 64 query rows, all of d_v.
+// Computes O = P V for 64 query rows and all of d_v.
 __device__ inline void naive_product(const KernelParams& params, const u16* probabilities) {
   const WorkItem item = naive_item(params, blockIdx.x, (params.q_len + kNaiveTile - 1) / kNaiveTile);
   const Sequence& seq = item.seq;

@@ -1,12 +1,12 @@
-// Sizes of the naive family that follow from a KernelConfig. Shared by host and device.
+// Sizes that the naive family derives from a KernelConfig. Host and device share them.
 #pragma once
 
 #include "templates/tile_layouts.h"
 
 namespace flashjit {
 
-// The textbook versions: three kernels, one after the other, through memory. They work on square tiles with four warps
-// of 16 rows each, softmax on one row per block.
+// The textbook versions are three kernels, one after the other, which pass everything through memory. They work on
+// square tiles with four warps of 16 rows each, and softmax on one row per block.
 constexpr int kNaiveTile = 64;
 constexpr int kNaiveThreads = 128;
 
@@ -21,7 +21,7 @@ constexpr int naive_product_smem(const KernelConfig& c) {
          tile_layout(kNaiveTile, padded_dim_v(c), c.element).bytes();
 }
 
-// Shared memory of the kernels of gradients.
+// Returns the shared memory of the kernels of gradients.
 constexpr int naive_score_gradients_smem(const KernelConfig& c) {
   const int qk = tile_layout(kNaiveTile, padded_dim_qk(c), c.element).bytes(),
             v = tile_layout(kNaiveTile, padded_dim_v(c), c.element).bytes();

@@ -1,4 +1,4 @@
-// Code that the steps of the textbook versions have in common: 64 x 64 tiles, multiplied by four warps of 16 rows each.
+// Shared by the steps of the textbook versions: 64 x 64 tiles, multiplied by four warps of 16 rows each.
 #pragma once
 
 #include "templates/device.cuh"
@@ -20,12 +20,13 @@ __device__ inline Int64 naive_row(const KernelParams& p, const Sequence& seq, in
   return (static_cast<Int64>(sequence_number(p, seq)) * config.heads_q + seq.h) * p.q_len + q;
 }
 
-// Is the weight of a query and a key dropped? Each has its own call: what the fused kernels save is part of what they are.
+// Returns whether the weight of a query and a key is dropped. Each weight takes a call of its own, so that comparisons
+// show what the fused kernels save.
 __device__ inline bool naive_drops(const FourWords& key, const Sequence& seq, int q, int k) {
   return is_dropped(dropout_number(dropout_words(key, seq.b, seq.h, q, k), q, k), config.dropped);
 }
 
-// s += queries keys^T, both of `head_dim` columns.
+// Computes s += queries keys^T, both of `head_dim` columns.
 template <int head_dim>
 __device__ inline void naive_multiply_rows(float (&s)[kNaiveTile / 8][4], u32 queries, u32 keys) {
   constexpr TileLayout kTile = tile_layout(kNaiveTile, head_dim, config.element);
@@ -44,7 +45,7 @@ __device__ inline void naive_multiply_rows(float (&s)[kNaiveTile / 8][4], u32 qu
   }
 }
 
-// sums += weights rows, for a tile of weights as it lies or transposed: 64 x 64.
+// Computes sums += weights rows, for a 64 x 64 tile of weights as it lies, or transposed.
 template <bool transposed, int columns>
 __device__ inline void naive_multiply_weights(float (&sums)[columns][4], u32 weights, u32 rows) {
   constexpr TileLayout kWeights = tile_layout(kNaiveTile, kNaiveTile, config.element),
@@ -69,8 +70,8 @@ __device__ inline void naive_multiply_weights(float (&sums)[columns][4], u32 wei
   }
 }
 
-// sums += weights rows over all `count` rows of a head: 64 rows of the matrix of weights from `lo` on, or, transposed, 64
-// of its columns.
+// Computes sums += weights rows over all `count` rows of a head: for 64 rows of the matrix of weights from `lo` on, or,
+// transposed, for 64 of its columns.
 template <bool transposed, int head_dim, int columns, class Rows>
 __device__ inline void naive_add_products(float (&sums)[columns][4], const KernelParams& params, const Sequence& seq,
                                           const u16* weights, int lo, const Rows& rows, int count) {
@@ -81,7 +82,7 @@ __device__ inline void naive_add_products(float (&sums)[columns][4], const Kerne
   weights += naive_row(params, seq, 0) * stride;
 #pragma unroll 1
   for (int i = 0; i < count; i += kNaiveTile) {
-    __syncthreads();  // every warp is done with the tiles before
+    __syncthreads();  // Every warp has finished with the tiles before.
     copy_tile<kNaiveThreads, kNaiveTile, kNaiveTile, 16>(
         weight_tile, StridedRows<u16>{weights + (transposed ? lo : i), stride}, transposed ? i : lo, seq.q_len);
     copy_tile<kNaiveThreads, kNaiveTile, head_dim, config.copy_bytes>(row_tile, rows, i, count);
@@ -92,7 +93,7 @@ __device__ inline void naive_add_products(float (&sums)[columns][4], const Kerne
   }
 }
 
-// 64 rows of a result from row_lo on, of which there are `count`, times `factor`.
+// Stores 64 rows of a result from row_lo on, of which `count` exist, times `factor`.
 template <Element output, int head_dim, int columns>
 __device__ inline void naive_store(void* result, Int64 first, Int64 stride, const float (&sums)[columns][4],
                                    float factor, int row_lo, int count) {

@@ -1,5 +1,5 @@
-// The mask and the score of a call whose rows are a part of a longer sequence (config.places). They are written in positions
-// of the whole, which has lengths of its own; loops ask by the rows of the call.
+// The mask and the score of a call whose rows are a part of a longer sequence (config.places). They are written in
+// positions of the whole sequence, which has lengths of its own; loops pass the rows of the call.
 #pragma once
 
 #include "templates/places/places.h"
@@ -12,7 +12,7 @@ __device__ inline KeyPosition<int> position_of(const Places& places, const KeyPo
   return {places.begin + row.base * places.step, row.distance * places.step};
 }
 
-// `Whole` is what the generated code says in positions.
+// `Whole` is the generated code, in positions.
 template <class Whole>
 struct Placed : Whole {
   template <class Params>
@@ -67,7 +67,7 @@ struct Placed : Whole {
     return first_query(params, seq,
                        Whole::full_q_begin(params, whole(params, seq), key(params, k_lo), key(params, k_hi)));
   }
-  // Behind the last query S is 0, of which a score may make no number: then the last tile is one with mask code.
+  // Behind the last query S is 0, and a score of it may be no number. Then the last tile is one with mask code.
   __device__ static int full_q_end(const KernelParams& params, const Sequence& seq, int k_lo, int k_hi) {
     const int end =
         first_query(params, seq, Whole::full_q_end(params, whole(params, seq), key(params, k_lo), key(params, k_hi)));

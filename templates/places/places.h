@@ -1,5 +1,5 @@
-// Where the rows of a call stand in the whole sequence, and which rows stand from a position on (config.places). Shared by
-// host and device.
+// The places of a call's rows in the whole sequence, and the rows from a position on (config.places). Host and device
+// share them.
 #pragma once
 
 #include "templates/kernel_params.h"
@@ -8,7 +8,7 @@ namespace flashjit {
 
 constexpr int position_of(const Places& places, int row) { return places.begin + row * places.step; }
 
-// The first of `rows` rows that does not stand before a position, or `rows`.
+// Returns the first of `rows` rows that does not stand before a position, or `rows`.
 constexpr int first_row_from(const Places& places, int position, int rows) {
   const int behind = position > places.begin ? position - places.begin : 0;
   const unsigned step = static_cast<unsigned>(places.step), last = step - 1;

@@ -1,4 +1,4 @@
-// Rows of 16 bits to rows of a cache of latents (quantize with out=latent656): what is written is what `append` writes of the
+// Turns rows of 16 bits into rows of a cache of latents (quantize with out=latent656), as `append` writes them for the
 // same numbers. Where scales lie behind a page, the batches of x are the pages.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace flashjit {
 
 __device__ inline void quantize_latents(const KernelParams& p) {
-  constexpr int kPieces = new_key_pieces(config);  // of a row
+  constexpr int kPieces = new_key_pieces(config);  // The pieces of a row.
   const Int64 item = static_cast<Int64>(blockIdx.x) * kAppendThreads + threadIdx.x, number = item / kPieces;
   if (number >= static_cast<Int64>(p.batch) * p.q_len) return;
   const Int64 b = number / p.q_len, token = number % p.q_len;

@@ -1,6 +1,6 @@
-// Rows of 16-bit elements to elements of 8 bits and scales: y = x / scale, rounded, with the scale at which the largest
-// |x| that shares it is the largest number of the type; with `rope` x is turned first. Bound by reading x and writing y
-// once.
+// Turns rows of 16-bit elements into elements of 8 bits and scales: y = x / scale, rounded. The scale makes the largest
+// |x| that shares it the largest number of the type. With `rope` x is turned first. Reading x and writing y once limits
+// the speed.
 #pragma once
 
 #include "templates/append/narrow.cuh"
@@ -10,15 +10,15 @@
 namespace flashjit {
 
 constexpr float kLargestNarrow = config.results == Narrow::e4m3 ? 448.0f : 57344.0f;
-// x is multiplied with this as well: the matrix of a rotation leaves a row longer.
+// x is multiplied by this as well, because the matrix of a rotation leaves a row longer.
 constexpr float kLength = config.rotate ? rotation_factor(config.head_dim_qk) : 1.0f;
-// Where nothing is larger, the scale is 1: a quotient with it would overflow.
+// If no number is larger, the scale is 1: a quotient with such a number would overflow.
 constexpr float kNothing = 0x1p-100f;
 
 // The rows of a block, all of one head at a time. Tiles of all sequences are numbered.
 struct Tile {
   Sequence seq;
-  int number, tile;  // the latter in its sequence
+  int number, tile;  // `number` counts all tiles, and `tile` those of its sequence.
 
   __device__ Tile(const KernelParams& p, int item, int head) : number(item / blocks_of_heads(config)) {
     seq.h = item % blocks_of_heads(config) * heads_of_block(config) + head;
@@ -34,13 +34,13 @@ struct Tile {
     }
     find_query_length(seq, p);
   }
-  // Numbers of packed sequences are some more than there are tiles.
+  // Packed sequences have a few more numbers than tiles.
   __device__ bool has_rows() const { return kRows != Rows::packed || tile * config.tile_q < seq.q_len; }
-  // The offset of a token's row in a tensor whose rows have these strides.
+  // Returns the offset of a token's row in a tensor whose rows have these strides.
   __device__ Int64 row(const Strides& stride, int token) const { return query_row(stride, seq, seq.h, token); }
 };
 
-// The tokens of the two rows of a lane, and whether there are such rows.
+// The tokens of the two rows of a lane, and whether these rows exist.
 struct RowPair {
   int token[2];
   bool valid[2];
@@ -53,13 +53,13 @@ struct RowPair {
   }
 };
 
-// The position of a row's token in its sequence. A token before the first one turns as the first one.
+// Returns the position of a row's token in its sequence. A token before the first one turns as the first one.
 __device__ inline int position_of(const KernelParams& p, const Tile& tile, int token) {
   if (p.positions == nullptr) return max(p.first_position + token, 0);
   return min(max(p.positions[tile.row(p.positions_stride, token)], 0), p.rope_positions - 1);
 }
 
-// These offsets say where in x the rows of a lane begin.
+// Offsets of a lane's rows in x.
 struct RowsOfX {
   Int64 at[2];
   __device__ RowsOfX(const KernelParams& p, const Tile& tile, const RowPair& rows)
@@ -96,7 +96,7 @@ __device__ inline float largest_of(const Values& v) {
   return largest;
 }
 
-// Infinity has no place among numbers that share a scale: it is made NaN, and like that counts for nothing.
+// Infinity has no place among numbers that share a scale: it becomes NaN, and counts for nothing, as NaN does.
 __device__ inline float largest_finite(Values& v) {
   const float largest = largest_of(v);
   if (largest < kInfinity) return largest;
@@ -108,7 +108,7 @@ __device__ inline float largest_finite(Values& v) {
   return largest_of(v);
 }
 
-// The largest of numbers that are not negative, which are ordered as their bits are.
+// Returns the largest of numbers that are not negative, which have the order of their bits.
 __device__ inline float largest_of_warp(float x) {
   u32 largest;
   asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(largest) : "r"(__float_as_uint(x)));
@@ -127,7 +127,8 @@ __device__ inline float largest_of_block(float x) {
   return largest;
 }
 
-// Four numbers as bytes. NaN stays NaN, and what rounding takes beyond the largest number is that one.
+// Returns four numbers as bytes. NaN stays NaN, and a number that rounding takes beyond the largest one becomes the
+// largest.
 __device__ inline u32 narrowed(const float (&x)[4], float factor) {
 #if __CUDA_ARCH__ >= 890
   u16 low, high;
@@ -147,7 +148,8 @@ __device__ inline u32 narrowed(const float (&x)[4], float factor) {
 #endif
 }
 
-// `largest` is without the length of the rotation. Quotients are rounded as everywhere, so that all devices give the same.
+// `largest` does not contain the length of the rotation. Quotients are rounded as everywhere, so that all devices give
+// the same bytes.
 __device__ inline void store_tile(const KernelParams& p, const Tile& tile, const RowPair& rows, const Values& v,
                                   float largest) {
   const float factor = largest * kLength > kNothing ? __fdiv_rn(kLargestNarrow, largest) : kLength;
@@ -178,7 +180,7 @@ __device__ inline void store_scale(const KernelParams& p, const Tile& tile, int 
 struct Computed {
   RowPair rows;
   Values v;
-  float of_lane;  // the largest number
+  float of_lane;  // The lane's largest number.
   __device__ Computed(const KernelParams& p, const Tile& tile, Raw raw) : rows(tile) {
     turn_tile(p, tile, rows, raw);
     v = values_of(raw);
@@ -186,9 +188,9 @@ struct Computed {
   }
 };
 
-// Calls visit(tile, what it has) for each tile of a block: all heads of an item or, where tiles are read ahead, one item after
-// the other. Then the next one is on its way meanwhile: a block that takes all registers of an SM would have nothing under way
-// while it computes (d=256). `backwards`: the last item goes first.
+// Calls visit(tile, its numbers) for each tile of a block: for all heads of an item or, where tiles are read ahead, for
+// one item after the other. In the second case the next tile is loaded meanwhile: a block that takes all registers of
+// an SM would load nothing while it computes (d=256). With `backwards`, the last item goes first.
 template <bool backwards, class Visit>
 __device__ inline void each_tile(const KernelParams& p, const Visit& visit) {
   const auto tile_at = [&](int item, int head) { return Tile(p, backwards ? p.items - 1 - item : item, head); };
@@ -202,7 +204,7 @@ __device__ inline void each_tile(const KernelParams& p, const Visit& visit) {
       if (item + gridDim.x < p.items) ask_for_tile(p, tile_at(item + gridDim.x, 0));
       if (!tile.has_rows()) continue;
       visit(tile, Computed(p, tile, raw));
-      __syncthreads();  // warps have read of each other what they found
+      __syncthreads();  // Warps have read each other's results.
     }
   } else {
 #pragma unroll 1
@@ -215,7 +217,7 @@ __device__ inline void each_tile(const KernelParams& p, const Visit& visit) {
   }
 }
 
-// Where the rows of a block are those of a scale.
+// Handles rows of a block that all share one scale.
 __device__ inline void quantize_blocks(const KernelParams& p) {
   each_tile<false>(p, [&](const Tile& tile, const Computed& x) {
     const float largest = largest_of_block(x.of_lane);
@@ -224,7 +226,8 @@ __device__ inline void quantize_blocks(const KernelParams& p) {
   });
 }
 
-// Where several tiles share a scale, the first launch leaves the largest number of each tile: all of a head, by number.
+// Where several tiles share a scale, the first launch stores the largest number of each tile: tiles of a head follow
+// each other, by number.
 __device__ inline Int64 index_of_largest(const KernelParams& p, const Tile& tile, int number) {
   return static_cast<Int64>(tile.seq.h) * (kRows == Rows::packed ? p.tiles_q : p.tiles_q * p.batch) + number;
 }
@@ -235,7 +238,7 @@ __device__ inline void find_largest(const KernelParams& p, float* largest) {
   });
 }
 
-// The last tile goes first: what the first launch has read last is still in L2.
+// The last tile goes first, because the tile that the first launch has read last is still in L2.
 __device__ inline void quantize_tiles(const KernelParams& p, const float* largest) {
   each_tile<true>(p, [&](const Tile& tile, const Computed& x) {
     constexpr int kTiles = tiles_of_scale(config);

@@ -10,34 +10,35 @@
 
 namespace flashjit {
 
-// 1, 3 or 5 sections of columns, each of a power of two of them; 0: there is no rotation of d columns.
+// Returns 1, 3 or 5 sections of columns, each of a power of two of them, or 0 if there is no rotation of d columns.
 constexpr int rotation_sections(int d) {
-  constexpr int kLeast = 16;  // columns, and a multiple of that: rows of elements of 8 bits come in 16 bytes
+  // Columns must be a multiple of this, because rows of elements of 8 bits come in 16 bytes.
+  constexpr int kLeast = 16;
   if (d < kLeast || d % kLeast != 0) return 0;
   int odd = d;
   while (odd % 2 == 0) odd /= 2;
   return odd <= 5 ? odd : 0;
 }
 
-// Bits of Philox4x32-10 under the key (0, 0), for the counters (0, 0, 0, 0) and (1, 0, 0, 0). Column c is negated where bit c
-// / 2 % 16 (16 more for odd columns) of word c / 32 is set: the two columns of a register then have their bits 16 apart, as
-// the register has their signs.
+// Bits of Philox4x32-10 under the key (0, 0), for the counters (0, 0, 0, 0) and (1, 0, 0, 0). Column c is negated if
+// bit c / 2 % 16 (16 more for odd columns) of word c / 32 is set. The two columns of a register then have their bits 16
+// apart, as the register has their signs.
 constexpr unsigned kRotationSigns[8] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8,
                                         0xf8e4cca4, 0x5cb200db, 0xb1a574eb, 0x097eff67};
 constexpr unsigned rotation_sign(int column) {
   return kRotationSigns[column / 32] >> (column / 2 % 16 + column % 2 * 16) & 1;
 }
 
-// Is element (i, j) of Paley's matrix of this order -1? Below the first row and beside the first column, 1 where i - j is
-// a square modulo order - 1, and on the diagonal.
+// Returns whether element (i, j) of Paley's matrix of this order is -1. Below the first row and beside the first
+// column, it is 1 where i - j is a square modulo order - 1, and on the diagonal.
 constexpr bool is_negative_in_paley(int order, int i, int j) {
   const int prime = order - 1;
-  const unsigned squares = order == 12 ? 0x23a : 0x30af2;  // bit x: x is one, modulo 11 or 19
+  const unsigned squares = order == 12 ? 0x23a : 0x30af2;  // Bit x is set if x is a square, modulo 11 or 19.
   if (i == j || i == 0) return false;
   return j == 0 || !(squares >> (i - j + prime) % prime & 1);
 }
 
-// 1 / sqrt(d), by Newton's steps: compilers of kernels have no square root of constants.
+// Returns 1 / sqrt(d), by Newton's steps, because compilers of kernels have no square root of constants.
 constexpr float rotation_factor(int d) {
   double root = d;
   for (int i = 0; i < 32; ++i) root = (root + d / root) / 2;
