@@ -1,6 +1,6 @@
-// The launch before the others of a spec with `append`: it writes the rows of new tokens into K and V, at the ends of
-// their sequences, and with `rope` rotates them and copies Q, rotated, to where the other launches read it. They know
-// nothing of this. A thread has 16 bytes of a row: what takes time here is the way to memory and back, once.
+// The launch before the others of a spec with `append`. It writes the rows of new tokens into K and V, at the ends of
+// their sequences, and with `rope` rotates them and copies Q, rotated, to where the other launches read it. The other
+// launches know nothing of this. A thread has 16 bytes of a row: only the way to memory and back takes time here, once.
 #pragma once
 
 #include "templates/append/latents.cuh"
@@ -14,14 +14,14 @@ namespace flashjit::appending {
 
 // ---- rotation ----
 
-// The data of a row that are read before anybody knows the row's position: the position is the first thing that is waited
+// The data of a row that are loaded before the row's position is known: the position is the first thing that is waited
 // for, while all the rest is under way.
 struct Piece {
-  uint4 own, partners;  // partners: the other columns of its pairs, of rope=half
+  uint4 own, partners;  // `partners` are the other columns of its pairs, with rope=half.
   u64 turns[kPieceColumns];
 };
 
-// rope=half has the partners half a rotation away.
+// With rope=half the partners lie half a rotation away.
 __device__ inline uint4 load_partners(const RowElement* row, int column) {
   if constexpr (rope::kPairs % kPieceColumns == 0) {
     return load_piece<config.copy_bytes>(row + rope::partner_of(column));
@@ -49,7 +49,7 @@ __device__ inline Piece load_rotating(const RowElement* row, int column) {
   return piece;
 }
 
-// The columns of a piece, which begins at `column`, at this position of a sequence.
+// Returns the columns of a piece, which begins at `column`, turned by this position of a sequence.
 __device__ inline Columns turned(const KernelParams& p, const Piece& piece, int column, int position) {
   Columns columns = columns_of(piece.own);
   if (!rope::rotates(column)) return columns;
@@ -63,18 +63,18 @@ __device__ inline Columns turned(const KernelParams& p, const Piece& piece, int 
   }
   return columns;
 }
-// In Q's type.
+// Returns the turned piece in Q's type.
 __device__ inline uint4 rotated(const KernelParams& p, const Piece& piece, int column, int position) {
   return rope::rotates(column) ? piece_of(turned(p, piece, column, position)) : piece.own;
 }
 
 // ---- which piece ----
 
-// The sequence of a token. Packed: the block looks for that of its first one together, and threads go on from there;
-// with `batch`, or before the first one: it is of none.
+// Returns the sequence of a token. With packed sequences the block finds that of its first token together, and threads
+// go on from there. A token belongs to none if the result is `batch`, or if it lies before the first sequence.
 __device__ inline int sequence_of_token(const KernelParams& p, Int64 first_of_block, Int64 token) {
   if constexpr (kRows != Rows::packed) return static_cast<int>(token / p.q_len);
-  int before = 0;  // sequences that end before the block's first token
+  int before = 0;  // Counts the sequences that end before the block's first token.
   for (int b = 0; b < p.batch; b += kAppendThreads) {
     const int mine = b + static_cast<int>(threadIdx.x);
     const int found = __syncthreads_count(mine < p.batch && p.offsets_q[mine + 1] <= first_of_block);
@@ -98,16 +98,16 @@ __device__ inline void store_piece(Cached* to, uint2 piece) {
   }
 }
 
-// A piece of a row of K or V, as that holds it, to the row of its key.
+// Stores a piece of a row of K or V, as K or V holds it, in the row of its key.
 template <class T>
 __device__ inline void append_piece(const KernelParams& p, const Sequence& seq, int position, const void* rows,
                                     const Strides& strides, int column, T piece) {
   const auto cache = key_rows(p, strides, static_cast<const Cached*>(rows) + key_begin(strides, seq), seq);
-  if (!cache.has_row(position)) return;  // nobody else's page is written
+  if (!cache.has_row(position)) return;  // No other sequence's page is written.
   store_piece(const_cast<Cached*>(cache.row(position)) + column, piece);
 }
 
-// A new row is divided by this scale.
+// Returns the scale by which a new row is divided.
 __device__ inline float new_scale(const KernelParams& p, const float* scales, const Strides& stride,
                                   const Sequence& seq, int position) {
   if constexpr (has_key_scales(config)) return key_scale(p, scales, stride, seq, position);
@@ -118,7 +118,7 @@ __device__ inline void append_key(const KernelParams& p, const Sequence& seq, in
                                   int column) {
   if constexpr (has_latent_rows(config)) return append_latent(p, seq, position, row, column);
   const Piece piece = load_rotating(row, column);
-  if (position < 0) return;  // the cache has no room for it
+  if (position < 0) return;  // The cache has no room for the row.
   const auto append = [&](auto held) { append_piece(p, seq, position, p.k, p.k_stride, column, held); };
   if constexpr (is_scaled(config)) {
     const float scale = new_scale(p, p.scale_k, p.scale_k_stride, seq, position);
@@ -137,7 +137,7 @@ __device__ inline void append_value(const KernelParams& p, const Sequence& seq, 
   else append(piece);
 }
 
-// A piece of a row: its tensor, head and columns.
+// The origin of a piece of a row: its tensor, head and columns.
 enum class Of { queries, keys, values };
 struct Source {
   Of of;

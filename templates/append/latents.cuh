@@ -1,5 +1,5 @@
-// Rows of a cache of latents, of new tokens or of rows that a quantize reads: a thread rounds eight columns, and finds their
-// scale by itself.
+// Rounds rows of a cache of latents, for new tokens or rows that a quantize reads. A thread rounds eight columns, and
+// finds their scale by itself.
 #pragma once
 
 #include "templates/append/narrow.cuh"
@@ -15,13 +15,14 @@ __device__ inline float latent_scale(float largest, unsigned char* scales, int n
     if (is_own) reinterpret_cast<float*>(scales)[number] = least;
     return least;
   } else {
-    const auto exponent = static_cast<unsigned char>((__float_as_uint(least) + 0x7fffff) >> 23);  // not below
+    // The exponent is rounded up.
+    const auto exponent = static_cast<unsigned char>((__float_as_uint(least) + 0x7fffff) >> 23);
     if (is_own) scales[number] = exponent;
     return __uint_as_float(latent_scale_bits(exponent));
   }
 }
 
-// The columns of a piece, which begins at `column`.
+// Writes the columns of a piece, which begins at `column`.
 __device__ inline void write_latent(const LatentRow& to, const RowElement* row, int column) {
   auto* const data = const_cast<unsigned char*>(to.data);
   const uint4 piece = load_piece<config.copy_bytes>(row + column);
@@ -46,9 +47,9 @@ __device__ inline void write_latent(const LatentRow& to, const RowElement* row, 
 
 __device__ inline void append_latent(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
                                      int column) {
-  if (position < 0) return;  // the cache has no room for it
+  if (position < 0) return;  // The cache has no room for the row.
   const auto rows = key_rows(p, p.k_stride, static_cast<const unsigned char*>(p.k) + key_begin(p.k_stride, seq), seq);
-  if (!rows.has_row(position)) return;  // nobody else's page is written
+  if (!rows.has_row(position)) return;  // No other sequence's page is written.
   write_latent(latent_row(rows, p.k_stride.token, position), row, column);
 }
 

@@ -1,4 +1,4 @@
-// Sizes of the launch that appends. Shared by host and device.
+// Sizes of the launch that appends. Host and device share them.
 #pragma once
 
 #include "templates/kernel_config.h"
@@ -7,10 +7,10 @@ namespace flashjit {
 
 constexpr int kAppendThreads = 128;
 
-// A thread writes one piece: what 16 bytes of a row of 16-bit elements become.
+// A thread writes one piece, which 16 bytes of a row of 16-bit elements become.
 constexpr int kPieceColumns = 8;
 
-// Pieces of a token: the rows of all query heads, if they are rotated, then the rows of K, then those of V.
+// Returns the pieces of a token: the rows of all query heads, if they are rotated, then the rows of K, then those of V.
 constexpr int rotated_pieces(const KernelConfig& c) {
   return c.rope == Rope::none ? 0 : c.heads_q * (c.head_dim_qk / kPieceColumns);
 }
@@ -22,7 +22,7 @@ constexpr int append_pieces(const KernelConfig& c) {
   return rotated_pieces(c) + new_key_pieces(c) + new_value_pieces(c);
 }
 
-// The elements of rotated rows of Q that one token takes.
+// Returns the elements of rotated rows of Q that one token takes.
 constexpr int rotated_columns(const KernelConfig& c) { return c.rope == Rope::none ? 0 : c.heads_q * c.head_dim_qk; }
 
 }  // namespace flashjit

@@ -1,11 +1,12 @@
-// Numbers become elements of 8 bits as whoever fills a cache rounds them: to the nearest, to the even one of two that are as
-// near, and beyond the largest to the largest. Infinity and NaN become what the type has for them. No includes: a test
-// compiles this for the host.
+// Rounds numbers to elements of 8 bits as engines that fill a cache do: to the nearest, to the even one of two that are
+// equally near, and beyond the largest to the largest. Infinity and NaN become those of the type. This file includes
+// nothing: a test compiles it for the host.
 #pragma once
 
 namespace flashjit::appending {
 
-// As a byte: sign, exponent, so many bits of mantissa; the least exponent is that of subnormals, too.
+// Returns the number as a byte: sign, exponent, and mantissa_bits bits of mantissa. The least exponent is that of
+// subnormals, too.
 template <int mantissa_bits, int least_exponent>
 __device__ inline unsigned to_float8(float x, float largest, unsigned infinity) {
   constexpr unsigned kAllExponent = 0x7f800000, kNan = 0x7f;
@@ -13,7 +14,7 @@ __device__ inline unsigned to_float8(float x, float largest, unsigned infinity) 
   if (magnitude >= kAllExponent) return sign | (magnitude > kAllExponent ? kNan : infinity);
   const float size = fminf(__uint_as_float(magnitude), largest);
   const int exponent = max(static_cast<int>(__float_as_uint(size) >> 23) - 127, least_exponent);
-  // The last place of `base` is one of the element, so that adding `base` leaves the last places rounded.
+  // The last place of `base` is that of the element, so that adding `base` leaves the last places rounded.
   const float base = __uint_as_float(static_cast<unsigned>(exponent - mantissa_bits + 23 + 127) << 23);
   const unsigned places = __float_as_uint(size + base) - __float_as_uint(base);
   return sign | ((static_cast<unsigned>(exponent - least_exponent) << mantissa_bits) + places);

@@ -1,4 +1,4 @@
-// Pieces of new rows, as numbers and as a cache has them.
+// Pieces of new rows, as numbers and as a cache holds them.
 #pragma once
 
 #include "config.gen.cuh"
@@ -57,7 +57,7 @@ __device__ inline uint4 piece_of(const Columns& c) {
                     pack<kElement>(c.of[4], c.of[5]), pack<kElement>(c.of[6], c.of[7]));
 }
 
-// The columns as a cache of 8 bits holds them.
+// Returns the columns as a cache of 8 bits holds them.
 template <Narrow cache>
 __device__ inline uint2 narrowed_piece(const Columns& c, float scale) {
   u32 words[2] = {};

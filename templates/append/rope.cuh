@@ -1,4 +1,4 @@
-// Rotary positions: which columns are a pair, and the angle that a pair turns by.
+// Rotary positions: the columns that form a pair, and the angle by which a pair turns.
 #pragma once
 
 #include "templates/kernel_params.h"
@@ -9,12 +9,13 @@ namespace flashjit::rope {
 
 constexpr int kDims = config.rope_dims, kPairs = kDims / 2;
 constexpr bool kHalf = config.rope == Rope::half;
-constexpr bool kComputes = config.rope_base > 0;  // the angles
-// In memory, as each thread reads others of it.
+constexpr bool kComputes = config.rope_base > 0;  // True if the kernel computes the angles.
+// They lie in memory, because each thread reads others.
 __device__ constexpr RopeTurns kTurns = kComputes ? rope_turns(kDims, config.rope_base) : RopeTurns{};
 
 __device__ inline bool rotates(int column) { return column < kDims; }
-// Does this column come first in its pair? Next, the number of the pair, and the other column of the pair for rope=half.
+// is_first() returns whether this column comes first in its pair, pair_of() the number of the pair, and partner_of()
+// the other column of the pair with rope=half.
 __device__ inline bool is_first(int column) { return kHalf ? column < kPairs : column % 2 == 0; }
 __device__ inline int pair_of(int column) { return kHalf ? (is_first(column) ? column : column - kPairs) : column / 2; }
 __device__ inline int partner_of(int column) { return is_first(column) ? column + kPairs : column - kPairs; }
@@ -22,7 +23,7 @@ __device__ inline int partner_of(int column) { return is_first(column) ? column 
 struct Angle {
   float cos, sin;
 };
-// `turns`: those of the pair, where they are computed.
+// `turns` are those of the pair, where they are computed.
 __device__ inline Angle angle_of(const KernelParams& p, int position, int pair, u64 turns) {
   if constexpr (kComputes) {
     constexpr float kRadians = 3.14159265358979f * 0x1p-31f;

@@ -1,4 +1,5 @@
-// The angles by which `rope` turns rows: how they are computed, and how tables of them are read. Shared by host and device.
+// The angles by which `rope` turns rows: how they are computed, and how tables of them are read. Host and device share
+// this file.
 #pragma once
 
 namespace flashjit {
@@ -15,7 +16,7 @@ struct RopeTurns {
 constexpr double inverse_root(double base, int n) {
   double root = 1;
   for (int step = 0; step < 500; ++step) {
-    double power = 1;  // root^(n - 1)
+    double power = 1;  // It becomes root^(n - 1).
     for (int i = 1; i < n; ++i) power *= root;
     const double next = root - (power * root - 1 / base) / (n * power);
     if (!(next < root)) break;
@@ -27,7 +28,7 @@ constexpr double inverse_root(double base, int n) {
 constexpr RopeTurns rope_turns(int dims, double base) {
   RopeTurns turns = {};
   const double ratio = inverse_root(base, dims / 2);
-  double turn = 0.15915494309189533577;  // 1 / (2 pi)
+  double turn = 0.15915494309189533577;  // It begins with 1 / (2 pi).
   for (int i = 0; i < dims / 2; ++i) {
     turns.of[i] = static_cast<unsigned long long>(turn * 18446744073709551616.0);
     turn *= ratio;

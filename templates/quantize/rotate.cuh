@@ -1,7 +1,8 @@
-// Rows of 16-bit elements in the registers of a warp, as numbers, and rotated if the spec says so (rotation.h).
+// Rows of 16-bit elements in the registers of a warp, as numbers, which are rotated if the spec asks for it
+// (rotation.h).
 //
-// Four lanes have a row, each of them four columns of every 16: these are what a lane holds of an operand of mma.sync, so
-// that one product with a small matrix of 1 and -1 mixes the columns of four lanes, exactly, and what it gives is where
+// Four lanes share a row, and each has four columns of every 16. These are a lane's share of an operand of mma.sync, so
+// that one product with a small matrix of 1 and -1 mixes the columns of four lanes, exactly, and its result lies where
 // its operand was. All other columns that are mixed are in registers of the same lane. No number goes through shared
 // memory.
 #pragma once
@@ -12,16 +13,16 @@
 
 namespace flashjit {
 
-constexpr int kGroups = round_up(config.head_dim_qk, 16) / 16;  // of 16 columns, four of each lane
+constexpr int kGroups = round_up(config.head_dim_qk, 16) / 16;  // Groups have 16 columns, four of each lane.
 // Where groups come in pairs, a lane's columns of both lie side by side, 16 bytes of them.
 constexpr int kGroupsOfPiece = config.head_dim_qk % 32 == 0 ? 2 : 1;
 constexpr int kPieces = kGroups / kGroupsOfPiece, kColumnsOfPiece = 4 * kGroupsOfPiece;
 
-// The first of the columns of a piece that a lane has.
+// Returns the first column of a piece that a lane has.
 __device__ inline int column_of(int piece, int lane) {
   return piece * 16 * kGroupsOfPiece + lane % 4 * kColumnsOfPiece;
 }
-// Head dims are multiples of 8, and the last piece may be longer.
+// Head dims are multiples of 8, so the last piece may be longer.
 __device__ inline bool has_column(int column) { return config.head_dim_qk % 16 == 0 || column < config.head_dim_qk; }
 
 // A lane's pieces of rows lane / 4 and lane / 4 + 8 of its warp.
@@ -33,13 +34,13 @@ struct Values {
   float of[2][kGroups][4];
 };
 
-// Where the pieces of this thread wait in shared memory.
+// Returns where the pieces of this thread wait in shared memory.
 __device__ inline Piece* waiting_piece(int row, int piece) {
   extern __shared__ __align__(16) char memory[];
   return reinterpret_cast<Piece*>(memory) + (row * kPieces + piece) * quantize_threads(config) + threadIdx.x;
 }
 
-// Calls visit(row, piece, where in x it begins, whether it is there).
+// Calls visit(row, piece, where in x it begins, whether it exists).
 template <class Visit>
 __device__ inline void each_piece(const void* x, const Int64 (&rows)[2], const bool (&valid)[2], int lane,
                                   const Visit& visit) {
@@ -61,7 +62,8 @@ __device__ inline Raw load_rows(const void* x, const Int64 (&rows)[2], const boo
   return raw;
 }
 
-// The same in two: asked for, and there. A thread copies what it reads itself, so nobody waits for another.
+// These two functions load rows in two steps: they request them, and read them when they have arrived. A thread copies
+// only what it reads itself, so no thread waits for another.
 __device__ inline void ask_for_rows(const void* x, const Int64 (&rows)[2], const bool (&valid)[2], int lane) {
   constexpr int kBytes = Piece::kAccess;
   each_piece(x, rows, valid, lane, [&](int r, int piece, const u16* from, bool there) {
@@ -99,11 +101,11 @@ __device__ inline Values numbers_of(const Raw& raw) {
   return v;
 }
 
-// With 3 or 5, four columns of a lane are mixed with others; without a rotation it is of no use.
+// With 3 or 5 sections, four columns of a lane are mixed with others. Without a rotation there is one section.
 constexpr int kSections = config.rotate ? rotation_sections(config.head_dim_qk) : 1;
 
-// The matrix that mma.sync multiplies 16 columns of a row with: its row 4 t + e belongs to element e of lane t, and so does
-// its column 4 t + e. It has two halves of 8 columns, each of two words.
+// The matrix by which mma.sync multiplies 16 columns of a row. Its row 4 t + e belongs to element e of lane t, and so
+// does its column 4 t + e. It has two halves of 8 columns, each of two words.
 struct Mixer {
   u32 of[2][2];
 };
@@ -130,15 +132,16 @@ __device__ inline Mixer mixer_of(int lane) {
   return mixer;
 }
 
-// The signs of two columns of a register, where it has its own: those of piece 16 bits apart begin at the lane's.
+// Returns the signs of two columns of a register, where the register has its own. Signs of a piece lie 16 bits apart,
+// and begin at the lane's.
 __device__ inline u32 signs_of(int group, int pair, int lane) {
   const int piece = group / kGroupsOfPiece, in_piece = group % kGroupsOfPiece * 2 + pair;
-  const int first = piece * 16 * kGroupsOfPiece / 2 % 16;  // of the piece, in its word
+  const int first = piece * 16 * kGroupsOfPiece / 2 % 16;  // The first sign of the piece, in its word.
   const u32 of_lane = kRotationSigns[piece * 16 * kGroupsOfPiece / 32] >> lane % 4 * (kColumnsOfPiece / 2);
   return of_lane << (15 - first - in_piece) & 0x80008000;
 }
 
-// Columns of a lane whose groups differ in a bit, as Sylvester's matrix has them.
+// Mixes columns of a lane whose groups differ in a bit, as Sylvester's matrix has them.
 __device__ inline void mix_groups(Values& v) {
   constexpr int kEach = kGroups / kSections;
 #pragma unroll
@@ -154,15 +157,16 @@ __device__ inline void mix_groups(Values& v) {
   }
 }
 
-// Columns of a lane by Paley's matrix, whose rows are made of few sums: three columns that follow each other (of the order 20
-// four) have four (eight) by their signs, but for that of all. That takes 60 additions for 132 (150 for 380).
+// Mixes columns of a lane by Paley's matrix, whose rows consist of few different sums: three columns that follow each
+// other (four for the order 20) have four (eight) sums by their signs, up to the sign of the whole. This takes 60
+// additions instead of 132 (150 instead of 380).
 __device__ inline void mix_sections(Values& v) {
   constexpr int kEach = kGroups / kSections, kOrder = 4 * kSections, kTogether = kSections == 3 ? 3 : 4;
   constexpr int kSums = 1 << (kTogether - 1), kRuns = kOrder / kTogether;
 #pragma unroll
   for (int i = 0; i < 2 * kEach; ++i) {
     const auto column = [&](int j) -> float& { return v.of[i / kEach][j / 4 * kEach + i % kEach][j % 4]; };
-    float sums[kRuns][kSums];  // bit k: the column after the k-th is subtracted
+    float sums[kRuns][kSums];  // Bit k tells that the column after the k-th is subtracted.
 #pragma unroll
     for (int run = 0; run < kRuns; ++run) {
       sums[run][0] = column(run * kTogether);
@@ -193,7 +197,7 @@ __device__ inline void mix_sections(Values& v) {
   }
 }
 
-// sqrt(d) times the rotated rows.
+// Returns sqrt(d) times the rotated rows.
 __device__ inline Values rotated(const Raw& raw, int lane) {
   const Mixer mixer = mixer_of(lane);
   Values v;

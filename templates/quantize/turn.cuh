@@ -1,8 +1,8 @@
-// Rows in the registers of a warp, turned by their positions (`rope`) before all else that is done with them, and in
-// 16 bits again, as the instruction that rotates takes them.
+// Turns rows in the registers of a warp by their positions (`rope`), before anything else is done with them, and makes
+// them 16 bits again, as the instruction that rotates takes them.
 //
 // Both columns of a pair are in one lane where they are neighbours, and where they are a multiple of a piece apart, as
-// with rope=half(64), half(128) and half(256). Otherwise a lane reads the other columns once more, from L1.
+// with rope=half(64), half(128) and half(256). Otherwise a lane reads the other columns again, from L1.
 #pragma once
 
 #include "templates/quantize/rotate.cuh"
@@ -20,13 +20,13 @@ struct Angles {
 
 constexpr int kPieceWidth = 16 * kGroupsOfPiece;
 constexpr bool kPairsMeet = rope::kHalf && rope::kPairs % kPieceWidth == 0;
-// Elsewhere the registers do not suffice, nor where rounding to 8 bits is no instruction.
+// Elsewhere registers do not suffice, nor do they where no instruction rounds to 8 bits.
 #if __CUDA_ARCH__ >= 890
 constexpr bool kAnglesAtOnce = kPairsMeet;
 #else
 constexpr bool kAnglesAtOnce = false;
 #endif
-// Do none or all of a lane's columns of a piece turn, and all as first or all as second ones?
+// True if none or all of a lane's columns of a piece turn, and all as first or all as second ones.
 constexpr bool kTurnTogether = (rope::kHalf ? rope::kPairs : rope::kDims) % kColumnsOfPiece == 0;
 
 __device__ inline Columns columns_of(const Piece& piece) {
@@ -36,7 +36,7 @@ __device__ inline Columns columns_of(const Piece& piece) {
   return columns;
 }
 
-// The angles of so many pairs that follow each other.
+// Returns the angles of `pairs` pairs that follow each other.
 template <int pairs>
 __device__ inline Angles angles_of(const KernelParams& p, int position, int first) {
   Angles angles;
@@ -58,7 +58,7 @@ __device__ inline Angles angles_of(const KernelParams& p, int position, int firs
   return angles;
 }
 
-// The angles of a lane's columns. Columns that do not turn have the angle 0.
+// Returns the angles of a lane's columns. Columns that do not turn have the angle 0.
 __device__ inline Angles angles_at(const KernelParams& p, int position, int column) {
   if constexpr (kTurnTogether && rope::kHalf) {
     return angles_of<kColumnsOfPiece>(p, position, rope::pair_of(column));
@@ -82,7 +82,7 @@ __device__ inline Angles angles_at(const KernelParams& p, int position, int colu
   }
 }
 
-// The other columns of the pairs; zeros for a row that does not exist.
+// Returns the other columns of the pairs, or zeros for a row that does not exist.
 __device__ inline Columns partners_at(const u16* row, bool valid, const Columns& own, int column) {
   Columns partners = {};
   if constexpr (!rope::kHalf) {
@@ -105,7 +105,7 @@ __device__ inline Columns partners_at(const u16* row, bool valid, const Columns&
 __device__ inline float turned(float own, float partner, float cos, float sin, bool is_first) {
   return own * cos + (is_first ? -partner : partner) * sin;
 }
-// As elements.
+// Returns the columns as elements.
 __device__ inline Piece piece_of(const Columns& c) {
   Piece piece;
 #pragma unroll
@@ -136,8 +136,8 @@ __device__ inline void turn_piece(const KernelParams& p, const u16* row, bool va
   piece = piece_of(columns);
 }
 
-// `rows` says where in x they begin. Rows that do not exist have a position, too, and stay without numbers: without
-// branches around them all angles are asked for at once, which is faster [M92].
+// `rows` are the begins of rows in x. Rows that do not exist have a position, too, and stay without numbers: without
+// branches around them all angles are loaded at once, which is faster [M92].
 __device__ inline void turn(const KernelParams& p, const Int64 (&rows)[2], const bool (&valid)[2],
                             const int (&positions)[2], int lane, Raw& raw) {
 #pragma unroll
