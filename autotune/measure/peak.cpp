@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "codegen/host/config.h"
+#include "compiler/spec/text_form.h"
 #include "runtime/launch/library_thread.h"
 
 #if defined(__x86_64__)
@@ -165,8 +166,8 @@ Peak measured_peak([[maybe_unused]] const Plan& plan, [[maybe_unused]] int threa
   const std::size_t bytes = std::clamp(2 * cache, 256 * kMb, 512 * kMb);
   peak.tflops = rate_of(threads, 0.004, [&](int) { return multiply.call(); }) * 1e-12;
   peak.tbs = read_rate(threads, bytes) * 1e-12;
-  peak.how = fmt::format("measured on {} thread{}: {}, and reading {} MB of memory", threads, threads == 1 ? "" : "s",
-                         multiply.name, bytes / kMb);
+  peak.how = fmt::format("measured on {}: {}, and reading {} MB of memory", counted(threads, "thread"), multiply.name,
+                         bytes / kMb);
 #endif
   return peak;
 }

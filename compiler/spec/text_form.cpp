@@ -151,4 +151,12 @@ std::string join(std::span<const std::string_view> names, std::string_view separ
   return fmt::format("{}", fmt::join(names, separator));
 }
 
+std::string counted(std::int64_t count, std::string_view noun) {
+  if (count == 1) return fmt::format("1 {}", noun);
+  const bool ends_in_ies =
+      noun.size() > 1 && noun.back() == 'y' && std::string_view("aeou").find(noun[noun.size() - 2]) == noun.npos;
+  return ends_in_ies ? fmt::format("{} {}ies", count, noun.substr(0, noun.size() - 1))
+                     : fmt::format("{} {}s", count, noun);
+}
+
 }  // namespace flashjit

@@ -41,4 +41,7 @@ std::string there_is_no(std::string_view what, std::string_view text, std::span<
 
 std::string join(std::span<const std::string_view> names, std::string_view separator = ", ");
 
+// "1 kernel", "2 kernels", "3 entries" of a noun in the singular, whose plural follows the usual rules.
+std::string counted(std::int64_t count, std::string_view noun);
+
 }  // namespace flashjit

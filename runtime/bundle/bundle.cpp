@@ -280,15 +280,16 @@ Error Bundles::missing(const Request& request) const {
     }
   }
   std::ranges::stable_sort(nearest, {}, [&](const BundleKey* other) { return distance(*other, key); });
-  std::string detail = fmt::format("the bundles have {} kernels for {}", nearest.size(), key.target);
+  std::string detail = fmt::format("the bundles have {} for {}", counted(nearest.size(), "kernel"), key.target);
   if (!nearest.empty()) detail += nearest.size() > kShown ? "; the nearest:\n" : ":\n";
   for (std::size_t i = 0; i < std::min(kShown, nearest.size()); ++i)
     detail += fmt::format("  {}\n", harmless(print(*nearest[i]), Lines::One));
   for (const auto& bundle : bundles_) {
     const auto& shards = bundle->index().shards;
     if (!shards) continue;
-    detail += fmt::format("{}{} has {} of {} shards: `flashjit bundle merge` puts all of them together\n",
-                          detail.ends_with('\n') ? "" : "\n", bundle->path(), shards->numbers.size(), shards->count);
+    detail += fmt::format("{}{} has {} of {}: `flashjit bundle merge` puts all of them together\n",
+                          detail.ends_with('\n') ? "" : "\n", bundle->path(), shards->numbers.size(),
+                          counted(shards->count, "shard"));
   }
   return {ErrorKind::NotFound,
           fmt::format("{}, and the bundles have no kernel for {} on {}; build it with: {}", kNoJit, wanted, key.target,
@@ -331,8 +332,8 @@ Result<void> Bundles::check_manifest(const std::string& path, std::string_view t
   return Error{
       ErrorKind::NotFound,
       fmt::format(
-          "{} of the {} specs of {} are in no bundle for {}; build them with: flashjit build {} --arch {} -o kernels.fjb",
-          missing, wanted, path, target, shell_quoted(path), target),
+          "the bundles lack {} of the {} of {} for {}; build them with: flashjit build {} --arch {} -o kernels.fjb",
+          missing, counted(wanted, "spec"), path, target, shell_quoted(path), target),
       std::move(list)};
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "compiler/spec/text_form.h"
 #include "runtime/launch/tensor_maps.h"
 #include "templates/latents/rows.h"
 
@@ -427,8 +428,8 @@ Result<void> ArgumentChecker::check_scales(const CallSizes& sizes, const KernelP
 
 Result<void> ArgumentChecker::check_append(const CallSizes& sizes) const {
   if (is_packed(spec_) || sizes.q_len <= sizes.k_len) return {};
-  return invalid(fmt::format("q_len: {} new tokens, k and v have room for {} of a sequence; give them more",
-                             sizes.q_len, sizes.k_len));
+  return invalid(fmt::format("q_len: {}, k and v have room for {} of a sequence; give them more",
+                             counted(sizes.q_len, "new token"), sizes.k_len));
 }
 
 // Lengths lie on the device, so a table must have all positions that the call has room for.

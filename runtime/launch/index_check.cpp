@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+#include "compiler/spec/text_form.h"
 #include "runtime/launch/arguments.h"
 
 namespace flashjit {
@@ -199,8 +200,8 @@ Result<void> ArgumentChecker::check_table(const KernelParams& params, const Call
   if (!has_block_table(spec_)) return {};
   for (std::int64_t b = 0; b < sizes.batch; ++b) {
     if (params.pages == 0 && params.k_lens[b] > 0)
-      return invalid(fmt::format("k_lens[{}]: {} keys, and k and v have no pages; give them some, or a length of 0", b,
-                                 params.k_lens[b]));
+      return invalid(fmt::format("k_lens[{}]: {}, and k and v have no pages; give them some, or a length of 0", b,
+                                 counted(params.k_lens[b], "key")));
     const std::int64_t keys = std::clamp<std::int64_t>(params.k_lens[b], 0, sizes.k_len);
     for (int head = 0; head < (has_head_tables(spec_) ? spec_.heads_kv : 1); ++head)
       FLASHJIT_TRY(check_line(params, b, head, keys));
@@ -245,9 +246,9 @@ Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
       }
       if (i > 0 && longest > 0 && at[i] - at[i - 1] > longest) {
         return invalid(
-            fmt::format("{}[{}]: the sequence has {} tokens, more than the {} that were promised (max_q_len, "
+            fmt::format("{}[{}]: the sequence has {}, more than the {} that were promised (max_q_len, "
                         "max_k_len)",
-                        name, i, at[i] - at[i - 1], longest));
+                        name, i, counted(at[i] - at[i - 1], "token"), longest));
       }
     }
   }

@@ -113,7 +113,7 @@ def test_a_spec_forges_no_row():
     write("forged.fjb", forged + hashlib.sha256(forged).digest() + whole[head + 32:])
     rows = flashjit("bundle", "ls", scratch("forged.fjb")).out
     assert rows.count("\n") == 1 and "\\x0a" in rows, rows
-    refused("bundle", "verify", scratch("forged.fjb"), "--json", says="1 of 1 kernels are not sound")
+    refused("bundle", "verify", scratch("forged.fjb"), "--json", says="not sound: 1 of 1 kernel;")
 
 
 def test_record_then_build():

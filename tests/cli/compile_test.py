@@ -294,7 +294,7 @@ def test_cache_prune():
     line = flashjit("cache", "prune", "--older-than", "365", "--json").line()
     assert line["removed"] == 1 and 0 < line["removed_bytes"] < stat["bytes"], line
     assert [entry["key"] for entry in flashjit("cache", "ls", "--json").lines()] == [new]
-    assert "1 kernels removed" in flashjit("cache", "prune", "--max-bytes", "0").out
+    assert "1 kernel removed" in flashjit("cache", "prune", "--max-bytes", "0").out
     assert flashjit("cache", "stat", "--json").line()["oldest_use"] is None
     for wrong in [["--max-bytes", "-1"], ["--max-bytes", "2G"], ["--max-bytes", "99999999999999999999"], ["--older-than", "-1"], ["--older-than", "nan"]]:
         refused("cache", "prune", *wrong, code=2)

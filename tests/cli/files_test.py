@@ -168,7 +168,7 @@ def test_files_that_are_no_records():
     with open(scratch("records.txt"), "a") as file:
         file.write("spec=cut off\n")
     run = flashjit("tune", "--merge", "records.txt")
-    assert "note: records.txt: 1 lines are no tuning records" in run.err, run
+    assert "note: records.txt: passed over 1 line without a tuning record" in run.err, run
 
 
 def test_emit_what_the_target_has_not():

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/spec/text_form.h"
 #include "runtime/bundle/bundle.h"
 #include "runtime/engine/environment.h"
 #include "runtime/launch/thread_pool.h"
@@ -79,9 +80,9 @@ void report(BuildJob& job, Output& output) {
 }
 
 std::string kernels_text(const BuildArgs& args, const std::optional<BundleShards>& shards, std::size_t kernels) {
-  if (!shards) return fmt::format("{} kernels", kernels);
-  if (kernels > 0) return fmt::format("shard {}, {} of {} kernels", *args.shard, kernels, shards->kernels);
-  return fmt::format("no kernels: shard {} is empty, and the {} of {} are in others", *args.shard, shards->kernels,
+  if (!shards) return counted(kernels, "kernel");
+  if (kernels > 0) return fmt::format("shard {}, {} of {}", *args.shard, kernels, counted(shards->kernels, "kernel"));
+  return fmt::format("no kernels: shard {} is empty, and others have the {} of {}", *args.shard, shards->kernels,
                      args.manifest);
 }
 
@@ -145,7 +146,7 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   const auto failed = std::ranges::count_if(jobs, [](const BuildJob& job) { return job.kernel.error.has_value(); });
   if (failed == 0) return finish(args, jobs, std::move(shards), output);
   return Error{ErrorKind::Invalid,
-               fmt::format("{} was not written: {} of {} kernels cannot be built", args.out, failed, all),
+               fmt::format("{} was not written: {} of {} cannot be built", args.out, failed, counted(all, "kernel")),
                {}};
 }
 

@@ -36,8 +36,8 @@ Json line_of(const BundleItem& item) {
 std::string shards_text(const std::optional<BundleShards>& shards) {
   if (!shards) return "";
   const std::vector<int> numbers(shards->numbers.begin(), shards->numbers.end());
-  return fmt::format("shard{} {} of {}, of {} kernels", numbers.size() == 1 ? "" : "s", numbers_text(numbers),
-                     shards->count, shards->kernels);
+  return fmt::format("{} {} of {}, of {}", numbers.size() == 1 ? "shard" : "shards", numbers_text(numbers),
+                     shards->count, counted(shards->kernels, "kernel"));
 }
 
 // Null for a whole bundle.
@@ -75,7 +75,7 @@ Result<void> verify(const std::string& path, Output& output) {
   const std::size_t kernels = bundle->index().items.size();
   if (bad > 0)
     return Error{ErrorKind::Io,
-                 fmt::format("{}: {} of {} kernels are not sound; copy or build it again", path, bad, kernels),
+                 fmt::format("{}: not sound: {} of {}; copy or build it again", path, bad, counted(kernels, "kernel")),
                  {}};
   Json line = result_line("", "", "");
   line["bundle"] = path;
@@ -104,10 +104,12 @@ Result<void> merge(const BundleArgs& args, Output& output) {
   line["differing"] = merged.differing;
   line["shards"] = shards_json(merged.shards);
   line["bytes"] = merged.bytes.size();
-  std::string text = fmt::format("{}: {} kernels, {}", args.out, merged.kernels, size_text(merged.bytes.size()));
+  std::string text =
+      fmt::format("{}: {}, {}", args.out, counted(merged.kernels, "kernel"), size_text(merged.bytes.size()));
   if (merged.shards) text += "; " + shards_text(merged.shards);
-  if (merged.twice > 0) text += fmt::format("; {} more are in several, the first was taken", merged.twice);
-  if (merged.differing > 0) text += fmt::format(", though {} of them differ", merged.differing);
+  if (merged.twice > 0)
+    text += fmt::format("; passed over {} that an earlier bundle has", counted(merged.twice, "kernel"));
+  if (merged.differing > 0) text += fmt::format(", {} of them of other code", merged.differing);
   output.result(line, text + "\n");
   return {};
 }

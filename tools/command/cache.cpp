@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/spec/text_form.h"
 #include "runtime/compile/verify.h"
 #include "runtime/store/store.h"
 #include "tools/command/cache.h"
@@ -59,7 +60,8 @@ Result<void> stat(const CacheArgs&, const StoreChoice& choice, Output& output) {
   line["max_bytes"] = choice.shared ? Json() : Json(kDefaultStoreBytes);
   line["oldest_use"] = stat.entries ? Json(stat.oldest_use) : Json();
   line["newest_use"] = stat.entries ? Json(stat.newest_use) : Json();
-  std::string text = fmt::format("{}: {} kernels, {}", choice.directory, stat.entries, size_text(stat.bytes));
+  std::string text =
+      fmt::format("{}: {}, {}", choice.directory, counted(stat.entries, "kernel"), size_text(stat.bytes));
   text += choice.shared ? ", shared, only read" : fmt::format(" of at most {}", size_text(kDefaultStoreBytes));
   if (!is_there) text += "; it does not exist yet, the first compile creates it";
   if (stat.entries) text += fmt::format(", last used {} to {}", day(stat.oldest_use), day(stat.newest_use));
@@ -93,21 +95,21 @@ Result<void> list(const StoreChoice& choice, Output& output, bool only_bad) {
   if (bad > 0 && choice.shared) {
     return Error{
         ErrorKind::Io,
-        fmt::format("{} of {} entries in {} are damaged; the directory is shared, so its owner has to remove them", bad,
-                    entries.size(), directory),
+        fmt::format("damaged: {} of {} in {}; the directory is shared, so its owner has to remove what is damaged", bad,
+                    counted(entries.size(), "entry"), directory),
         {}};
   }
   if (bad > 0) {
     FLASHJIT_ASSIGN(removed, remove_bad_entries(directory));
     return Error{ErrorKind::Io,
-                 fmt::format("{} of {} entries in {} are damaged; {} removed, they will be compiled again when needed",
-                             bad, entries.size(), directory, removed),
+                 fmt::format("damaged: {} of {} in {}; {} removed, to be compiled again when needed", bad,
+                             counted(entries.size(), "entry"), directory, removed),
                  {}};
   }
   Json line = result_line("", "", "");
   line["directory"] = directory;
   line["entries"] = entries.size();
-  output.result(line, fmt::format("{}: {} kernels, all sound\n", directory, entries.size()));
+  output.result(line, fmt::format("{}: {}, all sound\n", directory, counted(entries.size(), "kernel")));
   return {};
 }
 
@@ -117,7 +119,7 @@ Result<void> clear(const CacheArgs&, const StoreChoice& choice, Output& output) 
   Json line = result_line("", "", "");
   line["directory"] = directory;
   line["removed"] = removed;
-  output.result(line, fmt::format("{}: {} kernels removed\n", directory, removed));
+  output.result(line, fmt::format("{}: {} removed\n", directory, counted(removed, "kernel")));
   return {};
 }
 
@@ -137,7 +139,7 @@ Result<void> prune(const CacheArgs& args, const StoreChoice& choice, Output& out
   line["removed_bytes"] = outcome.removed_bytes;
   line["entries"] = outcome.left;
   line["bytes"] = outcome.left_bytes;
-  output.result(line, fmt::format("{}: {} kernels removed, {}; {} left, {}\n", directory, outcome.removed,
+  output.result(line, fmt::format("{}: {} removed, {}; {} left, {}\n", directory, counted(outcome.removed, "kernel"),
                                   size_text(outcome.removed_bytes), outcome.left, size_text(outcome.left_bytes)));
   return {};
 }

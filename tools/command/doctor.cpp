@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "compiler/spec/target.h"
+#include "compiler/spec/text_form.h"
 #include "runtime/driver/driver.h"
 #include "runtime/engine/create.h"
 #include "runtime/engine/environment.h"
@@ -100,7 +101,7 @@ Finding look_for_host(const EnvironmentSettings& settings) {
   if (!target) return failed("host", target.error());
   const int threads = host_threads({}, settings);
   Finding finding{"host", settings.jit,
-                  fmt::format("LLVM {}, target {}, {} threads", backend.llvm_version(), *target, threads)};
+                  fmt::format("LLVM {}, target {}, {}", backend.llvm_version(), *target, counted(threads, "thread"))};
   if (!settings.jit)
     finding.detail += "\nFLASHJIT_JIT=off is set: kernels of processors are in no bundle, so none runs; unset it";
   finding.fields = {{"llvm", backend.llvm_version()}, {"target", *target}, {"threads", threads}};
@@ -108,7 +109,7 @@ Finding look_for_host(const EnvironmentSettings& settings) {
 }
 
 std::string size_text(const StoreStat& stat) {
-  return fmt::format("{} kernels, {}", stat.entries, bytes_text(static_cast<double>(stat.bytes)));
+  return fmt::format("{}, {}", counted(stat.entries, "kernel"), bytes_text(static_cast<double>(stat.bytes)));
 }
 
 void look_at_layers(const std::vector<std::string>& layers, Finding& finding) {

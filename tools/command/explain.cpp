@@ -15,6 +15,7 @@
 #include "compiler/spec/spec.h"
 #include "compiler/launches/shown_keys.h"
 #include "compiler/launches/tile_lists.h"
+#include "compiler/spec/text_form.h"
 #include "runtime/compile/request.h"
 #include "runtime/engine/environment.h"
 #include "runtime/store/output_file.h"
@@ -94,7 +95,7 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
   const std::vector<std::string> notes = plan.all_notes();
   const std::size_t shown = all ? notes.size() : std::min(notes.size(), kShownNotes);
   for (std::size_t i = 0; i < shown; ++i) text += fmt::format("  note: {}\n", notes[i]);
-  return notes.size() > shown ? text + fmt::format("  and {} more notes\n", notes.size() - shown) : text;
+  return notes.size() > shown ? text + fmt::format("  and {}\n", counted(notes.size() - shown, "more note")) : text;
 }
 
 // A picture that only terminals show may stand in the midst of a text.
@@ -110,18 +111,17 @@ void add_map(const Result<MaskMap>& map, bool all, bool colours, ExplainedText& 
   const bool painted = all && colours;
   if (!all) text.before += "tiles\n";
   else if (painted)
-    text.before +=
-        fmt::format("tiles (a character is {} queries by {} keys)\n", 2 * map->rows_per_cell, map->keys_per_cell);
+    text.before += fmt::format("tiles (a character is {} by {} keys)\n", counted(2 * map->rows_per_cell, "query"),
+                               map->keys_per_cell);
   else
-    text.before +=
-        fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} queries by {} keys)\n",
-                    map->rows_per_cell, map->keys_per_cell);
+    text.before += fmt::format("tiles ('.' skipped, '+' with mask code, '#' without; one character is {} by {} keys)\n",
+                               counted(map->rows_per_cell, "query"), map->keys_per_cell);
   if (painted) text.picture = painted_map(*map);
   for (const std::string& row : map->rows) {
     if (all && !painted) text.before += fmt::format("  {}\n", row);
   }
   if (map->empty >= 0)
-    text.behind += fmt::format("  {} tiles {}, {} with mask code, {} without\n", map->empty,
+    text.behind += fmt::format("  {} {}, {} with mask code, {} without\n", counted(map->empty, "tile"),
                                map->of_values ? "in which nothing is seen" : "skipped", map->mixed, map->full);
 }
 
@@ -223,7 +223,8 @@ ExplainedText text_of(const Explained& kernel, bool all, bool colours) {
     text.behind += narrow_errors(plan, unused) + measured_text(tuned) +
                    candidates_text(plan, kernel.candidates, shape, true) + "\nprogram\n" + dump(plan.program) + "\n";
   } else {
-    if (!tuned.empty()) text.behind += fmt::format("measured\n  {} records of `flashjit tune`\n", tuned.size());
+    if (!tuned.empty())
+      text.behind += fmt::format("measured\n  {} of `flashjit tune`\n", counted(tuned.size(), "record"));
     text.behind +=
         candidates_text(plan, kernel.candidates, shape, false) +
         "--all says the rest: how it works, all figures, the picture of tiles, what was refused, the program\n";

@@ -11,6 +11,7 @@
 #include "autotune/report/report.h"
 #include "autotune/search/sweep.h"
 #include "compiler/spec/spec.h"
+#include "compiler/spec/text_form.h"
 #include "runtime/engine/environment.h"
 #include "runtime/store/key.h"
 #include "runtime/store/input_file.h"
@@ -252,8 +253,8 @@ class Run {
     if (journal.size() > 0)
       say(fmt::format("going on with a tuning that was ended: {} of {} are done\n", journal.size(), jobs.size()));
     if (journal.strange() > 0)
-      say(fmt::format("{} lines of its journal have another shape and are passed over: their specs are tuned again\n",
-                      journal.strange()));
+      say(fmt::format("passing over {} of its journal, of another shape: what was tuned there is tuned again\n",
+                      counted(journal.strange(), "line")));
     std::vector<TuneJob> left;
     const std::vector<TunedRecord> known = keeper.known();
     total_ = jobs.size();

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/spec/text_form.h"
 #include "runtime/engine/environment.h"
 #include "runtime/store/key.h"
 #include "runtime/store/store.h"
@@ -153,11 +154,11 @@ Result<void> merge_records(const std::string& file, const std::vector<std::strin
   FLASHJIT_TRY(keeper.set_shards(complete ? std::vector<std::string>() : lines));
   for (const auto& [name, found] : files) {
     if (found.others > 0)
-      say_note(
-          fmt::format("{}: {} lines are no tuning records of this version; they were passed over", name, found.others));
+      say_note(fmt::format("{}: passed over {} without a tuning record of this version", name,
+                           counted(found.others, "line")));
   }
   if (!complete) say_note(complete.error().message);
-  output.text(fmt::format("{} records merged\n", records.size()));
+  output.text(counted(records.size(), "record") + " merged\n");
   return {};
 }
 

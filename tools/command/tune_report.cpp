@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "autotune/measure/peak.h"
+#include "compiler/spec/text_form.h"
 #include "runtime/compile/request.h"
 
 namespace flashjit {
@@ -90,8 +91,8 @@ std::string shortened(const std::string& text, std::size_t width) {
 // leaves to rules, or won an earlier tuning.
 std::string space_text(const Json& spec) {
   const int tried = spec.value("tried", 0), unlisted = spec.value("tried_unlisted", 0);
-  std::string text = fmt::format("  space     {} schedules in the compiler's list, {} of them legal; {} measured",
-                                 spec.value("space", 0), spec.value("legal", 0), tried);
+  std::string text = fmt::format("  space     {} in the compiler's list, {} of them legal; {} measured",
+                                 counted(spec.value("space", 0), "schedule"), spec.value("legal", 0), tried);
   if (unlisted > 0)
     text += fmt::format(", of which {} {} not in the list: a field away from the best, or earlier winners", unlisted,
                         unlisted == 1 ? "is" : "are");
@@ -250,8 +251,8 @@ std::string tuned_table(const std::vector<Json>& specs) {
   const double n = static_cast<double>(specs.size());
   return text +
          fmt::format(
-             "{} specs: best over default {:.3f} (geometric mean); regret of the model's first choice {:.1f} % on average, {:.1f} % at worst\n",
-             specs.size(), std::exp(logs / n), 100 * regrets / n, 100 * worst);
+             "{}: best over default {:.3f} (geometric mean); regret of the model's first choice {:.1f} % on average, {:.1f} % at worst\n",
+             counted(specs.size(), "spec"), std::exp(logs / n), 100 * regrets / n, 100 * worst);
 }
 
 }  // namespace flashjit

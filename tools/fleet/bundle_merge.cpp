@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "compiler/spec/text_form.h"
 #include "runtime/compile/facts.h"
 #include "tools/fleet/completeness.h"
 #include "tools/fleet/wanted.h"
@@ -81,7 +82,7 @@ Result<Collected> collect(const Opened& bundles) {
 HeldShards held_by(const Bundle& bundle) {
   const BundleShards& shards = *bundle.index().shards;
   return {.file = bundle.path(),
-          .whole = fmt::format("the {} kernels {}", shards.kernels, short_digest(shards.whole)),
+          .whole = fmt::format("the {} {}", counted(shards.kernels, "kernel"), short_digest(shards.whole)),
           .count = static_cast<int>(shards.count),
           .numbers = {shards.numbers.begin(), shards.numbers.end()}};
 }
@@ -109,10 +110,10 @@ Result<void> check_wholes(const Opened& bundles) {
     std::ranges::sort(own);
     own.erase(std::unique(own.begin(), own.end()), own.end());
     if (whole_of(own) == whole) continue;
-    return unsupported(fmt::format(
-        "all shards of the {} kernels {} are there, but together they have {} kernels, and not the same: they were dealt "
-        "by different builds of FlashJIT; build all shards with one",
-        kernels, short_digest(whole), own.size()));
+    return unsupported(
+        fmt::format("all shards of the {} {} are there, but together they have {}, and not the same: they were dealt "
+                    "by different builds of FlashJIT; build all shards with one",
+                    counted(kernels, "kernel"), short_digest(whole), counted(own.size(), "kernel")));
   }
   return {};
 }
@@ -147,8 +148,8 @@ Result<void> check_manifest(const MergeArgs& args, const Opened& bundles, const 
       missing.push_back(kernel_text(key));
   if (missing.empty()) return {};
   return Error{ErrorKind::NotFound,
-               fmt::format("--manifest: {} of the {} kernels of {} are in no bundle: {}", missing.size(), wanted.size(),
-                           args.manifest, first_of(missing)),
+               fmt::format("--manifest: the bundles lack {} of the {} of {}: {}", missing.size(),
+                           counted(wanted.size(), "kernel"), args.manifest, first_of(missing)),
                {}};
 }
 
@@ -181,8 +182,8 @@ Result<MergedBundle> merge_bundles(const MergeArgs& args) {
   const bool sharded =
       std::ranges::any_of(bundles, [](const auto& bundle) { return bundle->index().shards.has_value(); });
   if ((sharded || !args.manifest.empty()) && !all.differing.empty())
-    return invalid(fmt::format("{} kernels are in several bundles and differ: {}; build one of them again",
-                               all.differing.size(), first_of(all.differing)));
+    return invalid(fmt::format("{} in several bundles with different code: {}; build one of the bundles again",
+                               counted(all.differing.size(), "kernel"), first_of(all.differing)));
   if (!args.manifest.empty()) FLASHJIT_TRY(check_manifest(args, bundles, all.index));
   if (!args.partial) FLASHJIT_TRY(check_shards(bundles));
   FLASHJIT_ASSIGN(held, union_of(bundles));

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "compiler/spec/text_form.h"
 #include "tools/fleet/shard.h"
 
 namespace flashjit {
@@ -49,8 +50,8 @@ Result<void> check_complete(std::span<const HeldShards> held) {
   for (const auto& [id, whole] : wholes) {
     const std::vector<int> missing = missing_numbers(whole.numbers, id.second);
     if (missing.empty()) continue;
-    problems += fmt::format("{}shard{} {} of {} {} missing, of {}", problems.empty() ? "" : "; ",
-                            missing.size() == 1 ? "" : "s", numbers_text(missing), id.second,
+    problems += fmt::format("{}{} {} of {} {} missing, of {}", problems.empty() ? "" : "; ",
+                            missing.size() == 1 ? "shard" : "shards", numbers_text(missing), id.second,
                             missing.size() == 1 ? "is" : "are", id.first);
     if (wholes.size() > 1) problems += fmt::format(", of which there is {}", files_text(whole.files));
   }

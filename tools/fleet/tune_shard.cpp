@@ -8,6 +8,7 @@
 #include <map>
 #include <tuple>
 
+#include "compiler/spec/text_form.h"
 #include "flashjit/flashjit.hpp"
 #include "runtime/store/key.h"
 
@@ -68,14 +69,14 @@ std::optional<TuneShard> parse_tune_shard(std::string_view line) {
 
 HeldShards held_shards(const TuneShard& s, const std::string& file) {
   return {.file = file,
-          .whole = fmt::format("the {} problems {} on {} ({}, {}) with version {}", s.problems, short_digest(s.whole),
-                               s.machine.device, s.machine.target, s.machine.units, s.version),
+          .whole = fmt::format("the {} {} on {} ({}, {}) with version {}", counted(s.problems, "problem"),
+                               short_digest(s.whole), s.machine.device, s.machine.target, s.machine.units, s.version),
           .count = s.shard.count,
           .numbers = s.ended ? std::vector<int>{s.shard.number} : std::vector<int>()};
 }
 
 std::string empty_text(const TuneShard& s) {
-  return fmt::format("shard {} is empty: the {} problems are in others", print(s.shard), s.problems);
+  return fmt::format("shard {} is empty: others have the {}", print(s.shard), counted(s.problems, "problem"));
 }
 
 std::uint64_t tune_cost(const TuneJob& job) {

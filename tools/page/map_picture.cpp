@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/spec/text_form.h"
 #include "tools/page/markup.h"
 #include "tools/page/pictures.h"
 
@@ -56,9 +57,8 @@ std::string map_picture(const MaskMap& map, const Shape& shape) {
       "<text transform=\"translate(18 {2}) rotate(90)\">{3}</text>\n",
       kMapLeft, shape.k_len - 1, kMapTop,
       height < kMapSide / 3 ? "q \xe2\x86\x92" : fmt::format("queries 0 to {} \xe2\x86\x92", shape.q_len - 1));
-  const std::string caption =
-      fmt::format("A cell is {} queries by {} keys; counts are of tiles, for one head of one sequence.",
-                  map.rows_per_cell, map.keys_per_cell);
+  const std::string caption = fmt::format("A cell is {} by {} keys; counts are of tiles, for one head of one sequence.",
+                                          counted(map.rows_per_cell, "query"), map.keys_per_cell);
   return picture_of("map", kMapLeft + kMapSide + 2, kMapTop + height + kMapFoot,
                     "tiles of keys to the right, tiles of queries down", drawn) +
          "<ul class=\"legend\">\n" + legend + "</ul>\n<p class=\"note\">" + caption + "</p>\n";

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "compiler/spec/text_form.h"
+
 namespace flashjit {
 namespace {
 
@@ -60,10 +62,11 @@ Result<Network> parse_network(std::string_view text) {
 }
 
 std::string print(const Network& network) {
-  const auto ranks = fmt::format("{} rank{}", network.ranks(), network.ranks() == 1 ? "" : "s");
+  const std::string ranks = counted(network.ranks(), "rank");
   if (!network.has_hosts()) return fmt::format("{} of one host, {} GB/s", ranks, network.within.gb_per_s);
-  return fmt::format("{}: {} hosts of {}, {} GB/s within a host and {} GB/s between them", ranks, network.between.count,
-                     network.within.count, network.within.gb_per_s, network.between.gb_per_s);
+  return fmt::format("{}: {} of {}, {} GB/s within a host and {} GB/s between them", ranks,
+                     counted(network.between.count, "host"), network.within.count, network.within.gb_per_s,
+                     network.between.gb_per_s);
 }
 
 double exchange_us(const Network& network, double bytes_within, double bytes_between) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "compiler/card.h"
+#include "compiler/spec/text_form.h"
 #include "runtime/driver/driver.h"
 #include "runtime/engine/host_library.h"
 #include "runtime/launch/thread_pool.h"
@@ -47,7 +48,7 @@ std::string device_text(const DeviceFigures& device, bool gpu) {
   const std::string name = device.title == device.target ? device.target : device.target + ", " + device.title;
   if (gpu) return fmt::format("{}: {} SMs, {} TB/s", name, device.units, device.memory_tbs);
   const std::string here = device.usable_cores > 0 ? fmt::format(" ({} here)", device.usable_cores) : "";
-  return fmt::format("{}: counted with {} cores{}, {} TB/s", name, device.units, here, device.memory_tbs);
+  return fmt::format("{}: counted with {}{}, {} TB/s", name, counted(device.units, "core"), here, device.memory_tbs);
 }
 
 }  // namespace flashjit

@@ -9,6 +9,7 @@
 #include "compiler/families/choices.h"
 #include "compiler/families/parts.h"
 #include "compiler/plan.h"
+#include "compiler/spec/text_form.h"
 
 namespace flashjit {
 
@@ -115,17 +116,17 @@ std::string why_rejected(const CompilerFindings& findings) {
 }
 
 std::string describe(const KernelConfig& c) {
-  std::string text =
-      fmt::format("  tiles of {} rows: the {} query heads of a KV head, and their queries\n", c.tile_q, group_size(c));
+  std::string text = fmt::format("  tiles of {} rows: the {} of a KV head, and their queries\n", c.tile_q,
+                                 counted(group_size(c), "query head"));
   if (c.decode.fixed_parts) {
     text += fmt::format("{}; {} warps share one\n", describe_fixed_parts(c), c.decode.warps);
   } else {
-    text += fmt::format("  the keys of all sequences are cut into {} equal ranges for each SM; {} warps share one\n",
-                        c.decode.blocks_per_sm, c.decode.warps);
+    text += fmt::format("  the keys of all sequences are cut into {} for each SM; {} warps share one\n",
+                        counted(c.decode.blocks_per_sm, "equal range"), c.decode.warps);
   }
   if (has_ring(c)) {
-    text += fmt::format("  each warp has {} tiles of {} keys in flight, {} KB in an SM; {}\n", c.stages, c.tile_kv,
-                        c.decode.blocks_per_sm * c.decode.warps * decode_layout(c).ring_bytes / 1024,
+    text += fmt::format("  each warp has {} of {} keys in flight, {} KB in an SM; {}\n", counted(c.stages, "tile"),
+                        c.tile_kv, c.decode.blocks_per_sm * c.decode.warps * decode_layout(c).ring_bytes / 1024,
                         c.decode.copies == Copies::boxes ? "TMA copies them" : "its lanes copy them");
   } else {
     text += fmt::format("  each warp reads {} keys at a time, straight to registers\n", c.tile_kv);

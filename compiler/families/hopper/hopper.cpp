@@ -12,6 +12,7 @@
 #include "compiler/families/choices.h"
 #include "compiler/plan.h"
 #include "compiler/launches/tile_lists.h"
+#include "compiler/spec/text_form.h"
 
 namespace flashjit {
 
@@ -174,9 +175,7 @@ void finish(Plan& plan) {
 }
 
 std::string describe(const KernelConfig& c) {
-  const auto copies = [](int count, const char* what) {
-    return fmt::format("{} {}{} in flight", count, what, count == 1 ? "" : "s");
-  };
+  const auto copies = [](int count, const char* what) { return fmt::format("{} in flight", counted(count, what)); };
   std::string text = fmt::format(
       "  64 rows for each warpgroup that computes, of which there {} {}, with {} registers a thread; one copies, with {}\n",
       c.hopper.warpgroups == 1 ? "is" : "are", c.hopper.warpgroups, consumer_registers(c), producer_registers(c));

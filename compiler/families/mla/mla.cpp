@@ -8,6 +8,7 @@
 #include "compiler/families/choices.h"
 #include "compiler/families/parts.h"
 #include "compiler/plan.h"
+#include "compiler/spec/text_form.h"
 
 namespace flashjit {
 
@@ -65,7 +66,7 @@ void finish(Plan& plan) {
 
 std::string describe(const KernelConfig& c) {
   std::string text =
-      fmt::format("  tiles of {} rows: the {} query heads, and their queries\n", c.tile_q, group_size(c));
+      fmt::format("  tiles of {} rows: the {}, and their queries\n", c.tile_q, counted(group_size(c), "query head"));
   const std::string_view workers = c.decode.cluster > 1 ? "clusters of two blocks, which copy K for each other" : "SMs";
   if (c.decode.fixed_parts) text += fmt::format("{}, which are dealt out to {}\n", describe_fixed_parts(c), workers);
   else text += fmt::format("  the keys of all sequences are cut into as many equal ranges as there are {}\n", workers);

@@ -28,5 +28,14 @@ TEST(TextForm, HarmlessTextIsShownAndNotObeyed) {
   EXPECT_EQ(harmless("a\nb\tc", Lines::One), "a\\x0ab\\x09c");
 }
 
+TEST(TextForm, NounsFollowTheirNumber) {
+  const std::pair<std::int64_t, std::pair<const char*, const char*>> rows[] = {
+      {0, {"kernel", "0 kernels"}}, {1, {"kernel", "1 kernel"}},   {2, {"kernel", "2 kernels"}},
+      {1, {"entry", "1 entry"}},    {3, {"entry", "3 entries"}},   {2, {"query head", "2 query heads"}},
+      {2, {"key", "2 keys"}},       {16, {"query", "16 queries"}}, {-1, {"key", "-1 keys"}},
+  };
+  for (const auto& [count, words] : rows) EXPECT_EQ(counted(count, words.first), words.second);
+}
+
 }  // namespace
 }  // namespace flashjit
