@@ -71,6 +71,20 @@ def test_masks_scores_and_layouts():
     assert o.dtype == "float32"
 
 
+def test_caches_of_int8():
+    """Their dtype says so, and a spec that says it too is the same."""
+    flashjit, numpy, q, k, v = setting()
+    scales = [numpy.abs(x).max((1, 3)) / 127 for x in (k, v)]
+    rounded = [numpy.rint(x / s[:, None, :, None]).astype("int8") for x, s in zip((k, v), scales)]
+    numbers = {name: s.astype("float32") for name, s in zip(("scale_k", "scale_v"), scales)}
+    o = flashjit.attention(q, *rounded, mask="causal", **numbers)
+    wide = (x * s[:, None, :, None] for x, s in zip(rounded, scales))
+    close(numpy, o, reference(numpy, q, *wide, lambda b, h, i, j: j > i + 47 - 33)[0])
+    assert (flashjit.attention(q, *rounded, mask="causal", spec="kv=int8", **numbers) == o).all()
+    refused(flashjit.InvalidError, ["kv: e4m3 in spec", "k is int8", "leave it out"], flashjit.attention, q, *rounded, spec="kv=e4m3")
+    refused(flashjit.InvalidError, ["kv: int8 in spec", "k is fp32", "convert k and v"], flashjit.attention, q, k, v, spec="kv=int8")
+
+
 def test_parameters_by_their_names():
     flashjit, numpy, q, k, v = setting()
     slopes = numpy.arange(6, dtype="float32") / 8

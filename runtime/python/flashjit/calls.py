@@ -246,7 +246,10 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     d, d_v, kv_heads = q.shape[-1], columns_of(v.shape, words), k.shape[2 if paged else heads]
     texts = [operation, q.dtype, f"d={d}" if d == d_v else f"d={d}/{d_v}",
              f"heads={q.shape[heads]}" if q.shape[heads] == kv_heads else f"heads={q.shape[heads]}/{kv_heads}", words]
-    if k.dtype != q.dtype:
+    stated = word(words, "kv")
+    if stated not in (None, k.dtype):
+        raise InvalidError(f"kv: {stated} in spec, and k is {k.dtype}; leave it out, k says it, or convert k and v")
+    if k.dtype != q.dtype and stated is None:
         texts.append(f"kv={k.dtype}")
     others = {*OPERANDS, *RESERVED, "q", "k", "v", *("d" + name for name in grads)}
     if word(words, "dropout") is not None:
