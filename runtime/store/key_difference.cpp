@@ -68,10 +68,22 @@ std::vector<KeyDifference> differences(const std::string& prefix, const Fields& 
   return list;
 }
 
+// Shows fields as they are spelled, and leaves out those that mean the same.
+std::vector<KeyDifference> spec_differences(const KeyView& here, const KeyView& there) {
+  std::vector<KeyDifference> list = differences("spec.", fields_of_spec(here.spec), fields_of_spec(there.spec));
+  if (here.meaning.empty() || there.meaning.empty()) return list;
+  const std::vector<KeyDifference> real =
+      differences("spec.", fields_of_spec(here.meaning), fields_of_spec(there.meaning));
+  std::erase_if(list, [&](const KeyDifference& d) {
+    return std::ranges::find(real, d.field, &KeyDifference::field) == real.end();
+  });
+  return list;
+}
+
 }  // namespace
 
 std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& there, std::string_view pins) {
-  std::vector<KeyDifference> list = differences("spec.", fields_of_spec(here.spec), fields_of_spec(there.spec));
+  std::vector<KeyDifference> list = spec_differences(here, there);
   const bool same_spec = list.empty();
   std::vector<KeyDifference> other = differences("", lines_of(here.text), lines_of(there.text));
   const auto differs = [&](std::string_view field) {

@@ -10,6 +10,7 @@ namespace flashjit {
 // A key's text, and its spec and schedule whole: the text has only the digest of long values.
 struct KeyView {
   std::string_view text, spec, schedule;
+  std::string_view meaning = {};  // of the spec, however it is spelled (compiler/spec/spec.h); empty: not known
 };
 
 struct KeyDifference {

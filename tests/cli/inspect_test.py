@@ -62,6 +62,13 @@ def test_cache_explain_on_a_processor():
     line = explain_host('fwd bf16 d=64 heads=4/2 mask="window(8, 0)"')
     assert line["hit"] is False and causes(line) == {"spec.mask": ('"window(8, 0)"', '"causal"')}, line
     assert any(field.startswith("tiles.") for field in follows(line)), line
+    # What another text says in other words is no difference, nor is a parameter that a named row declares anyhow.
+    flashjit("compile", 'fwd bf16 d=64 heads=4/2 params="doc: i32[2]" mask="document(doc) & k<=q"', "--arch", "x86-64-v3")
+    other = 'fwd bf16 d=64 heads=4/2 mask="document(doc) & k <= q"'
+    assert explain_host(other)["hit"] is True
+    assert causes(explain_host(other + " lse=ln")) == {"spec.lse": ("ln", "")}
+    here = flashjit("explain", SPEC, "--json").line()["target"]
+    assert flashjit("cache", "explain", SPEC, "--json").line()["target"] == here
 
 
 def test_cache_explain_of_layers_and_damage():
@@ -79,7 +86,7 @@ def test_cache_explain_of_layers_and_damage():
 
 def test_cache_explain_refuses():
     refused("cache", "explain", "fwd nonsense", "--arch", "sm_80", "--json", kind="invalid")
-    refused("cache", "explain", SPEC, "--json", code=2)
+    refused("cache", "explain", SPEC, "--arch", "host", "--json", kind="invalid", says=["no target `host`", "x86-64-v3"])
     refused("cache", "explain", SPEC, "--arch", "sm_80", "--json", env={"FLASHJIT_NVRTC": "/nonexistent"}, kind="not_found", says="FLASHJIT_NVRTC")
 
 

@@ -8,9 +8,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "compiler/spec/spec.h"
 #include "compiler/spec/text_form.h"
 #include "runtime/compile/compile_host.h"
 #include "runtime/store/key_difference.h"
+#include "tools/support/device.h"
 #include "tools/support/output.h"
 
 namespace flashjit {
@@ -29,12 +31,19 @@ struct Neighbour {
   int distance = 0;
 };
 
+// Empty for a spec of another version, which this one does not read.
+std::string meaning_of(const std::string& text) {
+  const auto spec = parse_spec(text);
+  return spec ? meaning(*spec) : "";
+}
+
 // The nearest of all sound entries; of equally near ones the one used last. `searched`: how many there were.
 std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& path, std::string_view pins,
                                  std::size_t& searched) {
   std::vector<std::pair<std::string, StoreDirectory::Access>> directories = {
       {path.own, StoreDirectory::Access::Existing}};
   for (const std::string& layer : path.layers) directories.emplace_back(layer, StoreDirectory::Access::Layer);
+  const std::string wanted = meaning_of(missing.spec);
   std::optional<Neighbour> best;
   for (const auto& [directory, access] : directories) {
     auto entries = list_store(directory, access);
@@ -42,9 +51,9 @@ std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& pat
     for (StoreListing& entry : *entries) {
       if (!entry.sound) continue;
       ++searched;
-      const std::string spec = fact(entry, "spec"), schedule = fact(entry, "schedule");
-      auto differences =
-          key_differences({missing.key.text, missing.spec, missing.schedule}, {entry.key_text, spec, schedule}, pins);
+      const std::string spec = fact(entry, "spec"), schedule = fact(entry, "schedule"), meant = meaning_of(spec);
+      auto differences = key_differences({missing.key.text, missing.spec, missing.schedule, wanted},
+                                         {entry.key_text, spec, schedule, meant}, pins);
       const int far = distance(differences);
       if (best && std::pair(best->distance, -best->entry.used) <= std::pair(far, -entry.used)) continue;
       best = Neighbour{std::move(entry), directory, std::move(differences), far};
@@ -116,12 +125,14 @@ Result<void> explain(const CacheExplainArgs& args, Json& line, std::string& text
   all.insert(all.begin(), path.own);
   FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
   KernelStore store({.directory = fmt::format("{}", fmt::join(all, ":")), .trusted = std::move(trusted)});
-  FLASHJIT_ASSIGN(request, Request::parse(args.spec, args.arch, args.schedule));
+  FLASHJIT_ASSIGN(device, args.arch.empty() ? figures_of_this_machine() : figures_of(args.arch));
+  line["target"] = device.target;
+  FLASHJIT_ASSIGN(request, Request::parse(args.spec, device.target, args.schedule, device.units));
   FLASHJIT_ASSIGN(stored, find(request, {.settings = settings, .store = &store}));
   for (const std::string& note : store.notes()) say_note(note);
   line["spec"] = stored.spec;
   line["schedule"] = stored.schedule;
-  text = fmt::format("{}\n  target    {}\n  schedule  {}\n", stored.spec, args.arch, stored.schedule);
+  text = fmt::format("{}\n  target    {}\n  schedule  {}\n", stored.spec, device.target, stored.schedule);
   if (stored.hit) {
     report_hit(*stored.hit, line, text);
     return {};
@@ -151,7 +162,7 @@ void add_cache_explain(CLI::App& cache, int& exit_code) {
   CLI::App* sub =
       cache.add_subcommand("explain", "Is the kernel of a spec stored; if not, in what does the nearest one differ");
   sub->add_option("spec", args->spec, "The problem")->required();
-  sub->add_option("--arch", args->arch, "The target")->required()->type_name("TARGET");
+  sub->add_option("--arch", args->arch, "The target (default: this machine's)")->type_name("TARGET");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128,tile_kv=64; the rest is chosen");
   sub->add_option("--dir", args->directory, kDirHelp)->type_name("DIR");
   sub->add_flag("--json", args->json, "One JSON object");

@@ -110,6 +110,22 @@ TEST(KeyDifference, AnotherBuild) {
   EXPECT_EQ(shown(differences(here, options)), "options=--gpu-architecture=sm_80|--gpu-architecture=sm_80 -lineinfo; ");
 }
 
+TEST(KeyDifference, OtherWordsOfTheSameMeaningAreNone) {
+  Parts here, there;
+  here.spec = "fwd bf16 d=64 mask=\"k<=q\"";
+  there.spec = "fwd bf16 d=64 mask=\"k <= q\" params=\"n: u8\" lse=ln";
+  const std::string one = here.text(), other = there.text();
+  const char *meant = "fwd bf16 d=64 mask=\"(k <= q)\"", *meant_there = "fwd bf16 d=64 mask=\"(k <= q)\" lse=ln";
+  const auto found = [&](const char* here_means, const char* there_means) {
+    return shown(key_differences({one, here.spec, here.schedule, here_means},
+                                 {other, there.spec, there.schedule, there_means}, ""));
+  };
+  EXPECT_EQ(found(meant, meant_there), "spec.lse=|ln; ");
+  const std::string all = "spec.mask=\"k<=q\"|\"k <= q\"; spec.params=|\"n: u8\"; spec.lse=|ln; ";
+  EXPECT_EQ(found("", meant_there), all) << "a spec that this version does not read";
+  EXPECT_EQ(found("", ""), all);
+}
+
 TEST(KeyDifference, AChangedTemplateIsACauseBesideOthers) {
   const Parts here;
   Parts there;
