@@ -155,6 +155,17 @@ Result<void> write_output(const std::string& path, std::initializer_list<std::st
   return replace(path, destination, chunks, mode);
 }
 
+Result<void> check_output(const std::string& path) {
+  FLASHJIT_TRY(make_folders_above(path));
+  FLASHJIT_ASSIGN(destination, find_destination(path));
+  if (destination.is_there && S_ISDIR(destination.old.st_mode)) return failed(path, EISDIR);
+  const auto may = [](const char* name, int mode) { return faccessat(AT_FDCWD, name, mode, AT_EACCESS) == 0; };
+  if (destination.is_opened || (destination.is_there && may(destination.path.c_str(), W_OK))) return {};
+  const std::filesystem::path above = std::filesystem::path(destination.path).parent_path();
+  if (may(above.empty() ? "." : above.c_str(), W_OK | X_OK)) return {};
+  return failed(path, errno);
+}
+
 Result<void> write_beneath(int folder, std::string_view name, std::string_view text) {
   const std::size_t slash = name.find('/');
   if (slash != name.npos) {

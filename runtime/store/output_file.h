@@ -24,6 +24,9 @@ struct OutputMode {
 Result<void> write_output(const std::string& path, std::initializer_list<std::string_view> chunks,
                           const OutputMode& mode = {});
 
+// Says before long work what write_output would say behind it, as far as that is known. Folders are created here, too.
+Result<void> check_output(const std::string& path);
+
 Result<void> make_folders_above(const std::string& path);
 
 // `name` may have folders in it, which are created. For folders that others can write too: no link is followed.

@@ -103,6 +103,14 @@ def test_damage_is_found():
     refused("bundle", "ls", "none.fjb", "--json", kind="not_found", says="none.fjb")
 
 
+def test_a_bundle_that_cannot_be_written_is_no_work():
+    need("nvrtc")
+    manifest = write("kernels.txt", PLAIN.encode())
+    for out in (scratch(""), manifest + "/x.fjb"):
+        run = refused("build", manifest, "--arch", "sm_80", "-o", out, "--json", says=manifest if out.startswith(manifest) else out)
+        assert len(run.lines()) == 1, run
+
+
 def test_a_spec_forges_no_row():
     need("nvrtc")
     build("x.fjb", PLAIN.encode(), "sm_80")

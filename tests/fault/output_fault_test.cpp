@@ -213,6 +213,28 @@ TEST_F(OutputFault, WhatMayBeWrittenButNotReplacedIsWritten) {
   }
 }
 
+// Whoever works for an hour wants to know it before.
+TEST_F(OutputFault, WhatCannotBeWrittenIsKnownBefore) {
+  const std::string file = put("file", "old");
+  ASSERT_EQ(symlink("gone/away", at("dangling").c_str()), 0);
+  ASSERT_EQ(mkdir(at("folder").c_str(), 0755), 0);
+  for (const std::string& path : {at("folder"), file + "/below", at("dangling")}) {
+    const auto done = check_output(path), written = write_output(path, {"new"});
+    ASSERT_FALSE(written) << path;
+    EXPECT_FALSE(done) << path;
+  }
+  for (const std::string& path : {file, at("new"), at("a/b/c"), std::string("/dev/null")}) {
+    EXPECT_TRUE(check_output(path)) << path;
+    EXPECT_TRUE(path == file ? text_of(file) == "old" : path == "/dev/null" || !fs::exists(path)) << path;
+  }
+  if (geteuid() != 0) return;
+  ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(put("everybodys", "old").c_str(), 0666), 0);
+  for (const char* name : {"new", "file", "folder/new", "x/new"})
+    EXPECT_EQ(as_user(kOtherUser, [&] { return check_output(at(name)) ? 0 : 1; }), 1) << name;
+  EXPECT_EQ(as_user(kOtherUser, [&] { return check_output(at("everybodys")) ? 0 : 1; }), 0);
+}
+
 TEST_F(OutputFault, AFullDiskLeavesWhatWasThere) {
   const std::string file = put("file", "old");
   for (const char* call : {"openat", "write", "renameat"}) {

@@ -11,6 +11,7 @@
 #include "runtime/bundle/bundle.h"
 #include "runtime/engine/environment.h"
 #include "runtime/launch/thread_pool.h"
+#include "runtime/store/output_file.h"
 #include "tools/command/commands.h"
 #include "tools/fleet/shard.h"
 #include "tools/fleet/wanted.h"
@@ -134,6 +135,7 @@ Result<void> run_build(const BuildArgs& args, Output& output) {
   std::vector<WantedKernel> wanted = wanted_kernels(args.manifest, lines, args.archs);
   const std::size_t all = wanted.size();
   FLASHJIT_ASSIGN(shards, leave_shard(args, wanted));
+  FLASHJIT_TRY(check_output(args.out));
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(settings.nvrtc));
   FLASHJIT_ASSIGN(trusted, TrustedList::read(settings.trusted_list));
   KernelStore store({.directory = settings.cache_dir, .disk = !args.no_cache, .trusted = std::move(trusted)});

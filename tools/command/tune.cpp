@@ -384,6 +384,8 @@ int run(const TuneArgs& args) {
     done = check_files_differ(
         {{"--report", args.report}, {"--report-json", args.report_json}, {"--records", args.records}},
         {{"--sweep", args.sweep}});
+    for (const std::string& page : {args.report, args.report_json})
+      if (done && !page.empty()) done = check_output(page);
     if (done) done = tuning.all();
   }
   if (!done)
