@@ -140,7 +140,8 @@ Result<StoreDirectory> StoreDirectory::open(const std::string& path, Access acce
   directory.root_ = open_folder(top.get(), kVersionFolder, create);
   if (!directory.root_) {
     return Error{errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
-                 fmt::format("{}: cannot be {}: {}", path, create ? "written" : "opened", why(errno)),
+                 fmt::format("{}: cannot be {}: {}{}", path, create ? "written" : "opened", why(errno),
+                             create ? "; set FLASHJIT_CACHE_DIR to a directory that this user can write" : ""),
                  {}};
   }
   FLASHJIT_TRY(check_owner(directory.root_.get(), fmt::format("{}/{}", path, kVersionFolder), directory.trust_));

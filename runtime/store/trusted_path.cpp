@@ -69,7 +69,8 @@ class Walk {
 
   Error failed(const char* what) const {
     return {errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io,
-            fmt::format("{}: cannot be {}: {}", path_, what, reason_of(errno)),
+            fmt::format("{}: cannot be {}: {}{}", path_, what, reason_of(errno),
+                        create_ ? "; set FLASHJIT_CACHE_DIR to a directory that this user can write" : ""),
             {}};
   }
 
@@ -137,10 +138,12 @@ Result<void> check_owner(int fd, const std::string& path, Trust trust) {
           "{}: belongs to user {}, neither to user {} who runs this nor to root; kernels are code: have root own it",
           path, info.st_uid, geteuid()));
     }
+    const bool may_be_read = is_trusted(info.st_uid, Trust::OwnOrRoot);
     return io_error(fmt::format(
         "{}: belongs to user {}, not to user {} who runs this; kernels are code, so only an own directory is "
-        "used; set FLASHJIT_CACHE_DIR to one",
-        path, info.st_uid, geteuid()));
+        "used; set FLASHJIT_CACHE_DIR to one{}",
+        path, info.st_uid, geteuid(),
+        may_be_read ? ", or to OWN:SHARED with this one as SHARED, which is only read" : ""));
   }
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return io_error(fmt::format("{}: mode {:o} lets other users write to it, and kernels are code; chmod go-w it", path,

@@ -11,6 +11,15 @@ TEST_F(StoreFault, DirectoryOfSomebodyElse) {
   fs::create_directory(store_path());
   ASSERT_EQ(chown(store_path().c_str(), kOtherUser, kOtherUser), 0);
   EXPECT_EQ(in_child([&] { return works_from_memory({.directory = store_path()}, "belongs to user 65534"); }), 0);
+  // The way out of who found the one of root, and of who can write nowhere there.
+  ASSERT_EQ(chown(store_path().c_str(), 0, 0), 0);
+  ASSERT_EQ(chmod(store_path().c_str(), 0755), 0);
+  ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  const auto says = [&](const std::string& path, const char* words) {
+    return as_user(kOtherUser, [&] { return works_from_memory({.directory = path}, words); });
+  };
+  EXPECT_EQ(says(store_path(), "or to OWN:SHARED with this one as SHARED"), 0);
+  EXPECT_EQ(says(store_path() + "/own", "set FLASHJIT_CACHE_DIR to a directory that this user can write"), 0);
 }
 
 TEST_F(StoreFault, DirectoryThatOthersCanWrite) {
