@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 
 #include "codegen/cuda/embedded_templates.h"
 #include "compiler/spec/text_form.h"
@@ -53,14 +54,29 @@ std::string digest_of(std::span<const SourceFile> files) {
   return key.finish().digest;
 }
 
+// In a shell.
+std::string shell_quoted(std::string_view text) {
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+// The way out of a bundle that another version has built.
+std::string command_for(const Bundle& bundle) {
+  std::set<std::string> targets;
+  for (const BundleItem& item : bundle.index().items) targets.insert(item.key.target);
+  return fmt::format("build it with this one: flashjit build MANIFEST --arch {} -o {}",
+                     targets.empty() ? "TARGETS" : harmless(fmt::format("{}", fmt::join(targets, ",")), Lines::One),
+                     shell_quoted(bundle.path()));
+}
+
 // From what a bundle holds to what a compile would have given.
 Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, const Request& request) {
   FLASHJIT_ASSIGN(code, bundle.code(item));
   const auto other_version = [&](std::string_view what) {
     return named(bundle.path(),
-                 unsupported(fmt::format(
-                     "its kernel for {} was made by another version of FlashJIT ({}); build the bundle with this one",
-                     item.key.spec, what)));
+                 unsupported(fmt::format("its kernel for {} was made by another version of FlashJIT ({}); {}",
+                                         item.key.spec, what, command_for(bundle))));
   };
   const auto schedule = parse_schedule(fact(item.facts, "schedule"));
   if (!schedule) return other_version(schedule.error().message);
@@ -76,13 +92,6 @@ Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, const Requ
                             {.source = "bundle", .layer = bundle.path(), .miss = {}, .notes = {}});
   compiled.binary = std::make_shared<const StoreEntry>(StoreEntry{.facts = item.facts, .payload = std::move(code)});
   return compiled;
-}
-
-// In a shell.
-std::string shell_quoted(std::string_view text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
 }
 
 std::vector<std::string> words_of(std::string_view text) {
@@ -228,8 +237,8 @@ Result<Bundles> Bundles::open(const std::vector<std::string>& paths, const Trust
       return named(
           path, unsupported(fmt::format(
                     "the bundle was built by another version of FlashJIT, whose kernels take other parameters or are "
-                    "other code (templates {:.12}, here {:.12}); build it with this one",
-                    bundle->index().templates, own)));
+                    "other code (templates {:.12}, here {:.12}); {}",
+                    bundle->index().templates, own, command_for(*bundle))));
     }
     bundles.bundles_.push_back(std::move(bundle));
   }

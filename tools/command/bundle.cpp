@@ -40,6 +40,11 @@ std::string shards_text(const std::optional<BundleShards>& shards) {
                      shards->count, counted(shards->kernels, "kernel"));
 }
 
+std::string empty_text(const Bundle& bundle) {
+  const std::optional<BundleShards>& shards = bundle.index().shards;
+  return fmt::format("{}: no kernels{}\n", bundle.path(), shards ? ": " + shards_text(shards) : "");
+}
+
 // Null for a whole bundle.
 Json shards_json(const std::optional<BundleShards>& shards) {
   if (!shards) return Json();
@@ -49,10 +54,7 @@ Json shards_json(const std::optional<BundleShards>& shards) {
 
 Result<void> list(const std::string& path, Output& output) {
   FLASHJIT_ASSIGN(bundle, Bundle::open(path));
-  if (bundle->index().items.empty()) {
-    const std::optional<BundleShards>& shards = bundle->index().shards;
-    output.text(fmt::format("{}: no kernels{}\n", path, shards ? ": " + shards_text(shards) : ""));
-  }
+  if (bundle->index().items.empty()) output.text(empty_text(*bundle));
   for (const BundleItem& item : bundle->index().items) {
     Json line = line_of(item);
     line["bundle"] = path;
@@ -85,12 +87,16 @@ Result<void> verify(const std::string& path, Output& output) {
   line["usable"] = usable;
   line["shards"] = shards_json(bundle->index().shards);
   line["checked"] = usable ? Json{"bytes", "cubin", "target", "source", "entries"} : Json{"bytes", "cubin", "target"};
-  output.result(line,
-                fmt::format("{}: {}{} kernels: their bytes are as written, and cubins for their targets{}\n", path,
-                            bundle->index().shards ? shards_text(bundle->index().shards) + ": " : "", kernels,
-                            usable ? "; sources are those of this version, and all entries are there"
-                                   : "; built by another version of FlashJIT, which this one does not use, so "
-                                     "sources and entries were not compared"));
+  if (kernels == 0) {
+    output.result(line, empty_text(*bundle));
+    return {};
+  }
+  output.result(line, fmt::format("{}: {}{}: bytes are as written, and cubins for their targets{}\n", path,
+                                  bundle->index().shards ? shards_text(bundle->index().shards) + ": " : "",
+                                  counted(kernels, "kernel"),
+                                  usable ? "; sources are those of this version, and all entries are there"
+                                         : "; built by another version of FlashJIT, which this one does not use, so "
+                                           "sources and entries were not compared"));
   return {};
 }
 

@@ -33,14 +33,21 @@ std::string kernel_text(const BundleKey& key) {
 
 Result<Opened> open_all(const std::vector<std::string>& files) {
   Opened opened;
-  std::vector<std::string> others;
+  std::vector<std::string> others, foreign;
+  const std::string own = templates_digest();
   for (const std::string& path : files) {
     FLASHJIT_ASSIGN(bundle, Bundle::open(path));
     opened.push_back(std::move(bundle));
-    if (opened.back()->index().templates != opened.front()->index().templates) others.push_back(path);
+    const std::string& templates = opened.back()->index().templates;
+    if (templates != opened.front()->index().templates) others.push_back(path);
+    if (templates != own) foreign.push_back(path);
   }
   if (others.empty()) return opened;
-  return unsupported(fmt::format("{} and {} were built by different versions of FlashJIT; build one of them again",
+  if (foreign.size() < files.size())
+    return unsupported(
+        fmt::format("built by another version of FlashJIT: {}; the rest by this one; build with this one what is named",
+                    fmt::join(foreign, ", ")));
+  return unsupported(fmt::format("{} and {} were built by different versions of FlashJIT; build all with one",
                                  files.front(), fmt::join(others, ", ")));
 }
 

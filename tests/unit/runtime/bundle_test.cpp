@@ -205,7 +205,8 @@ TEST_F(BundleTest, BundlesOfOtherVersionsAreRefused) {
   const auto refused = Bundles::open({write("x.fjb", bundle({item_of(kSpec, "sm_80", "", "")}, std::string(64, 'f')))});
   ASSERT_FALSE(refused);
   expect_error(refused.error(), ErrorKind::Unsupported,
-               {"x.fjb", "another version of FlashJIT", "ffffffffffff", "build it with this one"});
+               {"x.fjb", "another version of FlashJIT", "ffffffffffff",
+                "build it with this one: flashjit build MANIFEST --arch sm_80 -o "});
   // The templates agree, but not what is generated for this spec.
   BundleItem item = item_of(kSpec, "sm_80", "", "");
   item.facts["source"] = std::string(64, '0');
@@ -213,7 +214,8 @@ TEST_F(BundleTest, BundlesOfOtherVersionsAreRefused) {
   ASSERT_TRUE(bundles);
   const auto found = bundles->find(asked(kSpec, "sm_80"));
   ASSERT_FALSE(found);
-  expect_error(found.error(), ErrorKind::Unsupported, {"y.fjb", "another version of FlashJIT", "its source differs"});
+  expect_error(found.error(), ErrorKind::Unsupported,
+               {"y.fjb", "another version of FlashJIT", "its source differs", "flashjit build MANIFEST --arch sm_80"});
 }
 
 TEST_F(BundleTest, FilesThatAreNoBundlesAreRefused) {
