@@ -424,7 +424,10 @@ def test_explain_draws_masks_that_read_tensors():
     assert tiles["map"] == ["".join("#" if c.all() else "+" if c.any() else "." for c in row) for row in cells], tiles
     drawn = "".join(tiles["map"])
     assert [tiles["empty"], tiles["mixed"], tiles["full"]] == [drawn.count(kind) for kind in ".+#"], tiles
-    assert "tiles in which nothing is seen" in flashjit(*both, "--all").out
+    assert tiles["visible"] == seen.mean(), tiles
+    text = flashjit(*both, "--all").out
+    for says in ("tiles in which nothing is seen", f"; {seen.mean() * 100:.3g} % of the scores are seen\n", "whatever --param says)"):
+        assert says in text, text
     refused(*both, "--param", "doc=1", says="doc is given twice")
     refused(*both, "--param", "left=3", says=["left", "nothing that mask or score"])
     refused(*args, says="end is not given; write end=FILE.npy")
@@ -432,11 +435,16 @@ def test_explain_draws_masks_that_read_tensors():
 
 
 def test_explain_names_what_it_counts_as_zero():
-    for params, mask, names in [("left: i32", "k >= qpos - left", "`left`"), ("doc: i32[1]", "k >= doc[b]", "`doc`"),
-                                ("end: i32[2]", "document(doc) & (causal | k < end[b, q])", "`doc` and `end`")]:
+    half = "one half were seen of what depends on "
+    for params, mask, names, counted in [
+            ("left: i32", "k >= qpos - left", "left", "`left`, which the mask reads, were 0"),
+            ("doc: i32[1]", "k >= doc[b]", "doc", "`doc`, which the mask reads, hid nothing"),
+            ("doc: i32[2]", "document(doc) & causal", "doc", half + "`doc`, which the mask reads"),
+            ("left: i32", "document(doc) & k >= qpos - left", "doc and left", f"`left` were 0, and {half}`doc`, which the mask reads"),
+            ("end: i32[2]", "document(doc) & (causal | k < end[b, q])", "doc and end", half + "`doc` and `end`, which the mask reads")]:
         text = flashjit("explain", f'fwd bf16 d=64 params="{params}" mask="{mask}"', "--arch", "sm_80", "--shape", "q=64", "--all").out
-        assert f"(counted as if {names}, which the mask reads, were 0)" in text, text
-        assert f"the mask depends on {names}, whose".replace("`", "") in text, text
+        assert f"(counted as if {counted})" in text, text
+        assert f"the mask depends on {names}, whose" in text, text
     assert "counted as if" not in flashjit("explain", SPEC, "--arch", "sm_80", "--shape", "q=64", "--all").out
 
 

@@ -120,9 +120,10 @@ void add_map(const Result<MaskMap>& map, bool all, bool colours, ExplainedText& 
   for (const std::string& row : map->rows) {
     if (all && !painted) text.before += fmt::format("  {}\n", row);
   }
-  if (map->empty >= 0)
-    text.behind += fmt::format("  {} {}, {} with mask code, {} without\n", counted(map->empty, "tile"),
-                               map->of_values ? "in which nothing is seen" : "skipped", map->mixed, map->full);
+  if (map->empty < 0) return;
+  text.behind += fmt::format("  {} {}, {} with mask code, {} without{}\n", counted(map->empty, "tile"),
+                             map->of_values ? "in which nothing is seen" : "skipped", map->mixed, map->full,
+                             map->visible ? fmt::format("; {:.3g} % of the scores are seen", *map->visible * 100) : "");
 }
 
 // This is all that is known of a kernel, before it is told in one form or another.
@@ -187,7 +188,12 @@ Json json_of(const Explained& kernel) {
   }
   const auto map =
       kernel.has_map() ? mask_map(plan, kernel.values, shape.q_len, shape.k_len) : Result<MaskMap>(unsupported(""));
-  if (map) line["tiles"] = {{"empty", map->empty}, {"mixed", map->mixed}, {"full", map->full}, {"map", map->rows}};
+  if (map)
+    line["tiles"] = {{"empty", map->empty},
+                     {"mixed", map->mixed},
+                     {"full", map->full},
+                     {"visible", map->visible ? Json(*map->visible) : Json()},
+                     {"map", map->rows}};
   narrow_errors(plan, line);
   line["measured"] = measured_json(kernel.tuned);
   return line;
@@ -211,7 +217,9 @@ ExplainedText text_of(const Explained& kernel, bool all, bool colours) {
   if (kernel.roofline) {
     const Roofline& r = *kernel.roofline;
     text.before += longest_text(kernel) +
-                   (reads_keys(plan.spec) ? roofline_text(plan, shape, r, all) : traffic_text(plan, shape, r)) + gap;
+                   (reads_keys(plan.spec) ? roofline_text(plan, shape, r, all, kernel.values.given())
+                                          : traffic_text(plan, shape, r)) +
+                   gap;
   }
   if (kernel.has_map()) {
     add_map(mask_map(plan, kernel.values, shape.q_len, shape.k_len), all, colours, text);
@@ -360,8 +368,10 @@ void add_explain(CLI::App& app, const std::string& command, int& exit_code) {
       "Sizes that all figures are for: b=2,q=4096,k=4096; each sequence counts as the longest (default: those by which a schedule is chosen where prepare is told none)");
   sub->add_option("--schedule", args->schedule, "Choices to pin, such as tile_q=128");
   CLI::Option* param =
-      sub->add_option("--param", args->inputs.params,
-                      "What the mask reads, for its map: NAME=FILE.npy for a tensor, NAME=NUMBER for a scalar")
+      sub->add_option(
+             "--param", args->inputs.params,
+             "What the mask reads, for its map and for the share that is seen, which no other figure knows: NAME=FILE.npy for a "
+             "tensor, NAME=NUMBER for a scalar")
           ->type_name("NAME=VALUE");
   CLI::Option* all = sub->add_flag("--all", args->all, "Everything, and not the 25 lines that say most");
   sub->add_flag("--json", args->json, "One JSON object per target");

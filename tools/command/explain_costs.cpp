@@ -53,12 +53,36 @@ std::string predicted_text(const Plan& plan, const Roofline& r) {
   return text;
 }
 
-// Says how tensors that say what is seen were counted: their contents are not known.
-std::string guess_text(const AttentionSpec& spec, bool exact) {
-  if (selects(spec)) return " (counted with full lists, whose rows are read for each query)";
-  if (exact) return {};
-  if (has_blocks(spec)) return " (counted as if the lists of the call had all blocks)";
-  return fmt::format(" (counted as if {}, which the mask reads, were 0)", names_read(spec.mask, "`"));
+// A parameter that limits of tiles read counts as 0. One half counts as seen of what limits leave to the others.
+std::string guess_of_params(const Plan& plan, const Roofline& r) {
+  const std::vector<Param> all = params_of(plan.spec.mask);
+  if (r.visible >= 1) return fmt::format("{}, which the mask reads, hid nothing", names_text(all, "`"));
+  const TileAnalysis& tiles = plan.tiles;
+  std::vector<Param> zero, half;
+  for (const Param& param : all) {
+    const auto reads = [&](const Expr& limit) {
+      if (!limit) return false;
+      const std::vector<Param> read = params_of(limit);
+      return std::ranges::find(read, param.name, &Param::name) != read.end();
+    };
+    const bool is_zero =
+        tiles.may_see ||
+        std::ranges::any_of(std::initializer_list<Expr>{tiles.begin, tiles.end, tiles.full_begin, tiles.full_end},
+                            reads);
+    (is_zero ? zero : half).push_back(param);
+  }
+  if (half.empty()) return fmt::format("{}, which the mask reads, were 0", names_text(zero, "`"));
+  const std::string rest =
+      fmt::format("one half were seen of what depends on {}, which the mask reads", names_text(half, "`"));
+  return zero.empty() ? rest : fmt::format("{} were 0, and {}", names_text(zero, "`"), rest);
+}
+
+// Says how tensors that say what is seen were counted: their contents are not looked at.
+std::string guess_text(const Plan& plan, const Roofline& r, bool given) {
+  if (selects(plan.spec)) return " (counted with full lists, whose rows are read for each query)";
+  if (r.exact) return {};
+  if (has_blocks(plan.spec)) return " (counted as if the lists of the call had all blocks)";
+  return fmt::format(" (counted as if {}{})", guess_of_params(plan, r), given ? ", whatever --param says" : "");
 }
 
 }  // namespace
@@ -72,10 +96,10 @@ std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r
          footprint_text(footprint(plan, shape)) + predicted_text(plan, r);
 }
 
-std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all) {
+std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all, bool given) {
   const Prediction& p = r.predicted;
-  std::string text = fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len,
-                                 guess_text(plan.spec, r.exact));
+  std::string text =
+      fmt::format("what it costs at b={},q={},k={}{}\n", shape.b, shape.q_len, shape.k_len, guess_text(plan, r, given));
   text += fmt::format("  arithmetic         {:.4g} GFLOP; about {:.0f}% of the scores are visible\n", r.flops * 1e-9,
                       r.visible * 100);
   text += fmt::format("  memory traffic     {} fused: {}\n", bytes_text(r.fused_bytes),

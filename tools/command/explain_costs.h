@@ -23,8 +23,9 @@ CallSizes sizes_of(const Shape& shape);
 
 // Explains a kernel that reads no keys: memory is all that it takes.
 std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r);
-// Explains one that reads keys; `all`: with the figures of --all.
-std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all);
+// Explains one that reads keys; `all`: with the figures of --all; `given`: there are values of what the mask reads, which
+// these figures do not know.
+std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all, bool given);
 Json roofline_json(const Roofline& r);
 
 }  // namespace flashjit

@@ -73,19 +73,15 @@ MaskMap empty_map(const Plan& plan, std::int64_t q_len, std::int64_t k_len, cons
   return map;
 }
 
-// Looks at each pair of a tile, until it is known that some are seen and some are not.
-TileClass look_at(const Expr& mask, Environment& environment, std::int64_t q, std::int64_t q_end, std::int64_t k,
-                  std::int64_t k_end) {
-  bool seen = false, hidden = false;
+// Counts the pairs of a tile that are seen.
+std::int64_t seen_pairs(const Expr& mask, Environment& environment, std::int64_t q, std::int64_t q_end, std::int64_t k,
+                        std::int64_t k_end) {
+  std::int64_t seen = 0;
   std::int64_t& query = environment.variables[static_cast<int>(Variable::Q)];
   std::int64_t& key = environment.variables[static_cast<int>(Variable::K)];
-  for (query = q; query < q_end; ++query) {
-    for (key = k; key < k_end; ++key) {
-      (evaluate(mask, environment).integer ? seen : hidden) = true;
-      if (seen && hidden) return TileClass::Mixed;
-    }
-  }
-  return seen ? TileClass::Full : TileClass::Empty;
+  for (query = q; query < q_end; ++query)
+    for (key = k; key < k_end; ++key) seen += evaluate(mask, environment).integer != 0;
+  return seen;
 }
 
 // A cell is empty or full where all of its tiles are.
@@ -102,23 +98,29 @@ Result<MaskMap> map_of_values(const Plan& plan, const MaskValues& values, std::i
   map.rows.assign(static_cast<std::size_t>(ceil_div(q_len, map.rows_per_cell)),
                   std::string(static_cast<std::size_t>(ceil_div(k_len, map.keys_per_cell)), ' '));
   Environment environment = values.environment(q_len, k_len);
+  std::int64_t all_seen = 0;
   for (std::int64_t q = 0; q < q_len; q += tile_q) {
     for (std::int64_t k = 0; k < k_len; k += tile_kv) {
-      const TileClass what =
-          look_at(plan.spec.mask, environment, q, std::min(q + tile_q, q_len), k, std::min(k + tile_kv, k_len));
+      const std::int64_t q_end = std::min(q + tile_q, q_len), k_end = std::min(k + tile_kv, k_len);
+      const std::int64_t seen = seen_pairs(plan.spec.mask, environment, q, q_end, k, k_end);
+      const TileClass what = seen == 0                           ? TileClass::Empty
+                             : seen == (q_end - q) * (k_end - k) ? TileClass::Full
+                                                                 : TileClass::Mixed;
+      all_seen += seen;
       ++count_of(map, what);
       char& cell =
           map.rows[static_cast<std::size_t>(q / map.rows_per_cell)][static_cast<std::size_t>(k / map.keys_per_cell)];
       cell = cell == ' ' || cell == cell_of(what) ? cell_of(what) : '+';
     }
   }
+  if (q_len > 0 && k_len > 0)
+    map.visible = static_cast<double>(all_seen) / (static_cast<double>(q_len) * static_cast<double>(k_len));
   return map;
 }
 
 }  // namespace
 
-std::string names_read(const Expr& mask, std::string_view quote) {
-  const std::vector<Param> params = params_of(mask);
+std::string names_text(const std::vector<Param>& params, std::string_view quote) {
   std::string names;
   for (std::size_t i = 0; i < params.size(); ++i)
     names += fmt::format("{}{}{}{}",
@@ -128,6 +130,8 @@ std::string names_read(const Expr& mask, std::string_view quote) {
                          quote, params[i].name, quote);
   return names;
 }
+
+std::string names_read(const Expr& mask) { return names_text(params_of(mask)); }
 
 Result<MaskMap> mask_map(const Plan& plan, const MaskValues& given, std::int64_t q_len, std::int64_t k_len,
                          const MapSize& most) {
