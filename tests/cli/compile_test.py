@@ -431,6 +431,8 @@ def test_explain_draws_masks_that_read_tensors():
     refused(*both, "--param", "doc=1", says="doc is given twice")
     refused(*both, "--param", "left=3", says=["left", "nothing that mask or score"])
     refused(*args, says="end is not given; write end=FILE.npy")
+    numpy.save(scratch("long.npy"), end.astype("i8"))
+    refused(*args, "--param", f"end={scratch('long.npy')}", says=["long.npy", "holds int64, and i32 of the spec is int32 there"])
     refused(*args, "--param", f"end={scratch('short.npy')}", says=["end", "has 599 there"])
 
 

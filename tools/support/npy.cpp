@@ -27,13 +27,14 @@ struct TypeRow {
   NpyType type;
   const char* descr;
   int size;
-  const char* name;
+  const char* name;  // of NumPy, whose short i8 is an int of 8 bytes
 };
 constexpr TypeRow kTypes[] = {
-    {NpyType::F16, "<f2", 2, "f2"}, {NpyType::BF16, "<V2", 2, "bf16 (V2)"}, {NpyType::F32, "<f4", 4, "f4"},
-    {NpyType::F64, "<f8", 8, "f8"}, {NpyType::I32, "<i4", 4, "i4"},         {NpyType::I64, "<i8", 8, "i8"},
-    {NpyType::U32, "<u4", 4, "u4"}, {NpyType::U16, "<u2", 2, "u2"},         {NpyType::U8, "|u1", 1, "u1"},
-    {NpyType::I8, "|i1", 1, "i1"},
+    {NpyType::F16, "<f2", 2, "float16"}, {NpyType::BF16, "<V2", 2, "bfloat16 (V2)"},
+    {NpyType::F32, "<f4", 4, "float32"}, {NpyType::F64, "<f8", 8, "float64"},
+    {NpyType::I32, "<i4", 4, "int32"},   {NpyType::I64, "<i8", 8, "int64"},
+    {NpyType::U32, "<u4", 4, "uint32"},  {NpyType::U16, "<u2", 2, "uint16"},
+    {NpyType::U8, "|u1", 1, "uint8"},    {NpyType::I8, "|i1", 1, "int8"},
 };
 
 const TypeRow& row_of(NpyType type) {
@@ -117,8 +118,10 @@ Result<NpyType> type_of(const std::string& label, std::string_view descr) {
     return invalid(
         fmt::format("{}: dtype '{}' is big-endian; save it with array.astype('<{}')", label, shown, shown.substr(1)));
   }
+  std::string names;
+  for (const TypeRow& row : kTypes) names += (names.empty() ? "" : ", ") + std::string(row.name);
   return invalid(
-      fmt::format("{}: dtype '{}' is not read; use f2 f4 f8 i4 i8 u1 u4, or V2 or u2 for bf16", label, shown));
+      fmt::format("{}: dtype '{}' is not read; use one of {}; uint16 also has bfloat16", label, shown, names));
 }
 
 Error io_error(const std::string& path, const char* what) {
@@ -267,8 +270,9 @@ Result<std::vector<std::uint8_t>> take_as(const std::string& label, NpyArray arr
   const NpyType wanted = npy_type(dtype);
   const bool raw_bf16 = wanted == NpyType::BF16 && array.type == NpyType::U16;
   if (array.type != wanted && !raw_bf16) {
-    return invalid(fmt::format("{}: the file holds {}, the spec needs {}; convert it, or change the spec's dtype",
-                               label, name(array.type), name(dtype)));
+    return invalid(
+        fmt::format("{}: the file holds {}, and {} of the spec is {} there; convert it, or change the spec's dtype",
+                    label, name(array.type), name(dtype), name(wanted)));
   }
   return std::move(array.bytes);
 }
