@@ -152,13 +152,13 @@ def test_sweep_of_a_shell():
     assert line["shape"] == "b=1,q=16,k=16", line
 
 
-def test_report_that_cannot_be_written_costs_no_second_tuning():
+def test_report_that_cannot_be_written_costs_no_tuning():
     need("host")
     args = ["tune", SPEC, "--shape", "q=48", "--target", "host", "--budget", "1s", "--json"]
     for report in ("--report", "--report-json"):
         run = refused(*args, report, ".", kind="io", says="cannot be written")
-        again = flashjit(*args, report, scratch("r"))
-        assert again.line() == run.lines()[0] and "1 of 1 are done" in again.err and os.path.getsize(scratch("r")), again
+        assert not any("best_us" in line for line in run.lines()), run
+    assert flashjit(*args, "--report", scratch("r")).line()["ok"] and os.path.getsize(scratch("r"))
 
 
 def test_killed_runs_go_on():
