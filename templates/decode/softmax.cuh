@@ -40,23 +40,6 @@ struct SoftmaxRows {
   }
 };
 
-// The scales of the keys that a lane has in S, where each key has its own or shares a block's.
-struct KeyScales {
-  float of_k[kKeyOctets][2], of_v[kKeyOctets][2];
-
-  __device__ void load(const KernelParams& p, const Segment& s, int tile) {
-    if (tile > s.last_tile) return;
-#pragma unroll
-    for (int n = 0; n < kKeyOctets; ++n)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int key = min(tile * kTileKv + n * 8 + score_key(e), s.end - 1);
-        of_k[n][e] = key_scale(p, p.scale_k, p.scale_k_stride, s.seq, key);
-        of_v[n][e] = key_scale(p, p.scale_v, p.scale_v_stride, s.seq, key);
-      }
-  }
-};
-
 // The query of a lane's row of an octet, as score and mask get it. Rows behind the last one are replaced by the last
 // one.
 struct Query {
@@ -70,6 +53,34 @@ __device__ inline Query query_of(const Segment& s, int octet) {
   query.seq.h = at.h;
   return query;
 }
+
+// Facts about the keys that a lane has in S, which are loaded a tile ahead: their scales, where each key has its own or
+// shares a block's, and, with merged lists, how many tokens each of the lane's rows sees of the page of the tile.
+constexpr u32 kPageKeys = larger(config.page_size, 1);
+struct KeyFacts {
+  float scale_of_k[kKeyOctets][2], scale_of_v[kKeyOctets][2];
+  int tokens[kOctets];
+
+  __device__ void load(const KernelParams& p, const Segment& s, int tile) {
+    if (tile > s.last_tile) return;
+    if constexpr (has_key_scales(config)) load_scales(p, s, tile);
+    if constexpr (kListsAreMerged) {
+#pragma unroll
+      for (int r = 0; r < kOctets; ++r)
+        tokens[r] = tokens_of_page(p, s.seq, query_of(s, r).q, static_cast<u32>(tile * kTileKv) / kPageKeys);
+    }
+  }
+  __device__ void load_scales(const KernelParams& p, const Segment& s, int tile) {
+#pragma unroll
+    for (int n = 0; n < kKeyOctets; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int key = min(tile * kTileKv + n * 8 + score_key(e), s.end - 1);
+        scale_of_k[n][e] = key_scale(p, p.scale_k, p.scale_k_stride, s.seq, key);
+        scale_of_v[n][e] = key_scale(p, p.scale_v, p.scale_v_stride, s.seq, key);
+      }
+  }
+};
 
 // Turns a row of bf16 into halves. Its largest element becomes 2^14 or more, and the smallest half is then 2^-38 of
 // that. Returns the factor that restores the row.
@@ -317,9 +328,9 @@ __device__ inline void compute_scores(Scores& s, const SharedOperands& q, const 
 // Applies the score function, and sets scores of hidden keys to -infinity. The score function may load from a tensor
 // that ends at the last key.
 template <class Operands>
-__device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, const KeyScales& scales,
+__device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, const KeyFacts& facts,
                                             const KernelParams& params, const Segment& segment, int tile) {
-  const int k_lo = tile * kTileKv, first[2] = {k_lo + score_key(0), k_lo + score_key(1)};
+  const int k_lo = tile * kTileKv, page_begin = k_lo - static_cast<u32>(k_lo) % kPageKeys, first[2] = {k_lo + score_key(0), k_lo + score_key(1)};
   if constexpr (!kScaleFolded) {
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) {
@@ -329,7 +340,7 @@ __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, 
 #pragma unroll
         for (int e = 2 * r; e < 2 * r + 2; ++e) {
           s[n][e] *= is_scaled(config) ? queries.scale[r] : config.scale;
-          if constexpr (has_key_scales(config)) s[n][e] *= scales.of_k[n][e % 2];
+          if constexpr (has_key_scales(config)) s[n][e] *= facts.scale_of_k[n][e % 2];
           s[n][e] = logit(params, query.seq, s[n][e], query.q, first[e % 2] + n * 8);
         }
     }
@@ -338,10 +349,9 @@ __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, 
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
     const Query query = query_of(segment, r);
-    const int end = kListsAreMerged ? end_in_page(params, query.seq, query.q, k_lo) : 0;
     const auto hides = [&](int key) {
       const int k = first[key % 2] + key / 2 * 8;
-      return kListsAreMerged ? k >= end : is_hidden(params, query.seq, query.q, k);
+      return kListsAreMerged ? k - page_begin >= facts.tokens[r] : is_hidden(params, query.seq, query.q, k);
     };
     // It has a bit for each key, where the mask is evaluated in a loop.
     u32 hidden = 0;
@@ -426,7 +436,7 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows& rows, Output& o) {
 
 // Multiplies P by the scales of V, in units of its row. A unit is about the largest of these scales so far, relative to
 // the reference of the row, so halves have room above it and digits below. Units rise rarely, as references do.
-__device__ inline void apply_value_scales(Scores& p, const KeyScales& scales, SoftmaxRows& rows, Output& o) {
+__device__ inline void apply_value_scales(Scores& p, const KeyFacts& facts, SoftmaxRows& rows, Output& o) {
   constexpr float kLeastUnit = 0x1p-100f;  // One over it is a normal number.
   float largest[kOctets];
   bool rose = false;
@@ -437,7 +447,7 @@ __device__ inline void apply_value_scales(Scores& p, const KeyScales& scales, So
     for (int n = 0; n < kKeyOctets; ++n)
 #pragma unroll
       for (int e = 2 * r; e < 2 * r + 2; ++e) {
-        p[n][e] *= scales.of_v[n][e % 2];
+        p[n][e] *= facts.scale_of_v[n][e % 2];
         largest[r] = fmaxf(largest[r], fabsf(p[n][e]));
       }
     largest[r] = quad_max(largest[r]);

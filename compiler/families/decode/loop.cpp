@@ -67,6 +67,7 @@ struct Loop : Maker {
     copy.inside = copy_tile(c.stages);
     return {make(Kind::Barrier, {}, {}, "warp"), std::move(copy), call("advance")};
   }
+  bool loads_facts() const { return has_key_scales(c) || c.merged_queries > 0; }
   Body attend_tile() {
     const bool scaled = has_key_scales(c);
     const std::string_view k = has_ring(c) ? "Ks" : "K", v = has_ring(c) ? "Vs" : "V";
@@ -76,8 +77,8 @@ struct Loop : Maker {
     Statement mask = make(Kind::Mask, {"S"}, {"S"});
     mask.attributes = masked;
     append(body, {std::move(mask), make(Kind::Softmax, {"S", "rows", "O"}, {"S", "rows", "O"})});
-    if (scaled)
-      append(body, {make(Kind::Rescale, {"S", "rows", "O"}, {"S", "rows", "O"}, "values"), call("load_next_scales")});
+    if (scaled) body.push_back(make(Kind::Rescale, {"S", "rows", "O"}, {"S", "rows", "O"}, "values"));
+    if (loads_facts()) body.push_back(call("load_next_facts"));
     if (has_rows) body.push_back(wait_groups(2 * c.stages - 2));
     body.push_back(multiply(1, {"O"}, {"S", v}, "output"));
     append(body, copy_ahead());
@@ -87,8 +88,8 @@ struct Loop : Maker {
   Body attend() {
     const bool scaled = has_key_scales(c);
     Body body = {let(c.decode.fixed_parts ? "last_of_part" : "last"), make(Kind::Fill, {"rows"}, {}, "none"),
-                 let("scales")};
-    if (scaled) body.push_back(call("load_scales"));
+                 let("facts")};
+    if (loads_facts()) body.push_back(call("load_facts"));
     Statement tiles = loop("tiles", attend_tile());
     tiles.attributes = visited;
     append(body, {make(Kind::Fill, {"O"}), std::move(tiles)});
