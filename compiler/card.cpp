@@ -13,7 +13,7 @@ constexpr std::array kCards = {
     Card{"orin", "AGX Orin 64 GB", "sm_87", 0.18},
     Card{"rtx4090", "RTX 4090", "sm_89", 0.93},
     Card{"h200", "H200", "sm_90a", 4.54},
-    Card{"h100", "H100 SXM", "sm_90a", 3.17},  // as large a part of its data sheet's 3.35 as of the H200's
+    Card{"h100", "H100 SXM", "sm_90a", 3.17},  // It is the same share of its data sheet's 3.35 as of the H200's.
     Card{"b200", "B200", "sm_100a", 7.2},
     Card{"b300", "B300", "sm_103a", 7.2},
     Card{"rtx5090", "RTX 5090", "sm_120a", 1.65},

@@ -12,10 +12,11 @@ namespace {
 
 namespace names = cascade_params;
 
-constexpr int kRowsOfTile = 128;  // of a tile of the prefix: queries of all sequences, and of the heads of a KV head
-constexpr int kUnit = 64;         // keys of which pieces are made
+// Rows of a tile of the prefix: queries of all sequences, and of the heads of a KV head.
+constexpr int kRowsOfTile = 128;
+constexpr int kUnit = 64;  // Pieces are made of so many keys.
 
-// The buffers that both attentions leave for the merge.
+// Leaves in `component` the outputs that the merge reads of both attentions.
 void leave_parts(AttentionSpec& component) {
   component.out_dtype = Dtype::F32;
   if (component.lse == Lse::none) component.lse = Lse::ln;
@@ -29,14 +30,14 @@ void declare(AttentionSpec& component, std::string_view name, Dtype dtype, int r
   component.declared.push_back({.name = std::string(name), .dtype = dtype, .rank = rank});
 }
 
-// The length of the prefix, as text: 0 where sequence 0 does not have it. Cut to `k_len`, which changes nothing and tells
-// the compiler how large it is.
+// Returns the length of the prefix as text: 0 where the sequence, or sequence 0, does not have it. The cut to `k_len`
+// changes no value, and gives the compiler a bound.
 std::string prefix_text(std::string_view queries) {
   return fmt::format("min(where(min(max({0}[0], 0), k_len) - {2} >= {1}[0], max({1}[0], 0), 0), k_len)", names::kLens,
                      names::kPrefix, queries);
 }
 
-// Where piece `piece` begins: all have as many units, but for one.
+// Returns where piece `piece` begins. All pieces have as many units, up to one.
 std::string begin_text(std::string_view prefix, std::string_view piece) {
   return fmt::format("min(({0} + {1}) / {2} * {3} / max({4}, 1), {5}) * {2}", prefix, kUnit - 1, kUnit, piece,
                      names::kPieces, (SizeBound::kLargest + 1) / kUnit);
@@ -99,9 +100,9 @@ Result<AttentionSpec> merge_of(const AttentionSpec& spec) {
   return component;
 }
 
-// Many queries with the same keys, as many as there are sequences: tiles that hold all heads of a KV head read those
-// keys for as many at once as there can be. The rest, and where there are no such tiles everything, is left to the cost
-// model, which takes the queries of one sequence for prompts.
+// The queries of all sequences read the same keys. Tiles that hold all heads of a KV head read those keys for the most
+// queries at once. The cost model chooses the rest, and everything where no such tile is legal, because it
+// takes the queries of one sequence for prompts.
 Schedule prefix_pins(const AttentionSpec& prefix, const Target& target, const Schedule& pins) {
   if (pins != Schedule()) return pins;
   Schedule shared;

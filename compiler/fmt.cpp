@@ -1,10 +1,10 @@
-// The part of fmt that is not in its headers. Its library is a shared one where it is packaged: who uses ours would
-// need it, in the same version. The header-only form in every file would take longer to build.
+// These are the parts of fmt that are not in its headers. Packaged fmt is a shared library, so a user of this library
+// would need it in the same version. The header-only form would make every file take longer to build.
 #ifndef FMT_HEADER_ONLY
 
 #include <fmt/format-inl.h>
 
-// As in fmt's src/format.cc.
+// The instantiations are those of fmt's src/format.cc.
 template auto fmt::detail::dragonbox::to_decimal(float) noexcept -> dragonbox::decimal_fp<float>;
 template auto fmt::detail::dragonbox::to_decimal(double) noexcept -> dragonbox::decimal_fp<double>;
 template auto fmt::detail::locale_ref::get<std::locale>() const -> std::locale;

@@ -49,7 +49,8 @@ Parts parts_of(const GridRule& rule, const CallSizes& sizes, int sm_count) {
   const auto steps = [&](std::int64_t parts, std::int64_t of_part) {
     const std::int64_t of_item = of_part * part.heads + part.beside + (parts > 1 ? part.sums : 0);
     if (!part.uneven) return quotient(items * parts, at_once) * of_item;
-    // Half as many in the mean; blocks take one after the other, and a longest one may be the last.
+    // Items take half as many steps in the mean. Blocks take one item after the other, and a longest one may be the
+    // last.
     return quotient(items * parts * of_item, 2 * at_once) + of_item;
   };
   Parts best;
@@ -72,7 +73,7 @@ Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClust
   if (team.most == 1 || items == 0 || blocks_at_once == 0) return {};
   const int of_sequence = static_cast<int>(items / sizes.batch);
   const bool even = team.even || sizes.batch == 1;
-  if (items > blocks_at_once) {  // a team is a block, which takes several, or there are none
+  if (items > blocks_at_once) {  // A team is one block that takes several items, or there are no teams.
     const std::int64_t rounds = (items + blocks_at_once - 1) / blocks_at_once, count = (items + rounds - 1) / rounds;
     const bool busy = count * 8 >= blocks_at_once * 7;
     if (!even || !busy || count < team.enough_blocks) return {};
@@ -90,7 +91,8 @@ Teams teams_of(const GridRule& rule, const CallSizes& sizes, const ResidentClust
 }
 
 void add_argument(std::string& call, std::string_view argument, int number) {
-  const auto last = call.begin() + static_cast<std::ptrdiff_t>(call.rfind('('));  // others may go before it
+  // The call may have other parentheses before the last one.
+  const auto last = call.begin() + static_cast<std::ptrdiff_t>(call.rfind('('));
   const auto given = static_cast<int>(std::count(last, call.end(), ','));
   std::string more;
   for (int i = given + 1; i < number; ++i) more += ", nullptr";

@@ -3,8 +3,8 @@
 namespace flashjit {
 
 NarrowError rounding_error(const AttentionSpec& spec, bool rotated) {
-  // These are errors by the scales, of heads or of blocks, and by the rotation [M59]. Scales of single keys have about
-  // the errors of those of heads.
+  // The errors are those for scales of heads or blocks, and with or without rotation [M59]. Scales of single keys have
+  // about the errors of scales of heads.
   constexpr NarrowError kE4m3[2][2] = {{{.0464, .0943}, {.0456, .0635}}, {{.0468, .0727}, {.0480, .0550}}};
   constexpr NarrowError kE5m2[2][2] = {{{.0928, .2873}, {.0913, .0954}}, {{.0943, .2961}, {.0932, .0875}}};
   const auto is_e5m2 = [&](Dtype dtype) { return dtype == Dtype::E5M2; };
@@ -13,7 +13,7 @@ NarrowError rounding_error(const AttentionSpec& spec, bool rotated) {
 }
 
 NarrowError weights_error(Dtype weights, bool interpolated) {
-  // These are errors of weights of 8 bits and of 16 [M60], and of interpolated ones [M61].
+  // The errors are those of weights of 8 and of 16 bits [M60], and of interpolated ones [M61].
   constexpr NarrowError kNarrow = {.0258, .0097}, kInterpolated = {.0309, .0094}, kHalf = {.0017, .0016};
   return size_of(weights) > 1 ? kHalf : interpolated ? kInterpolated : kNarrow;
 }

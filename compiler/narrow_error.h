@@ -1,5 +1,5 @@
-// The cost of 8 bits: how far O is from attention in float64, measured, relative to its size, on normal numbers, and with
-// outliers, 10 times a normal number added to one of 1000 elements.
+// The cost of 8 bits: the measured distance of O from attention in float64, relative to the size of O. It is given for
+// normal numbers, and for outliers, where 10 times a normal number is added to one of 1000 elements.
 #pragma once
 
 #include <string_view>
@@ -12,13 +12,13 @@ struct NarrowError {
   double normal = 0, outliers = 0;
 };
 
-// The error of Q, K and V that were rounded as `quantize` rounds, from attention to what they were before: weights are
-// exact. `rotated`: Q and K, before.
+// Returns the error that `quantize` makes by rounding Q, K and V, with exact weights, against attention to the tensors
+// before. `rotated`: Q and K were rotated before they were rounded.
 NarrowError rounding_error(const AttentionSpec& spec, bool rotated);
 inline constexpr std::string_view kRoundingMeasured = "d=128, 4096 keys, on a processor";
 
-// The error of a kernel that multiplies such weights, from attention to Q, K and V of 8 bits as they are. `interpolated`: by
-// linear_exp.
+// Returns the error of a kernel that multiplies such weights, against attention to the same Q, K and V of 8 bits.
+// `interpolated`: the weights are interpolated (linear_exp).
 NarrowError weights_error(Dtype weights, bool interpolated);
 inline constexpr std::string_view kWeightsMeasured = "d=128, 4096 keys, interpolated ones 8000, on a GPU";
 

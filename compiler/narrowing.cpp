@@ -4,7 +4,7 @@ namespace flashjit {
 
 namespace {
 
-// V is neither turned nor rotated.
+// rope and rotation change Q and K, and not V.
 enum class Of { queries_or_keys, values };
 
 Result<AttentionSpec> rounding(const AttentionSpec& spec, Of of, int heads, const SizeBound& tokens) {
@@ -23,7 +23,7 @@ Result<AttentionSpec> rounding(const AttentionSpec& spec, Of of, int heads, cons
     component.rope_base = spec.rope_base;
   }
   component.align_bytes = spec.align_bytes;
-  if (spec.layout != Layout::Packed || is_packed(component)) {  // else its tokens are those of one sequence here
+  if (spec.layout != Layout::Packed || is_packed(component)) {  // Otherwise all tokens count as one sequence here.
     component.batch = spec.batch;
     component.q_len = tokens;
   }

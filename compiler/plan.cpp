@@ -25,7 +25,8 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kUsualPage = 8;  // tokens: rows that a warp or more copies at a time
+// Tokens: a warp or more copies rows of so many at a time.
+constexpr int kUsualPage = 8;
 
 Result<void> check_target(const AttentionSpec& spec, const Target& target) {
   if (target.gpu && spec.dtype == Dtype::F32 && !merges(spec)) {
@@ -48,8 +49,8 @@ Result<void> check_target(const AttentionSpec& spec, const Target& target) {
   return unordered.empty() ? Result<void>() : unsupported(unordered);
 }
 
-// Pins that contradict the spec or target are the caller's mistake: say which field and why, for the schedule that
-// comes closest.
+// Pins that contradict the spec or target are the caller's mistake. The error names the field and the reason, for the
+// schedule that comes closest.
 Result<Schedule> choose(const std::vector<Candidate>& candidates, const AttentionSpec& spec, const Target& target,
                         const Schedule& pins) {
   if (candidates.empty())
@@ -61,7 +62,8 @@ Result<Schedule> choose(const std::vector<Candidate>& candidates, const Attentio
     return unsupported(fmt::format("{}: no loop for {} honours it in this spec; leave it out", option, target.name));
   }
   const std::string why = why_illegal(spec, target, best.schedule);
-  // Nothing pinned and nothing legal is a hole in the enumeration, unless not even this family takes the spec.
+  // If nothing is pinned and nothing is legal, the enumeration has a hole, unless not even the floor family takes the
+  // spec.
   if (pins == Schedule{}) {
     if (const std::string refused = floor->why_not(spec, target); !refused.empty()) return unsupported(refused);
     return internal(fmt::format("no schedule for `{}` on {}: {}", print(spec), target.name, why));
@@ -92,7 +94,7 @@ Result<Program> run_passes(const PassContext& context, const DumpSink& sink, boo
   return program;
 }
 
-// The subexpression of mask, score or the limits of tiles that does not fit 32 bits; empty where everything does.
+// Returns the subexpression of mask, score or the limits of tiles that does not fit 32 bits, or nothing if all fit.
 Expr first_wide_subexpression(const AttentionSpec& spec, const TileAnalysis& tiles) {
   const VariableRanges ranges = variable_ranges(spec);
   for (const Expr* expr : {&spec.mask, &spec.list_mask, &spec.score, &tiles.begin, &tiles.end, &tiles.full_begin,
@@ -102,7 +104,7 @@ Expr first_wide_subexpression(const AttentionSpec& spec, const TileAnalysis& til
   return Expr();
 }
 
-// And what makes it narrow: the bounds of the spec say nothing of parameters.
+// Names the subexpression, and what would make it narrow: the bounds of the spec limit no parameter.
 std::string why_wide(const Expr& wide) {
   const std::vector<Param> params = params_of(wide);
   std::string advice = "bound q_len and k_len, or use smaller constants";
@@ -114,7 +116,7 @@ std::string why_wide(const Expr& wide) {
   return fmt::format("mask or score need 64-bit integers, as for {}; {}", quoted(print(wide)), advice);
 }
 
-// The family that computes most per clock on the target; of several the one that computes more specs.
+// Returns the family that computes most per clock on the target. If several do, it is the one that computes more specs.
 Family first_choice(const AttentionSpec& spec, const Target& target) {
   Family first = floor_family(target.gpu, spec.operation);
   for (const Family family : families()) {
@@ -124,7 +126,7 @@ Family first_choice(const AttentionSpec& spec, const Target& target) {
   return first;
 }
 
-// Why the plan is not of this family, which comes before its own.
+// Returns the reason why the plan is not of `family`, which comes before the plan's own.
 std::string why_passed_over(Family family, const Plan& plan, const Schedule& pins) {
   if (std::string why = why_not_family(family, plan.spec, plan.target); !why.empty()) return why;
   if (pins.family) return fmt::format("family={} is pinned", name(pins.family));
@@ -177,7 +179,8 @@ std::vector<std::string> notes_of(const Plan& plan) {
   return notes;
 }
 
-// Each launch behind another one begins while that runs, up to the one or the other that is a family's first.
+// Each launch behind the first of a call begins while the one before it runs, up to the family's first launch or its
+// launch of teams.
 void overlap_with_before(Plan& plan) {
   if (plan.before.empty() || !plan.target.can.overlapping_launches) return;
   for (KernelLaunch& launch : plan.before) launch.overlaps = &launch != &plan.before.front();
@@ -193,22 +196,24 @@ std::string why_family(const Plan& plan, const Schedule& pins) {
                      why_passed_over(first, plan, pins));
 }
 
-// Blocks that a mask reads are looked at for the tiles of the schedule. Launches of gradients have several sizes.
+// Looks at the blocks that a mask reads, for the tiles of the schedule. Launches of gradients have tiles of several
+// sizes, so the widest count.
 void look_at_blocks(Plan& plan) {
   constexpr int kWidest = 128;
-  if (plan.spec.places) {  // rows of a tile may stand in any number of blocks
+  if (plan.spec.places) {  // Rows of a tile may stand in any number of blocks.
     plan.tiles.may_see_in_blocks = {};
     return;
   }
   const KernelConfig& c = plan.config;
   const TileSizes sizes =
       is_backward(plan.spec) ? TileSizes{kWidest, kWidest} : TileSizes{std::max(queries_per_tile(c), 1), c.tile_kv};
-  // With many blocks in a tile there may be too much to ask.
+  // With many blocks in a tile the analysis may give up; then what is known already stays.
   if (const Expr may_see = analyse_tiles(plan.spec.mask, Axis::Keys, sizes).may_see_in_blocks)
     plan.tiles.may_see_in_blocks = may_see;
 }
 
-// Adds what a call launches, and the buffers between: schedule and config say it, whatever the passes do.
+// Adds the launches of a call, and the buffers between them. They follow from schedule and config, whatever the passes
+// do.
 void add_launches(Plan& plan) {
   plan.head_groups.row_bytes = std::int64_t{cached_dims(plan.spec)} * size_of(plan.spec.kv_dtype);
   plan.schedule.family->finish(plan);

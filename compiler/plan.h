@@ -1,4 +1,4 @@
-// Plan: no choice is left. The emitters consume it, and `explain` prints it.
+// A Plan leaves no choice open. The emitters turn it into code, and `explain` prints it.
 #pragma once
 
 #include <functional>
@@ -23,9 +23,9 @@ namespace flashjit {
 // One schedule that was considered.
 struct Candidate {
   Schedule schedule;
-  double predicted_us = 0;  // on the cost model's assumed shape
-  double rank = 1;          // product of the predicted times of all shapes that count
-  bool legal = true;        // if not, why_illegal() of candidates.h says why
+  double predicted_us = 0;  // The predicted time on the cost model's assumed shape.
+  double rank = 1;          // The product of the predicted times of all shapes that count.
+  bool legal = true;        // If it is false, why_illegal() of candidates.h gives the reason.
 };
 
 using Candidates = std::vector<Candidate>;
@@ -33,54 +33,58 @@ using Candidates = std::vector<Candidate>;
 struct Plan {
   AttentionSpec spec;
   Target target;
-  Schedule schedule;                       // complete
-  KernelConfig config;                     // GPU families
-  std::vector<KernelLaunch> before;        // all others, one after the other: new rows of K and V (launches/append.h),
-                                           // 8 bits as those read them, states of blocks, lists of tiles, lists of
-                                           // keys that a mask shows, or a family's own
-  std::vector<KernelLaunch> launches;      // in this order; none on a host
-  std::vector<WorkspaceBuffer> workspace;  // what they pass on
-  int rotated_q = -1;                      // of these the one that `launches` find Q in; none: Q is as given
-  int value_rows = -1;                     // the one that they find rows of V in; none: V is as given
-  int wide_rows = -1;                      // the one that they find rows of K in; none: K is as given
-  int shown_keys = -1;                     // the one that they find lists of keys in; none: these are as given
-  int merged_lists = -1;                   // the one that they find lists of pages in; none: these are as given
-  int block_states = -1;                   // the one that has the states of blocks, the last parameter of `spec`
-  int tile_lists = -1;                     // the one that has lists of tiles; none: tiles are those of ranges
-  bool reads_columns = false;              // `launches` read V^T as v_transposed has it, and need no rows
-  std::int64_t key_reach = 0;              // bytes of K that `launches` reach from its begin; 0: all
-  std::vector<OperandMap> maps;            // of what TMA copies, for the launches that take tensor maps
-  std::vector<InputMap> input_maps;        // of what TMA copies of the tensors of the score
-  HeadGroupRule head_groups;               // how many heads are worked on together
-  TileAnalysis tiles;                      // of spec.mask
-  TileAnalysis query_tiles;                // of backward: of spec.mask along the queries, for tiles of keys
-  bool linear_weights = false;             // weights of 8 bits are interpolated between powers of two
-  bool wide_ints = false;                  // some int of mask or score may leave 32 bits
-  std::vector<std::string> notes;          // what is slower than it could be, and why; and last,
-  std::string why_family;                  // where there is a faster family: why not that
-  std::shared_ptr<const Candidates> candidates;  // best first, then the illegal ones; shared, as plans are copied
-  Program program;                               // after the last pass
+  Schedule schedule;    // Every field of the family is set.
+  KernelConfig config;  // Only GPU families fill it.
+  // Launches before those of the family, one after the other: they write new rows of K and V (launches/append.h),
+  // convert 8 bits to what the loop reads, find states of blocks, lists of tiles and lists of keys that a mask shows,
+  // or are the family's own.
+  std::vector<KernelLaunch> before;
+  std::vector<KernelLaunch> launches;  // The family's launches, in this order. A host plan has none.
+  // The buffers that launches pass on. The next seven fields are numbers of buffers; negative: there is none.
+  std::vector<WorkspaceBuffer> workspace;
+  int rotated_q = -1;                // `launches` find Q in this buffer. Without it Q is as the call gives it.
+  int value_rows = -1;               // `launches` find rows of V in this buffer. Without it V is as given.
+  int wide_rows = -1;                // `launches` find rows of K in this buffer. Without it K is as given.
+  int shown_keys = -1;               // `launches` find lists of keys in this buffer. Without it lists are as given.
+  int merged_lists = -1;             // `launches` find lists of pages in this buffer. Without it lists are as given.
+  int block_states = -1;             // This buffer has the states of blocks, which are the last parameter of `spec`.
+  int tile_lists = -1;               // This buffer has lists of tiles. Without it the tiles are those of ranges.
+  bool reads_columns = false;        // `launches` read V^T as v_transposed has it, and need no rows.
+  std::int64_t key_reach = 0;        // `launches` reach this many bytes from the beginning of K; 0: all.
+  std::vector<OperandMap> maps;      // The operands that TMA copies, for launches that take tensor maps.
+  std::vector<InputMap> input_maps;  // The tensors of the score that TMA copies.
+  HeadGroupRule head_groups;         // It decides how many heads are worked on together.
+  TileAnalysis tiles;                // The tiles of spec.mask along the keys.
+  TileAnalysis query_tiles;          // backward: the tiles of spec.mask along the queries, for tiles of keys.
+  bool linear_weights = false;       // Weights of 8 bits are interpolated between powers of two.
+  bool wide_ints = false;            // Some integer of mask or score may leave 32 bits.
+  std::vector<std::string> notes;    // Each says what is slower than it could be, and why.
+  // If the target has a faster family, the reason why the plan is not of that one. It is printed behind the notes.
+  std::string why_family;
+  // The best is first, and illegal ones are last. Plans share them, because plans are copied.
+  std::shared_ptr<const Candidates> candidates;
+  Program program;  // The program after the last pass.
 
-  // Threads, and bytes, of a block of the launch that has the most; 0 on a host.
+  // The most threads, and bytes, that a block of any launch has; 0 on a host.
   int threads() const;
   int smem_bytes() const;
   std::vector<std::string> all_notes() const;
 };
 
-// Does a kernel of the spec of `plan` need memory from its caller with this schedule, which is legal there?
+// Returns true if `schedule`, which must be legal for the spec of `plan`, needs memory from the caller.
 bool needs_workspace(const Plan& plan, const Schedule& schedule);
 
-// Called with the name of a pass and the dump of the program after it.
+// A sink is called with the name of a pass and the dump of the program after it.
 using DumpSink = std::function<void(std::string_view pass, const std::string& dump)>;
 
-// A plan whose program nobody has looked at, which takes longer than to make it: enough for who asks whether the code is
-// already there. Whoever watches the passes by `dump` has the program verified after each.
+// Makes a plan without verifying its program, because that takes longer than making it. This is enough to find out
+// whether the code is already in a store. With `dump` the program is verified after each pass.
 Result<Plan> draft_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {},
                         const DumpSink& dump = {});
-// Before code is made of it. Error: names the pass at fault.
+// Verifies a plan before code is made of it. The error names the pass at fault.
 Result<void> verify_plan(const Plan& plan);
 
-// The whole compiler: spec -> program -> passes -> plan, verified.
+// Runs the whole compiler, from a spec over program and passes to a verified plan.
 Result<Plan> make_plan(const AttentionSpec& spec, const Target& target, const Schedule& pins = {},
                        const DumpSink& dump = {});
 

@@ -1,5 +1,5 @@
-// Result<T>: a value, or an error that says what was asked, what is possible and the way out.
-// Self-contained (standard library only): it is also installed as part of the public API.
+// Result<T> is a value, or an error that names the input, the limits and the way out.
+// The header needs the standard library only, because it is also installed as part of the public API.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,21 @@
 namespace flashjit {
 
 enum class ErrorKind {
-  Invalid,      // the input is wrong: names field, value, limit, way out
-  Unsupported,  // legal, but no kernel of this build or target does it; names the field and the nearest thing that
-                // works
-  NotFound,     // a file, a library, a device or a kernel is missing
-  Io,           // the operating system refused
-  Compile,      // NVRTC or LLVM refused generated code; detail holds the log
-  Driver,       // the CUDA driver returned an error
-  Capture,      // prepare would have to compile or load while a stream captures
-  Internal,     // our mistake; message names the function or the statement
-  Timeout,      // prepare was not done in the time that its caller allowed
-  Cancelled,    // prepare was called off by its caller
+  Invalid,  // The input is wrong. The message names field, value, limit and way out.
+  // The input is legal, but no kernel of this build or target computes it. The message names the field and the nearest
+  // thing that works.
+  Unsupported,
+  NotFound,   // A file, a library, a device or a kernel is missing.
+  Io,         // The operating system refused.
+  Compile,    // NVRTC or LLVM refused generated code. The detail holds the log.
+  Driver,     // The CUDA driver returned an error.
+  Capture,    // prepare() would have to compile or load while a stream captures.
+  Internal,   // This is a mistake of the library. The message names the function or the statement.
+  Timeout,    // prepare() was not done in the time that its caller allowed.
+  Cancelled,  // The caller of prepare() called it off.
 };
 
-// In the order of ErrorKind.
+// The words are in the order of ErrorKind.
 inline constexpr const char* kErrorKindWords[] = {"invalid", "unsupported", "not_found", "io",      "compile",
                                                   "driver",  "capture",     "internal",  "timeout", "cancelled"};
 static_assert(std::size(kErrorKindWords) == static_cast<std::size_t>(ErrorKind::Cancelled) + 1);
@@ -37,8 +38,8 @@ inline const char* name(ErrorKind kind) {
 
 struct Error {
   ErrorKind kind = ErrorKind::Internal;
-  std::string message;  // one line
-  std::string detail;   // may have many lines: the text with a caret, a compiler log
+  std::string message;  // It is one line.
+  std::string detail;   // It may have many lines: a text with a caret, or a compiler's log.
 };
 
 inline Error invalid(std::string message, std::string detail = {}) {
