@@ -1,4 +1,4 @@
-// The words of KernelConfig's enums: in specs and schedules, dumps and generated files.
+// The words of KernelConfig's enums, as specs, schedules, dumps and generated files write them.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace flashjit {
 
-// The name of an enum's type, and its values in their order.
+// The name of an enum's type, and the words of its values in their order.
 template <std::size_t n>
 struct WordTable {
   std::string_view type;
@@ -16,7 +16,7 @@ struct WordTable {
 };
 
 template <class Enum>
-extern const WordTable<0> kWords;  // every enum has a line here
+extern const WordTable<0> kWords;  // Every enum has a line below.
 template <>
 inline constexpr WordTable<4> kWords<Element> = {"Element", {"f16", "bf16", "f32", "f8"}};
 template <>

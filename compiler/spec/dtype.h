@@ -1,4 +1,4 @@
-// Element types of tensors and run-time parameters: what each is called by those who meet it.
+// Element types of tensors and run-time parameters, with the names that specs, code and other libraries use for them.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,16 @@ enum class Dtype : std::uint8_t { F16, BF16, F32, E4M3, E5M2, I32, I64, U32, U8,
 
 struct DtypeRow {
   Dtype dtype;
-  std::string_view name;       // in a spec
-  std::string_view code_name;  // in generated code and in PTX; an Element has it, too
+  std::string_view name;       // Specs use this name.
+  std::string_view code_name;  // Generated code and PTX use this name, and an Element has it as well.
   int bytes;
   bool is_float;
-  std::uint8_t dlpack_code;      // DLDataTypeCode; its bits are those of `bytes`
-  std::uint8_t tensor_map_type;  // CUtensorMapDataType; TMA copies without a look at the values, so the width counts
+  std::uint8_t dlpack_code;  // It is a DLDataTypeCode, whose bits are those of `bytes`.
+  // It is a CUtensorMapDataType. TMA copies without a look at the values, so only the width counts.
+  std::uint8_t tensor_map_type;
 };
 
-// In the order of the enum.
+// The rows are in the order of the enum.
 inline constexpr DtypeRow kDtypes[] = {
     {Dtype::F16, "fp16", "f16", 2, true, 2, 6},    {Dtype::BF16, "bf16", "bf16", 2, true, 4, 9},
     {Dtype::F32, "fp32", "f32", 4, true, 2, 7},    {Dtype::E4M3, "e4m3", "e4m3", 1, true, 10, 0},

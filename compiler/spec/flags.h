@@ -1,5 +1,5 @@
-// The options that a spec asks for by a word alone: a bool of the spec, and of the kernels that it makes. Parser, printer
-// and config come from this table.
+// The options that a spec asks for by a word alone. Each is a bool of the spec and of the kernels made from it. Parser,
+// printer and config read this table.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// fp16, bf16 and the types of 8 bits <-> float, written from the definition of the formats: round to nearest, ties to
-// even; NaN stays NaN.
+// Conversions between float and fp16, bf16 and the types of 8 bits, written from the definition of the formats. They
+// round to nearest, ties to even, and NaN stays NaN.
 #pragma once
 
 #include <algorithm>
@@ -24,15 +24,15 @@ inline std::uint16_t float_to_half(float value) {
   const std::uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   if (std::isnan(value)) return sign | 0x7e00;
   const float magnitude = std::fabs(value);
-  // 65520 is the middle between the largest half and the first power of two beyond; ties go to even, which is infinity.
+  // 65520 is halfway between the largest half and the next power of two. Ties go to even, which is infinity here.
   if (magnitude >= 65520.0f) return sign | 0x7c00;
   if (magnitude == 0) return sign;
   int exponent = std::ilogb(magnitude);
-  if (exponent < -14) exponent = -14;  // subnormals share the spacing of the smallest normal exponent
-  // In units of the last place this is exact: a float has 24 bits and the shift is a power of two.
+  if (exponent < -14) exponent = -14;  // Subnormals share the spacing of the smallest normal exponent.
+  // The value in units of the last place is exact, because a float has 24 bits and the factor is a power of two.
   const double units = std::ldexp(static_cast<double>(magnitude), 10 - exponent);
   const int rounded = static_cast<int>(std::nearbyint(units));
-  // A carry out of the mantissa runs into the exponent field, which is just what the next binade needs.
+  // A carry out of the mantissa runs into the exponent field, where the next binade needs it.
   return sign | static_cast<std::uint16_t>(((exponent + 14) << 10) + rounded);
 }
 
@@ -45,7 +45,7 @@ inline std::uint16_t float_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + half_way_less_one) >> 16);
 }
 
-// e4m3: no infinity, and NaN has all bits set behind the sign. e5m2: as fp16, with eight bits of mantissa less.
+// e4m3 has no infinity, and its NaN has all bits set behind the sign. e5m2 is fp16 without the last eight bits.
 inline float e4m3_to_float(std::uint8_t bits) {
   const int exponent = bits >> 3 & 15, mantissa = bits & 7;
   const float sign = bits & 0x80 ? -1.0f : 1.0f;
@@ -56,7 +56,8 @@ inline float e4m3_to_float(std::uint8_t bits) {
 
 inline float e5m2_to_float(std::uint8_t bits) { return half_to_float(static_cast<std::uint16_t>(bits << 8)); }
 
-// Beyond the largest number it is that one, as caches are written; infinity is where there is one, else NaN.
+// A finite number beyond the largest of the type becomes that largest one, as is usual in caches. Infinity stays
+// infinity, or becomes NaN in a type without one.
 inline std::uint8_t float_to_e4m3(float value) {
   const std::uint8_t sign = std::signbit(value) ? 0x80 : 0;
   const float magnitude = std::fabs(value);
@@ -85,7 +86,7 @@ inline std::int8_t float_to_int8(float value) {
                            : static_cast<std::int8_t>(std::nearbyint(std::clamp(value, -127.0f, 127.0f)));
 }
 
-// `value` as the type would hold it.
+// Returns `value` as the type holds it.
 inline float round_to(Dtype dtype, float value) {
   if (dtype == Dtype::F16) return half_to_float(float_to_half(value));
   if (dtype == Dtype::BF16) return bf16_to_float(float_to_bf16(value));
@@ -94,7 +95,7 @@ inline float round_to(Dtype dtype, float value) {
   return value;
 }
 
-// Unit roundoff: the largest relative error of rounding to the type.
+// Returns the unit roundoff, which is the largest relative error of rounding to the type.
 inline double unit_roundoff(Dtype dtype) {
   if (dtype == Dtype::F16) return 0x1p-11;
   if (dtype == Dtype::BF16) return 0x1p-8;

@@ -1,11 +1,11 @@
-// The tensors of a call, one row each. Checks of a call, the views of both APIs, the parameter block, random data,
-// poisoning and the command's options come from this table.
+// The tensors of a call, one row each. This table drives checks of a call, the views of both APIs, the parameter block,
+// random data, poisoning and the command's options.
 //
-// Both APIs take an operand by its name, and those of the first version by a field too. A parameter of the spec hides
-// the operand of its name, so that no row that is added here breaks a spec that there is: such an operand is then given
-// by its field. (One that has no field must not be hidden where a spec needs it: validate() is where to refuse that.)
+// Both APIs take an operand by its name, and older operands by a field as well. A parameter of the spec hides the
+// operand of its name, so a new row here breaks no existing spec: such an operand is then given by its field.
+// validate() refuses a parameter that hides an operand without a field where the spec needs it.
 //
-// Gradients of parameters are no rows: as the parameters, they are what a spec makes them.
+// Gradients of parameters have no rows, because a spec defines them as it defines the parameters.
 #pragma once
 
 #include <array>
@@ -18,7 +18,8 @@
 
 namespace flashjit {
 
-// The things that a dimension counts. The first operand of a call that has it says how many; what the spec knows, it says.
+// The things that a dimension counts. The spec gives some extents; the first operand of a call that has a dimension
+// gives the others.
 enum class Dim {
   None,
   Batch,
@@ -49,13 +50,13 @@ enum class Dim {
 };
 inline constexpr std::size_t kDims = 26;
 inline constexpr int kMaxTensorRank = 5;
-// For messages: "batch of q".
+// Returns the name for messages, for example "batch of q".
 std::string_view meaning_of(Dim dim, const AttentionSpec& spec);
-// The extent that the spec says; negative: a call does.
+// Returns the extent that the spec gives. It is negative where a call gives it.
 int extent_of(Dim dim, const AttentionSpec& spec);
 
-// The things that the dimension of tokens of a tensor of scales counts; None: it has none, a scale is that of a whole
-// sequence.
+// Returns what the tokens dimension of a tensor of scales counts. None: there is no such dimension, because one scale
+// counts for a whole sequence.
 constexpr Dim rows_of_query_scales(const AttentionSpec& spec) {
   return spec.scale_block > 0 ? Dim::QueryBlocks : Dim::None;
 }
@@ -65,43 +66,50 @@ constexpr Dim rows_of_key_scales(const AttentionSpec& spec) {
 
 enum class OperandRole { Input, Output };
 
-// Where the parameter block has its strides.
+// The way in which the parameter block has the strides of an operand.
 enum class OperandStrides {
-  None,   // contiguous
-  Token,  // at `strides`, and the layout of the spec orders its dimensions; of one that is transposed `token` is that of
-          // columns
-  Row,    // row_stride_batch and row_stride_head, which all of these share
-  Table,  // table_stride_batch, table_stride_head and table_stride_page
-  Parts,  // at `part_strides`, in whatever order the layout has them
-  Lists   // those of a count or, with a dimension more, of an index, in `lists`
+  None,  // The tensor is contiguous.
+  // The strides are at `strides`, and the spec's layout orders the dimensions. For a transposed operand `token` is the
+  // stride of columns.
+  Token,
+  Row,    // The strides are row_stride_batch and row_stride_head, which all these operands share.
+  Table,  // The strides are table_stride_batch, table_stride_head and table_stride_page.
+  Parts,  // The strides are at `part_strides`, in whatever order the layout has them.
+  Lists   // `lists` has the strides of a count or, with a dimension more, of an index.
 };
 
 struct Operand {
   std::string_view name, what;
   OperandRole role = OperandRole::Input;
-  Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype
+  Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype counts.
   Dtype always_dtype = Dtype::F32;
-  Dim dims[kMaxTensorRank] = {};  // as in layout=bshd; axes_of() says what becomes of them in others
-  bool (*is_in)(const AttentionSpec& spec) = nullptr;       // null: in every spec
-  bool (*is_updated)(const AttentionSpec& spec) = nullptr;  // null: in no spec. Calls read it, and write to it as well
-  bool (*is_read)(const AttentionSpec& spec) = nullptr;     // null: in no spec. An output of others that these read
-  bool (*in_bytes)(const AttentionSpec& spec) =
-      nullptr;  // null: in no spec. Then its rows are bytes of a format of latents
-  bool (*turns)(const AttentionSpec& spec) = nullptr;  // null: in no spec. Then tokens lie along rows, heads first
-  std::string_view absent = {};                        // if it is not and yet given: "NAME: given, and" this
-  bool has_field = true;                               // of Arguments; else a call gives it by its name
-  bool optional = false;                               // a call may leave it out
-  bool repeats = false;  // leading dimensions may be left out; those, and others of size 1, count for all
-  Dim (*rows)(const AttentionSpec& spec) = nullptr;        // instead of the dimension of queries or keys in `dims`
-  bool (*has_heads)(const AttentionSpec& spec) = nullptr;  // null: in every spec. Else it has no dimension of KV heads
-  bool aligned = false;                                    // as the spec says; else to its elements, or
-  int (*alignment)(const AttentionSpec& spec) = nullptr;   // on a GPU, if that is not null, to so many bytes
-  std::size_t pointer = 0;                                 // where KernelParams has its address
+  Dim dims[kMaxTensorRank] = {};  // The dimensions in layout=bshd; axes_of() converts them for other layouts.
+  bool (*is_in)(const AttentionSpec& spec) = nullptr;  // null: the operand is in every spec.
+  // null: in no spec. Calls read the operand, and write to it as well.
+  bool (*is_updated)(const AttentionSpec& spec) = nullptr;
+  bool (*is_read)(const AttentionSpec& spec) = nullptr;  // null: in no spec. The spec reads an output of others.
+  // null: in no spec. The rows are bytes of a format of latents.
+  bool (*in_bytes)(const AttentionSpec& spec) = nullptr;
+  bool (*turns)(const AttentionSpec& spec) = nullptr;  // null: in no spec. Tokens lie along rows, heads first.
+  // The error behind "NAME: given, and" if a call gives the operand and the spec has none.
+  std::string_view absent = {};
+  bool has_field = true;  // Arguments has a field for it; otherwise a call gives it by its name.
+  bool optional = false;  // A call may leave it out.
+  // Leading dimensions may be left out. These, and others of size 1, count for all.
+  bool repeats = false;
+  Dim (*rows)(const AttentionSpec& spec) = nullptr;  // It replaces the dimension of queries or keys in `dims`.
+  // null: in every spec. Otherwise there is no dimension of KV heads.
+  bool (*has_heads)(const AttentionSpec& spec) = nullptr;
+  // The address is a multiple of what the spec says. Otherwise it is a multiple of an element or, on a GPU and if
+  // `alignment` is not null, of so many bytes.
+  bool aligned = false;
+  int (*alignment)(const AttentionSpec& spec) = nullptr;
+  std::size_t pointer = 0;  // The offset of its address in KernelParams.
   OperandStrides strides_kind = OperandStrides::None;
   Strides KernelParams::* strides = nullptr;
   PartStrides KernelParams::* part_strides = nullptr;
   BlockLists KernelParams::* lists = nullptr;
-  Int64 KernelParams::* value = nullptr;  // a number: where it goes if a call gives it by value instead
+  Int64 KernelParams::* value = nullptr;  // The number that is set if a call gives the operand by value.
 
   bool belongs_to(const AttentionSpec& spec) const { return !is_in || is_in(spec); }
   bool updated_by(const AttentionSpec& spec) const { return is_updated && is_updated(spec); }
@@ -110,7 +118,7 @@ struct Operand {
   }
   bool written_by(const AttentionSpec& spec) const { return is_output_of(spec) || updated_by(spec); }
   bool is_in_bytes_of(const AttentionSpec& spec) const { return in_bytes && in_bytes(spec); }
-  // An operand that another operation has written is of that one's dtype.
+  // An operand that another operation has written has the dtype of that operation.
   Dtype dtype_of(const AttentionSpec& spec) const {
     if (is_in_bytes_of(spec)) return Dtype::U8;
     if (!dtype) return always_dtype;
@@ -118,13 +126,13 @@ struct Operand {
   }
 };
 
-// The dimensions of an operand in a spec's layout, and where its tensor has them. Packed ones have the tokens of all
-// sequences in one, and no batch, but for blocks of tokens, which are those of a sequence; K and V in pages, and their
-// scales, have pages for the batch, and the tokens or blocks of one.
+// The dimensions of an operand in a spec's layout, and the axes where its tensor has them. Packed operands have the
+// tokens of all sequences in one dimension and no batch, except blocks of tokens, which belong to a sequence. K and V
+// in pages, and their scales, have pages instead of the batch, and the tokens or blocks of a page.
 struct OperandAxes {
   int rank = 0;
   Dim dims[kMaxTensorRank] = {};
-  int at[kMaxTensorRank] = {-1, -1, -1, -1, -1};  // parallel to `dims`; negative: it has none
+  int at[kMaxTensorRank] = {-1, -1, -1, -1, -1};  // The axes are parallel to `dims`; negative: the tensor has none.
 };
 OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec);
 
@@ -145,12 +153,12 @@ inline constexpr std::string_view kOfPositions =
     "the spec does not ask for it; add a mask beside select= in pages to the spec or leave it out";
 inline constexpr std::string_view kOfQuantize = "the spec is no quantize; leave it out or use quantize";
 
-// A launch that appends reads angles one by one, whatever the spec says.
+// A launch that appends reads angles one by one, so they are aligned to an element there, whatever the spec says.
 constexpr int alignment_of_angles(const AttentionSpec& spec) {
   return spec.append ? size_of(Dtype::F32) : rope_table_bytes(spec.rope_dims, spec.align_bytes);
 }
 
-// Lists that are read or, by an index, written.
+// Returns true if lists are read or, by an index, written.
 constexpr bool has_lists(const AttentionSpec& spec) { return spec.selected > 0; }
 constexpr bool has_key_lists(const AttentionSpec& spec) { return spec.selected > 0 && !spec.whole_pages; }
 
@@ -379,13 +387,13 @@ inline constexpr std::array kOperands = {
 };
 // clang-format on
 
-// The number of the row, or how many there are.
+// Returns the number of the row, or the number of rows if there is none of this name.
 constexpr std::size_t find_operand(std::string_view name) {
   std::size_t i = 0;
   while (i < kOperands.size() && kOperands[i].name != name) ++i;
   return i;
 }
-// For code that needs one of them: a name that is none does not compile.
+// Returns the number of the row. A name that is none does not compile.
 consteval std::size_t operand(std::string_view name) {
   const std::size_t found = find_operand(name);
   if (found == kOperands.size()) throw "there is no operand of this name";

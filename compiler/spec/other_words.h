@@ -1,5 +1,5 @@
-// Words of NumPy, PyTorch and other kernels that people write where a spec has one of its own. None is taken for it:
-// messages say what was meant.
+// Words of NumPy, PyTorch and other kernels that people write where a spec has one of its own. The parser accepts none
+// of them, but messages name the spec's word.
 #pragma once
 
 #include <span>
@@ -11,7 +11,8 @@
 
 namespace flashjit {
 
-// Error: the text is none of `names`; those of `shown`, which may be fewer, are what the message offers.
+// Returns the dtype. It is an error if the text is none of `names`; the message offers those of `shown`, which may be
+// fewer.
 Result<Dtype> read_dtype(std::string_view field, std::string_view text, std::span<const std::string_view> names,
                          std::span<const std::string_view> shown);
 

@@ -1,4 +1,4 @@
-// Names of the values of spec fields: used by the parser, the printer and the checks. The value is the index.
+// Names of the values of spec fields, for the parser, the printer and the checks. The index is the value.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@ inline constexpr std::array<std::string_view, 3> kNumericsNames = {"fast", "dete
 inline constexpr std::array<std::string_view, 5> kTensorDtypeNames = {"fp16", "bf16", "fp32", "e4m3", "e5m2"};
 // The dtypes that gradients, merges and quantize read, and that they and attention write.
 inline constexpr std::array<std::string_view, 3> kWideDtypeNames = {"fp16", "bf16", "fp32"};
-// Dtypes of 8 bits that products are computed from, or that rows are rounded to.
+// The dtypes of 8 bits from which products are computed, or to which rows are rounded.
 inline constexpr std::array<std::string_view, 2> kNarrowDtypeNames = {"e4m3", "e5m2"};
-// The dtypes of K and V, and formats of rows that have several (templates/latents/rows.h).
+// The dtypes of K and V, and the formats of rows that have several dtypes (templates/latents/rows.h).
 inline constexpr std::array<std::string_view, 8> kCacheNames = {"fp16", "bf16", "fp32",      "e4m3",
                                                                 "e5m2", "int8", "latent656", "latent584"};
-// The dtypes of parameters, and all of them.
+// The dtypes of parameters; then all dtypes.
 inline constexpr std::array<std::string_view, 7> kParamDtypeNames = {"fp16", "bf16", "fp32", "i32", "i64", "u32", "u8"};
 inline constexpr auto kDtypeNames = [] {
   std::array<std::string_view, std::size(kDtypes)> names;

@@ -1,4 +1,4 @@
-// The words of a spec's text: `key`, `key=value`, `key<=value`, and values in quotes.
+// The words of a spec's text are `key`, `key=value` and `key<=value`, and values may be in quotes.
 #pragma once
 
 #include <string>
@@ -13,10 +13,10 @@ namespace flashjit {
 
 inline bool blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-// One word of the text: `key`, `key=value` or `key<=value`.
+// One word of the text, which is `key`, `key=value` or `key<=value`.
 struct Word {
   std::string_view key;
-  std::string_view sign;  // "", "=" or "<="
+  std::string_view sign;  // It is "", "=" or "<=".
   std::string_view value;
   bool in_quotes = false;
   std::size_t position = 0, value_position = 0;

@@ -1,4 +1,4 @@
-// Fields of a spec that take whole numbers.
+// The fields of a spec that take whole numbers.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@ namespace flashjit {
 
 inline constexpr int kMaxHeads = 65535, kMaxPageSize = 65536, kMaxListBlock = 65536, kMaxScaleBlock = 1024;
 
-// Says how values of such a field are written, and the largest number that any of them has.
+// The way in which values of such a field are written, and the largest number that any of them has.
 struct WholeNumberField {
   std::string_view name, written;
   int most;
