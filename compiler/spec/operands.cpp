@@ -74,7 +74,7 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
                                    : dim;
   };
   const bool in_pages = (has(Dim::Keys) || has(Dim::KeyBlocks)) && is_paged(spec);
-  const bool of_tokens = has(Dim::Queries) || !is_packed(spec);  // which, packed, lie one after the other
+  const bool of_tokens = has(Dim::Queries) || !is_packed(spec);  // Packed tokens lie one after the other.
   const bool no_batch =
       !in_pages && ((of_tokens && spec.layout == Layout::Packed) || (has(Dim::Keys) && has_packed_keys(spec)));
   OperandAxes axes;
@@ -90,7 +90,8 @@ OperandAxes axes_of(const Operand& operand, const AttentionSpec& spec) {
     axes.at[1] = head + 1, axes.at[2] = head, axes.at[3] = head + 2;
     return axes;
   }
-  // Rows of O come by tokens, then heads; what there is one number of for each row, by heads, then tokens.
+  // Operands of rows have tokens before heads, but in layout=bhsd. Operands with one number for each row have heads
+  // before tokens in every layout.
   const int tokens = operand.part_strides ? 2 : 1;
   if (operand.aligned && spec.layout == Layout::Bhsd) std::swap(axes.at[tokens], axes.at[tokens + 1]);
   return axes;

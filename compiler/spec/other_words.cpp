@@ -37,7 +37,7 @@ std::string_view ours(std::string_view text, std::span<const OtherWord> words) {
   return found == words.end() ? std::string_view() : found->ours;
 }
 
-// Returns the mask or score that `text` names or, if it is no slip in one of `names` either, comes near to; null: none.
+// Returns the mask or score that `text` names, or that it nearly names if it is no slip in one of `names`; null: none.
 const NamedRow* meant_row(std::string_view text, std::span<const std::string_view> names) {
   const std::string_view word = text.substr(0, text.find('('));
   if (const NamedRow* row = find_named_row(word)) return row;

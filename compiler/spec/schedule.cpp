@@ -23,9 +23,9 @@ struct Field {
   std::string_view name;
   Result<void> (*set)(Schedule& schedule, const Field& field, std::string_view value);
   bool (*is_set)(const Schedule& schedule);
-  std::string (*get)(const Schedule& schedule);  // of one that is set
+  std::string (*get)(const Schedule& schedule);  // It reads a field that is set.
   std::optional<int> Schedule::* number = nullptr;
-  int least = 1, most = kLargestNumber;  // of a number
+  int least = 1, most = kLargestNumber;  // The limits of a number.
 };
 
 template <std::optional<int> Schedule::* member>
@@ -74,7 +74,7 @@ constexpr Field family_field() {
   return {"family", set, is_set, get};
 }
 
-// The only list of fields; order of printing. Which of them the schedules of a family have, its row says.
+// The only list of fields, in the order in which they are printed. The row of a family has the fields of its schedules.
 constexpr std::array kFields = {
     family_field(),
     number<&Schedule::tile_q>("tile_q"),
@@ -100,9 +100,9 @@ constexpr std::array kFields = {
     choice<&Schedule::dq>("dq"),
 };
 
-using FieldSet = std::uint32_t;  // bit i: kFields[i]
+using FieldSet = std::uint32_t;  // Bit i is kFields[i].
 
-// Fields by name, in words; the family itself among them.
+// Returns the fields that `words` names, and the family itself.
 FieldSet fields_named(std::string_view words) {
   FieldSet set = 0;
   for (std::size_t i = 0; i < kFields.size(); ++i) {
@@ -116,7 +116,8 @@ FieldSet fields_named(std::string_view words) {
   return set | 1;
 }
 
-// Computed once: candidates ask it of every schedule. Nothing to destroy, as threads may be planning at exit.
+// The sets are computed once, because every candidate asks for them. They need no destruction, because threads may be
+// planning at exit.
 FieldSet fields_in(Family family) {
   static const std::array<FieldSet, kFamilyCount> sets = [] {
     std::array<FieldSet, kFamilyCount> all = {};
@@ -128,7 +129,7 @@ FieldSet fields_in(Family family) {
 
 bool has(FieldSet set, std::size_t field) { return set >> field & 1; }
 
-// A field that is no number, or not set, is in range.
+// Returns true also for a field that is no number, or is not set.
 bool is_in_range(const Field& field, const Schedule& schedule) {
   if (!field.number || !(schedule.*field.number)) return true;
   const int value = *(schedule.*field.number);
@@ -228,7 +229,8 @@ std::string outside_range(const Schedule& schedule) {
 
 bool is_complete(const Schedule& schedule, Family family) {
   const FieldSet set = fields_in(family);
-  // Each field by its number, not in a loop: then the compiler sees through its functions, which is ten times as fast.
+  // Each field is asked by its number, not in a loop. Then the compiler inlines the functions of the fields, which is
+  // ten times as fast.
   const auto fits = [&]<std::size_t i>() {
     constexpr Field field = kFields[i];
     return field.is_set(schedule) == has(set, i) && is_in_range(field, schedule);

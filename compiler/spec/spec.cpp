@@ -35,7 +35,7 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kHeadDimStep = 8;  // 16 bytes of a 16-bit type: the chunk of all copies
+constexpr int kHeadDimStep = 8;  // They are 16 bytes of a 16-bit type, the chunk of all copies.
 constexpr std::size_t kMaxParamName = 32;
 constexpr double kMaxRopeBase = 1e12;
 
@@ -211,7 +211,7 @@ bool is_identifier(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
 }
 
-// A parameter hides the operand of its name, which a call could then not give if it has no field.
+// A parameter hides the operand of its name. If that operand has no field, a call could not give it.
 Result<void> check_hides_nothing(const Param& param, const AttentionSpec& spec) {
   const std::size_t hidden = find_operand(param.name);
   if (hidden == kOperands.size() || kOperands[hidden].has_field || !kOperands[hidden].belongs_to(spec)) return {};
@@ -261,8 +261,8 @@ Result<void> declare_params_of(const Expr& expr, std::vector<Param>& declared) {
   return {};
 }
 
-// The expression a text stands for, as it is written; its simple form goes to `given`. One that is there already must
-// agree with the text. Errors name the field.
+// Returns the expression that the text stands for, as it is written, and sets `given` to its simple form. An expression
+// that is given already must agree with the text. Errors name the field.
 Result<Expr> resolve(std::string_view field, Expr& given, std::string& text, std::vector<Param>& params,
                      const AttentionSpec& spec) {
   if (given.get() == nullptr && text.empty()) return Expr();
@@ -299,7 +299,8 @@ Result<void> check_expression_ranges(std::string_view field, const Expr& expr, c
   return {};
 }
 
-// A stage that no later one reads leaves nothing in the expression: its text alone has the name.
+// Returns true if the text has the name. A stage that no later one reads leaves nothing in the expression, so only the
+// text has its name.
 bool is_written(std::string_view name, std::string_view text) {
   const auto in_name = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -378,7 +379,7 @@ std::string print_params(const std::vector<Param>& params) {
   return out;
 }
 
-// The LSE of a spec that does not say: bwd has to read it, and so has who goes on from it.
+// Returns the LSE of a spec that does not name one. bwd has to read it, and so does a call that goes on from results.
 Lse usual_lse(const AttentionSpec& spec) {
   return is_backward(spec) || goes_on_from_results(spec) ? Lse::ln : Lse::none;
 }
@@ -396,12 +397,12 @@ std::int64_t cached_bytes(const AttentionSpec& spec) {
 }
 
 VariableRanges variable_ranges(const AttentionSpec& spec) {
-  if (spec.places) {  // bounds are those of the rows of a call, which may stand anywhere
+  if (spec.places) {  // The spec bounds the rows of a call, which may stand anywhere in the longer sequence.
     constexpr std::int64_t kAny = SizeBound::kLargest;
     return default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, kAny, kAny);
   }
   VariableRanges ranges = default_ranges(spec.batch.max, spec.heads_q, spec.heads_kv, spec.q_len.max, spec.k_len.max);
-  // A pin of lengths that differ is that of the longest one.
+  // Where lengths differ, a pin is the length of the longest sequence.
   if (!has_own_q_lens(spec)) ranges.of[static_cast<int>(Variable::QLen)].lo = spec.q_len.min;
   if (!has_own_k_lens(spec)) ranges.of[static_cast<int>(Variable::KLen)].lo = spec.k_len.min;
   return ranges;

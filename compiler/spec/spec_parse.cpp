@@ -1,4 +1,4 @@
-// Text -> AttentionSpec. Values are checked by validate(); here only what a text can get wrong.
+// Turns text into an AttentionSpec. Values are checked by validate(); only mistakes of the text itself are found here.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -46,7 +46,7 @@ Error bad_value(const Word& word, std::string_view expected) {
   return invalid(fmt::format("{}: {} is not {}", word.key, quoted(word.value), expected));
 }
 
-// Whole numbers are read as 64 bits and must fit `int` here; the limits of the field are checked later.
+// Whole numbers are read as 64 bits and must fit `int` here. The limits of the field are checked later.
 Result<int> parse_int(const Word& word, std::string_view text) {
   const auto value = parse_integer(text);
   if (value && *value <= SizeBound::kLargest && *value >= -SizeBound::kLargest) return static_cast<int>(*value);
@@ -55,7 +55,7 @@ Result<int> parse_int(const Word& word, std::string_view text) {
   return bad_value(word, fmt::format("written as {}, in whole numbers up to {}", field->written, field->most));
 }
 
-// "128" or "192/128".
+// Reads "128" or "192/128".
 Result<void> parse_pair(const Word& word, int& first, int& second) {
   const std::size_t slash = word.value.find('/');
   FLASHJIT_ASSIGN(a, parse_int(word, word.value.substr(0, slash)));
@@ -86,16 +86,16 @@ Result<void> parse_name(const Word& word, const std::array<std::string_view, n>&
 
 constexpr std::array<std::string_view, 4> kRoundedNames = {"e4m3", "e5m2", "latent656", "latent584"};
 
-// A format of rows of latents; false: it is none.
+// Reads a format of rows of latents. Returns false if the value is none.
 bool parse_format(const Word& word, AttentionSpec& spec) {
   const auto& formats = Words<CacheFormat>::values;
-  const auto at = std::find(formats.begin() + 1, formats.end(), word.value);  // `elements` is no word of a spec
+  const auto at = std::find(formats.begin() + 1, formats.end(), word.value);  // `elements` is no word of a spec.
   if (at == formats.end()) return false;
   spec.cache_format = static_cast<CacheFormat>(at - formats.begin());
   return true;
 }
 
-// "fp32"; of bwd also "fp32/bf16/bf16", for dq, dk and dv; of quantize also "latent656".
+// Reads "fp32", for bwd also "fp32/bf16/bf16" for dq, dk and dv, and for quantize also "latent656".
 Result<void> parse_out(const Word& word, AttentionSpec& spec) {
   const std::span<const OutField> fields = out_fields(spec);
   const auto count = static_cast<std::size_t>(std::ranges::count(word.value, '/')) + 1;
@@ -126,7 +126,7 @@ Result<void> parse_out(const Word& word, AttentionSpec& spec) {
   return {};
 }
 
-// "paged(16)".
+// Reads "paged(16)".
 Result<int> parse_pages(const Word& word, std::string_view text) {
   constexpr std::string_view kPaged = "paged(";
   if (text == "paged") return invalid("layout: paged needs the tokens per page, as in layout=paged(16)");
@@ -138,7 +138,8 @@ Result<int> parse_pages(const Word& word, std::string_view text) {
   return size;
 }
 
-// The layout of all tensors, or that of Q and O / that of K and V: "bhsd", "paged(16)", "packed/paged(16)".
+// Reads the layout of all tensors, or that of Q and O and behind a slash that of K and V: "bhsd", "paged(16)",
+// "packed/paged(16)".
 Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
   const std::size_t slash = word.value.find('/');
   const bool one = slash == word.value.npos;
@@ -156,7 +157,7 @@ Result<void> parse_layout(const Word& word, AttentionSpec& spec) {
   return {};
 }
 
-// The number of a value that is `function` of it, as of "block(128)".
+// Returns N of a value "function(N)", for example of "block(128)".
 Result<int> parse_argument(const Word& word, std::string_view function, std::string_view expected) {
   std::string_view text = word.value;
   if (!text.starts_with(function) || !text.substr(function.size()).starts_with('(') || !text.ends_with(')'))
@@ -182,7 +183,7 @@ Result<void> parse_select(const Word& word, AttentionSpec& spec) {
                                   : "select: a list with room for 0 keys holds nothing; use keys(2048)");
 }
 
-// "128", "64/128", "64/128/8".
+// Reads "128", "64/128" or "64/128/8".
 Result<void> parse_blocks(const Word& word, BlockSizes& blocks) {
   const std::size_t slash = word.value.find('/');
   const std::size_t second = slash == word.value.npos ? slash : word.value.find('/', slash + 1);
@@ -196,14 +197,14 @@ Result<void> parse_blocks(const Word& word, BlockSizes& blocks) {
   return heads != 0 ? Result<void>() : invalid("blocks: lists for 0 heads; use 1, whose lists count for all");
 }
 
-// "half(64)", "interleaved(128)".
+// Reads "half(64)" or "interleaved(128)".
 Result<void> parse_rope(const Word& word, AttentionSpec& spec) {
   const std::size_t open = word.value.find('(');
   Word kind = word;
   kind.value = word.value.substr(0, open);
   constexpr std::array<std::string_view, 2> kNames = {Words<Rope>::values[1], Words<Rope>::values[2]};
   FLASHJIT_TRY(parse_name(kind, kNames, spec.rope));
-  spec.rope = static_cast<Rope>(static_cast<int>(spec.rope) + 1);  // `none` is no word of a spec
+  spec.rope = static_cast<Rope>(static_cast<int>(spec.rope) + 1);  // `none` is no word of a spec.
   if (open == word.value.npos || !word.value.ends_with(')')) {
     return invalid(fmt::format("rope: {} needs the number of columns that rotate, as in rope={}(64)",
                                quoted(word.value), kind.value));
@@ -219,13 +220,13 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// The error about a value without quotes, of which only the part before a blank was taken.
+// Returns the error about a value without quotes that ends at a blank, so that the rest was not taken.
 Error cut_off(const Word& word) {
   return invalid(fmt::format(
       "{0}: the value ends at the blank; one with blanks in it stands in double quotes, as in {0}=\"...\"", word.key));
 }
 
-// "slope: fp32[1], cap: fp32": name, type, and the rank in brackets unless it is a scalar.
+// Reads "slope: fp32[1], cap: fp32": name, type, and the rank in brackets unless it is a scalar.
 Result<void> parse_params(const Word& word, std::vector<Param>& params) {
   std::string_view rest = word.value;
   if (!word.in_quotes && (rest.ends_with(':') || rest.ends_with(','))) return cut_off(word);
@@ -270,7 +271,7 @@ Result<void> parse_bound(const Word& word, SizeBound& bound) {
   return {};
 }
 
-// "slope, sink"
+// Reads "slope, sink".
 Result<void> parse_names(const Word& word, std::vector<std::string>& names) {
   for (std::string_view rest = word.value;;) {
     const std::size_t comma = rest.find(',');
@@ -283,7 +284,7 @@ Result<void> parse_names(const Word& word, std::vector<std::string>& names) {
   }
 }
 
-// Expressions are kept on one line; otherwise as they were written.
+// Returns the text as it was written, but on one line.
 std::string one_line(std::string_view text) {
   std::string line(trim(text));
   for (char& c : line) {
@@ -305,7 +306,7 @@ Result<void> parse_cache(const Word& word, AttentionSpec& spec) {
     if (!quantizes(spec)) return {};
     return invalid(fmt::format("kv: {0} is a cache that fwd reads; quantize writes it with out={0}", word.value));
   }
-  // One dtype of 16 bits alone goes with the spec's.
+  // A dtype of 16 bits is offered only if it is the spec's own.
   std::vector<std::string_view> shown = {name(spec.dtype)};
   shown.insert(shown.end(), kCacheNames.begin() + 3, kCacheNames.end());
   FLASHJIT_ASSIGN(dtype, read_dtype(word.key, word.value, kCacheNames, shown));
@@ -364,7 +365,8 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   return {};
 }
 
-// The shape of the word: known field, a value where one belongs, `<=` only on sizes.
+// Checks the shape of the word: the field is known, it has a value where one belongs, and `<=` stands only behind
+// sizes.
 Result<void> check_word(const Word& word) {
   if (!contains(kFieldNames, word.key)) {
     return invalid(no_field(word.key, kFieldNames));
@@ -397,7 +399,8 @@ Result<Word> parse_word(Cursor& cursor) {
   return word;
 }
 
-// Is the text, which is no field, the rest of the expression before it? The letters of a misspelt field are not.
+// Returns true if the text, which is no field, is the rest of the expression before it. A text of letters alone is a
+// misspelt field instead.
 bool continues(const Word& before, std::string_view text) {
   if (before.in_quotes ||
       (before.key != "mask" && before.key != "score" && before.key != "params" && before.key != "grads"))
@@ -428,7 +431,7 @@ Result<void> parse_fields(Cursor& cursor, AttentionSpec& spec) {
     before = word;
   }
   const auto is_given = [&](std::string_view key) { return std::ranges::find(seen, key) != seen.end(); };
-  if (!is_given("out")) set_out(spec, usual_out(spec));  // it depends on flags
+  if (!is_given("out")) set_out(spec, usual_out(spec));  // The default depends on flags.
   if (!is_given("d")) {
     return cursor.error("d: the head dim is missing; write for example d=128", cursor.text.size());
   }

@@ -22,20 +22,20 @@ constexpr Capabilities kAvx512 = {.avx2 = true, .avx512 = true};
 constexpr Capabilities kAvx512Bf16 = {.avx2 = true, .avx512 = true, .avx512_bf16 = true};
 constexpr Capabilities kAmx = {.avx2 = true, .avx512 = true, .avx512_bf16 = true, .amx_bf16 = true};
 
-// Limits that all GPUs have.
+// Adds the limits that all GPUs have.
 constexpr Target gpu(Target target) {
-  target.smem_per_sm = target.smem_per_block + 1 * kKb;  // which the driver keeps for itself
+  target.smem_per_sm = target.smem_per_block + 1 * kKb;  // The driver keeps this kilobyte for itself.
   target.registers_per_sm = 65536;
   target.smem_bytes_per_clock = 128;
   if (target.exp_per_clock == 0) target.exp_per_clock = 16;
   return target;
 }
 
-// GPU rows give the product named at their end. mma_flops_per_clock is what mma.sync reaches, which from sm_90 on is
-// less than the tensor cores' peak: that takes wgmma or tcgen05. For 8 bits it is an instruction of its own on sm_89 and
-// sm_12x; on the others each operand is converted to halves for each product, so that half of the rate is left. memory_tbs
-// is what a long read reaches, not the data sheet. Host rows: per core a FMA pipe count of two, exp as a vector polynomial
-// of about 12 instructions.
+// The comment behind a GPU row names the product that it describes. mma_flops_per_clock is the rate of mma.sync, which
+// from sm_90 on is below the peak of the tensor cores: only wgmma or tcgen05 reach that. sm_89 and sm_12x multiply 8
+// bits by an instruction of their own. The others convert each operand to halves for each product, which leaves half of
+// the rate. memory_tbs is what a long read reaches, not the data sheet's figure. A host row has the rates of a core
+// with two FMA pipes and an exp of about 12 vector instructions.
 constexpr std::array kTargets = {
     gpu({.name = "sm_80",
          .can = kAmpere,

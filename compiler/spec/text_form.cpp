@@ -11,19 +11,19 @@ namespace flashjit {
 
 namespace {
 
-constexpr std::size_t kCaretWindow = 96;   // columns of context that a caret line shows
-constexpr std::size_t kQuotedLength = 48;  // bytes of user text in a message
+constexpr std::size_t kCaretWindow = 96;   // The columns of context that a caret line shows.
+constexpr std::size_t kQuotedLength = 48;  // The bytes of user text in a message.
 
 char visible_char(char c) { return c >= 0x20 && c < 0x7f ? c : c == '\t' ? ' ' : '?'; }
 
-// Characters that a terminal obeys instead of showing: C1 controls, line separators, and the marks that change the
-// direction of what follows.
+// Returns true for characters that a terminal obeys instead of showing: C1 controls, line separators, and marks that
+// change the direction of the text behind them.
 bool is_obeyed(std::uint32_t c) {
   return (c >= 0x80 && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f || (c >= 0x2028 && c <= 0x202e) ||
          (c >= 0x2066 && c <= 0x2069);
 }
 
-// The bytes of the visible character that `text` begins with; 0: a control, or no UTF-8.
+// Returns the bytes of the visible character with which `text` begins; 0: a control, or no UTF-8.
 std::size_t visible_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) < 0x7f ? 1 : 0;
@@ -120,10 +120,10 @@ std::string_view nearest_name(std::string_view text, std::span<const std::string
     for (char& c : to) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     return to;
   };
-  const std::string written = small(text);  // a capital is no slip: H100 means h100, not a100
+  const std::string written = small(text);  // A capital is no slip: H100 means h100, not a100.
   std::string_view best;
-  // In half slips: one slip in a short name, two in a longer one; what is merely unfinished is nearer than what is
-  // wrong.
+  // The limit counts half slips: one slip in a short name, two in a longer one. An unfinished name is nearer than a
+  // wrong one.
   std::size_t best_distance = text.size() < 4 ? 3 : 5;
   for (const std::string_view name : names) {
     const std::size_t distance =

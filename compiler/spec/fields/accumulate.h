@@ -1,4 +1,5 @@
-// The rules for a spec with `accumulate`, whose calls go on from what others gave: O and LSE of other keys, or gradients.
+// The rules for a spec with `accumulate`, whose calls go on from results of others: O and LSE of other keys, or
+// gradients.
 #pragma once
 
 #include "compiler/result.h"
@@ -6,7 +7,7 @@
 
 namespace flashjit {
 
-// Does the rest of the spec go with it?
+// Refuses specs whose other fields exclude `accumulate`.
 Result<void> check_accumulate(const AttentionSpec& spec);
 
 }  // namespace flashjit

@@ -22,13 +22,13 @@ Result<void> check_size(std::string_view which, int size) {
 
 Param block_states_param() { return {.name = std::string(kBlockStates), .dtype = Dtype::U8, .rank = 4}; }
 
-// Says which list a query head has: its own, that of its KV head, or that of all.
+// Returns the number of the lists that a query head has: its own, its KV head's, or those of all heads.
 Expr head_of_lists(const AttentionSpec& spec) {
   if (spec.blocks.heads == 1) return Expr::integer(0);
   return Expr::variable(spec.blocks.heads == spec.heads_q ? Variable::H : Variable::Hk);
 }
 
-// Where a key is seen: in listed blocks where the mask lets it through, in full blocks everywhere.
+// Returns where a key is seen: in listed blocks where the mask lets it through, in full blocks everywhere.
 Expr in_blocks(const AttentionSpec& spec) {
   const Expr state = Expr::load(block_states_param(), {Expr::variable(Variable::B), head_of_lists(spec),
                                                        Expr::variable(Variable::Q) / Expr::integer(spec.blocks.q),

@@ -1,6 +1,6 @@
-// blocks= in a spec: a call says by lists which blocks of keys each block of queries sees. Each pair of blocks has a
-// state, which a launch writes down in a tensor of its own (compiler/launches/block_states.h); the mask of the spec reads
-// it, as any other tensor. So whatever is done for masks that read tensors is done for lists.
+// blocks= in a spec: lists of a call tell which blocks of keys each block of queries sees. Each pair of blocks has a
+// state, which a launch writes to a tensor of its own (compiler/launches/block_states.h). The mask of the spec reads
+// that tensor as any other, so all that is done for masks that read tensors works for lists as well.
 #pragma once
 
 #include <string>
@@ -10,18 +10,19 @@
 
 namespace flashjit {
 
-// The tensor of the states, u8 [batch, heads of lists, blocks of queries, blocks of keys]. It is the last parameter.
+// The name of the tensor of states, u8 [batch, heads of lists, blocks of queries, blocks of keys]. It is the last
+// parameter.
 inline constexpr std::string_view kBlockStates = "block_states";
 
-// The field as the text has it, without "blocks=": 128, 64/128 or 64/128/8.
+// Returns the text of the field behind "blocks=": 128, 64/128 or 64/128/8.
 std::string print_blocks(const AttentionSpec& spec);
 
 Result<void> check_blocks(const AttentionSpec& spec);
 
-// The mask of a spec becomes: where a key is seen, in listed blocks as it was (empty: everywhere), and in full blocks
-// everywhere. `params` gets the tensor.
+// Replaces the mask of a spec: in listed blocks it is as it was (empty: everything is seen), and in full blocks
+// everything is seen. `params` gets the tensor of states.
 Result<void> put_in_blocks(AttentionSpec& spec, std::vector<Param>& params);
-// A mask that reads blocks already is left to its text, from which it is made again.
+// Removes a mask that reads blocks already. It is made again from its text.
 void take_out_blocks(AttentionSpec& spec);
 
 }  // namespace flashjit

@@ -6,9 +6,9 @@
 
 namespace flashjit {
 
-// Is it a probability that leaves and drops some of the weights?
+// Refuses a dropout that is no probability, or that drops none or all of the weights.
 Result<void> check_dropout(const AttentionSpec& spec);
-// Do kernels drop weights of this spec, which has dropout?
+// Refuses specs with dropout whose kernels drop no weights.
 Result<void> check_dropout_supported(const AttentionSpec& spec);
 
 }  // namespace flashjit

@@ -23,7 +23,7 @@ Result<void> check_sink_gradient(const AttentionSpec& spec) {
   return {};
 }
 
-// Every gradient is a tensor of the call, which goes by its name.
+// Every gradient is a tensor of the call, so its name must differ from all others.
 Result<void> check_gradient_names(const AttentionSpec& spec) {
   for (const std::string& of : spec.grads) {
     if (of == kSink) continue;
@@ -52,7 +52,7 @@ Result<void> check_gradients(AttentionSpec& spec) {
         "grads: {} parameters are above the limit of {}; merge some into one tensor, or call bwd for each half of them",
         of_params.size(), kMaxGradients));
   }
-  // In one order, however they were written: it is one kernel.
+  // The order is the same however they were written, so that they share a kernel.
   const auto index = [&](const std::string& of) { return std::ranges::find(spec.params, of, &Param::name); };
   std::ranges::sort(spec.grads, {}, index);
   return check_gradient_names(spec);

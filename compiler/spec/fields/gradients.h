@@ -1,14 +1,15 @@
-// The parameters, besides Q, K and V, whose gradients a bwd writes: grads="slope, sink".
+// The parameters, besides Q, K and V, whose gradients bwd writes: grads="slope, sink".
 #pragma once
 
 #include "compiler/spec/spec.h"
 
 namespace flashjit {
 
-// For validate(), when the parameters are known. Names are then in the order of the parameters, the sink last.
+// validate() calls it when the parameters are known. It sorts the names by the order of the parameters, with the sink
+// last.
 Result<void> check_gradients(AttentionSpec& spec);
 
-// Refuses fields that bwd does not have, although fwd does, and those that are for bwd alone.
+// Refuses fields that fwd has and bwd has not, and fields that are for bwd alone.
 Result<void> check_backward(const AttentionSpec& spec);
 
 }  // namespace flashjit

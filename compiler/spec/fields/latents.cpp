@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kLeastAlignment = size_of(Dtype::F32);
 
-// Rows that a quantize writes (out=latent656).
+// Checks a quantize that writes such rows (out=latent656).
 Result<void> check_written(const AttentionSpec& spec) {
   const LatentRows rows = latent_rows(spec.cache_format);
   const std::string_view format = word(spec.cache_format);

@@ -12,7 +12,7 @@ namespace flashjit {
 
 namespace {
 
-// Rows of a block: tiles of any kernel hold whole blocks, or are parts of a few.
+// Blocks have multiples of so many rows, so that tiles of any kernel hold whole blocks, or are parts of a few.
 constexpr int kScaleBlockStep = 64;
 
 Result<void> check_token_scales(const AttentionSpec& spec) {

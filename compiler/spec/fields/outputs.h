@@ -1,4 +1,4 @@
-// The dtypes of what calls write, which `out=` names: O or the gradients of bwd.
+// The dtypes of the results of calls, which `out=` names: O or the gradients of bwd.
 #pragma once
 
 #include <span>
@@ -14,23 +14,23 @@ struct OutField {
   Dtype AttentionSpec::* dtype;
 };
 
-// The outputs of a spec's operation, in the order in which `out=` names them.
+// Returns the outputs of a spec's operation, in the order in which `out=` names them.
 std::span<const OutField> out_fields(const AttentionSpec& spec);
-// Sets what calls write where `out=` is left out: results are not narrowed to 8 bits, which takes a scale, and those that
-// further calls go on from are not rounded.
+// Returns the dtype where `out=` is left out. Results are not narrowed to 8 bits, which takes a scale, and results from
+// which further calls go on are not rounded.
 constexpr Dtype usual_out(Dtype dtype) { return size_of(dtype) == 1 ? Dtype::BF16 : dtype; }
 constexpr Dtype usual_out(const AttentionSpec& spec) {
   if (spec.operation == Operation::Quantize) return Dtype::E4M3;
   if (spec.operation == Operation::Index) return Dtype::F32;
   return spec.accumulate && spec.operation != Operation::Merge ? Dtype::F32 : usual_out(spec.dtype);
 }
-// The rules for all that each operation writes.
+// Sets the dtypes of all outputs of every operation.
 void set_out(AttentionSpec& spec, Dtype dtype);
 
-// The value of `out=`, in its shortest form: one dtype where all are alike.
+// Returns the value of `out=` in its shortest form, which is one dtype where all are alike.
 std::string print_out(const AttentionSpec& spec);
 
-// The parts of validate() and of check_supported() that are about these.
+// validate() calls the first, and check_supported() the second.
 Result<void> check_out(const AttentionSpec& spec);
 Result<void> check_out_supported(const AttentionSpec& spec);
 

@@ -26,7 +26,7 @@ Result<void> check_selected_pages(const AttentionSpec& spec) {
                   spec.selected, spec.page_size, SizeBound::kLargest));
 }
 
-// Is an element of a tensor found by a position, or by a length?
+// Returns true if a tensor is indexed by a position, or by a length.
 bool reads_by_position(const Expr& expr) {
   if (!uses(expr, Op::Load)) return false;
   if (expr->op != Op::Load) return std::ranges::any_of(expr->args, reads_by_position);

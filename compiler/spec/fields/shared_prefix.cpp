@@ -24,7 +24,8 @@ Expr replaced(const Expr& expr, Variable variable, const Expr& by) {
   return made ? *made : Expr();
 }
 
-// Is every key before the first query seen by all queries? It is the one so many before it, whatever the lengths.
+// Returns true if all queries see every key before the first query. The key is given by its distance from that query,
+// so this holds for all lengths.
 bool shows_all_before_queries(const AttentionSpec& spec) {
   if (!spec.mask) return true;
   const Expr distance = Expr::variable(Variable::K);
@@ -35,7 +36,7 @@ bool shows_all_before_queries(const AttentionSpec& spec) {
   return simple->op == Op::BoolConst && simple->integer != 0;
 }
 
-// The tensors that a score reads of one sequence alone.
+// Returns the name of the first variable of the score whose values are a sequence's own; empty: there is none.
 std::string_view read_of_sequence(const Expr& score) {
   if (!score) return {};
   for (const Variable variable : {Variable::Q, Variable::B, Variable::QLen, Variable::KLen}) {

@@ -8,12 +8,13 @@ namespace flashjit {
 namespace {
 
 struct Option {
-  std::string_view name;   // by which families list it
-  std::string_view words;  // how a spec asks for it: users know no names
+  std::string_view name;   // Families list the option by this name.
+  std::string_view words;  // A spec asks for the option by these words, because users know no names.
   bool (*is_asked)(const AttentionSpec& spec);
 };
 
-// Besides the flags. A new field that changes what is computed, or where it is read or written, has a row here.
+// These are the options besides the flags. A new field that changes the result, or where it is read or written, needs a
+// row here.
 constexpr std::array kOptions = {
     Option{"lse", "lse=", [](const AttentionSpec& s) { return s.lse != Lse::none; }},
     Option{"packed", "layout=packed", is_packed},

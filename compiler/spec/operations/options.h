@@ -1,6 +1,6 @@
 // The options of a spec that a loop could pass over in silence, by name: the flags, and fields that are more than a
-// bool. Who computes specs lists the names that it honours, and all others are refused: the families (FamilyRow) and the
-// reference (autotune/reference).
+// bool. The families (FamilyRow) and the reference (autotune/reference) list the names that they honour, and all others
+// are refused.
 #pragma once
 
 #include <span>
@@ -12,11 +12,12 @@
 
 namespace flashjit {
 
-// All names, flags first.
+// Returns all names, flags first.
 std::vector<std::string_view> spec_options(std::span<const SpecFlag> flags = kSpecFlags);
 
-// The first thing that the spec asks for and `honoured` does not list, in words that specs have; empty: everything is
-// listed. A spec with compute= is computed by several kernels (compiler/narrowing.h): each component is asked, not the spec.
+// Returns the first option that the spec asks for and `honoured` does not list, in words that specs have; empty: all
+// are listed. A spec with compute= is computed by several kernels (compiler/narrowing.h), so each component is checked,
+// not the spec.
 std::string_view first_unhonoured(const AttentionSpec& spec, std::span<const std::string_view> honoured,
                                   std::span<const SpecFlag> flags = kSpecFlags);
 

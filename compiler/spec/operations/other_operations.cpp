@@ -8,8 +8,8 @@ namespace flashjit {
 
 namespace {
 
-// Is all that is printed of the spec printed of `known`, which has what its operation has? Otherwise `why` follows the
-// name of the first field that is not.
+// Refuses fields of the spec that are not printed of `known`, which has the fields of its operation. `why` follows the
+// name of the first such field.
 Result<void> check_known(const AttentionSpec& spec, const AttentionSpec& known, std::string_view why) {
   const std::string given = print(spec), all = print(known);
   if (given == all) return {};
@@ -19,7 +19,7 @@ Result<void> check_known(const AttentionSpec& spec, const AttentionSpec& known, 
       fmt::format("{}: {}", std::string_view(given).substr(word, given.find_first_of(" =<", word) - word), why));
 }
 
-// The fields of specs that are not about keys.
+// Returns the spec with those fields only that are not about keys.
 AttentionSpec without_keys(const AttentionSpec& spec, int d) {
   AttentionSpec plain;
   plain.operation = spec.operation;

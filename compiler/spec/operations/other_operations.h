@@ -1,12 +1,12 @@
-// The fields that operations other than attention have of a spec: of keys a merge and a quantize know nothing, and of V and
-// of the softmax none of them does.
+// The fields of a spec that operations other than attention have. A merge and a quantize have no keys, and none of them
+// has V or a softmax.
 #pragma once
 
 #include "compiler/spec/spec.h"
 
 namespace flashjit {
 
-// The parts of validate() that are about these.
+// validate() calls these.
 Result<void> check_merge(const AttentionSpec& spec);
 Result<void> check_quantize(const AttentionSpec& spec);
 Result<void> check_index(const AttentionSpec& spec);
