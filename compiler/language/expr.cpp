@@ -26,12 +26,12 @@ std::string_view type_name(Type type) {
   return "nothing";
 }
 
-// In the order of Variable.
+// The names are in the order of Variable.
 constexpr std::string_view kVariableNames[] = {"q",     "k", "b",    "h",    "hk",   "q_len",
                                                "k_len", "s", "q_lo", "q_hi", "k_lo", "k_hi"};
 static_assert(std::size(kVariableNames) == static_cast<std::size_t>(Variable::KHi) + 1);
 
-// Says how an operation is called in messages.
+// Returns the name of an operation in messages.
 std::string_view spelling(Op op) {
   if (const Function* function = find_function(op)) return function->name;
   switch (op) {
@@ -161,7 +161,7 @@ Result<Type> check_arithmetic(Op op, std::vector<Expr>& args) {
   return args[0]->type;
 }
 
-// Checks and converts the arguments; gives the type of the result.
+// Checks and converts the arguments, and returns the type of the result.
 Result<Type> check_types(Op op, std::vector<Expr>& args) {
   switch (op) {
     case Op::Add:
@@ -231,7 +231,7 @@ class Nodes {
     order.push_back(expr.get());
     for (const Expr& arg : expr->args) collect(arg);
   }
-  // Most expressions have few nodes: to look through those takes less time than a set does.
+  // Most expressions have few nodes, and a search through these takes less time than a set.
   bool is_new(const Node* node) {
     constexpr std::size_t kFew = 32;
     if (order.size() < kFew) return std::ranges::find(order, node) == order.end();
@@ -291,7 +291,7 @@ Expr Expr::real(double value) {
   Node node;
   node.op = Op::FloatConst;
   node.type = Type::Float;
-  // Floats are 32-bit everywhere: the host must see the constant that the device sees.
+  // Floats are 32-bit everywhere, because the host must see the constant that the device sees.
   node.real = std::abs(value) > std::numeric_limits<float>::max() && std::isfinite(value)
                   ? std::copysign(std::numeric_limits<double>::infinity(), value)
                   : static_cast<double>(static_cast<float>(value));

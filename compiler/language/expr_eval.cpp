@@ -56,7 +56,7 @@ Value read_element(Dtype dtype, const void* data, std::int64_t offset) {
   return {};
 }
 
-// Wraps: check_ranges refuses expressions that could get here, but evaluating one must still be defined.
+// Overflow wraps. check_ranges refuses expressions that could overflow, but evaluating one must still be defined.
 std::int64_t wrap(std::uint64_t value) { return static_cast<std::int64_t>(value); }
 
 std::int64_t floor_div(std::int64_t a, std::int64_t b) {
@@ -128,7 +128,7 @@ class Evaluator {
         return integer(environment_.variables[static_cast<int>(node.variable)]);
       case Op::Scalar:
       case Op::Load: return parameter(node);
-      // Short circuits, as the device does: the other side may read a tensor where it does not exist.
+      // And, Or and Where skip the other side, as the device does, because it may read a tensor where none exists.
       case Op::And: return boolean(of(*node.args[0]).integer && of(*node.args[1]).integer);
       case Op::Or: return boolean(of(*node.args[0]).integer || of(*node.args[1]).integer);
       case Op::Not: return boolean(!of(*node.args[0]).integer);

@@ -8,7 +8,7 @@
 namespace flashjit {
 namespace {
 
-// std::isalpha and friends depend on the locale.
+// std::isalpha and its kin depend on the locale, so they are not used.
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -24,7 +24,7 @@ constexpr Function kFunctions[] = {
 
 constexpr std::string_view kConstants[] = {"true", "false", "inf", "nan", "qpos"};
 
-constexpr std::size_t kShownWidth = 100;  // of a line in an error's detail
+constexpr std::size_t kShownWidth = 100;  // The width of a line in an error's detail.
 
 }  // namespace
 

@@ -13,14 +13,14 @@ namespace flashjit {
 
 enum class Token { End, Integer, Real, Name, Symbol, Unknown };
 
-// Splits a text as it is read; holds the token that comes next.
+// Splits a text as it is read, and holds the next token.
 class Lexer {
  public:
   explicit Lexer(std::string_view text) : text_(text) { advance(); }
 
   Token kind() const { return kind_; }
   std::string_view text() const { return token_; }
-  std::size_t position() const { return start_; }  // of the current token
+  std::size_t position() const { return start_; }  // The position of the current token.
   bool is(std::string_view symbol) const { return kind_ == Token::Symbol && token_ == symbol; }
   void advance();
 
@@ -33,24 +33,24 @@ class Lexer {
   std::string_view token_;
 };
 
-// An Invalid error whose detail shows the line of `text` and a caret under `position`. Bytes outside printable ASCII
-// are shown as '?', and long lines are cut around what is wrong.
+// Returns an Invalid error whose detail shows the line of `text` and a caret under `position`. Bytes outside printable
+// ASCII are shown as '?', and long lines are cut around the error.
 Error error_at(std::string_view text, std::size_t position, std::string message);
 
-// Variables a text may use. `s` is among them although masks do not have it: the message can then say so.
+// Returns a variable that a text may use. `s` is found also for masks, so that the message can say that they have none.
 std::optional<Variable> find_variable(std::string_view name);
 
 struct Function {
   std::string_view name;
   Op op;
   int arguments;
-  bool more = false;  // takes more arguments, folded from the left
+  bool more = false;  // It takes more arguments, which are folded from the left.
 };
 std::span<const Function> functions();
 const Function* find_function(std::string_view name);
-const Function* find_function(Op op);  // null for leaves and operators
+const Function* find_function(Op op);  // null: leaves and operators.
 
-// Variables, functions and constants.
+// Returns true for variables, functions and constants.
 bool is_language_name(std::string_view name);
 
 }  // namespace flashjit

@@ -11,7 +11,7 @@ bool add_term(Linear& linear, const Expr& atom, std::int64_t factor) {
   const auto term =
       std::find_if(linear.terms.begin(), linear.terms.end(), [&](const LinearTerm& t) { return same(t.atom, atom); });
   if (term == linear.terms.end()) {
-    if (linear.terms.empty()) linear.terms.reserve(4);  // enough for most sums
+    if (linear.terms.empty()) linear.terms.reserve(4);  // Most sums have no more terms.
     if (factor != 0) linear.terms.push_back({atom, factor});
     return true;
   }

@@ -11,23 +11,24 @@
 namespace flashjit {
 
 struct LinearTerm {
-  Expr atom;  // anything but a sum, a difference, a negation or a product with a constant
+  Expr atom;  // It is no sum, difference, negation or product with a constant.
   std::int64_t factor = 0;
 };
 
 struct Linear {
-  std::vector<LinearTerm> terms;  // in order of first appearance, no two the same, no factor 0
+  std::vector<LinearTerm> terms;  // Terms are in order of first appearance, no two are the same, and no factor is 0.
   std::int64_t constant = 0;
 
   bool constant_only() const { return terms.empty(); }
 };
 
-// Returns nothing when a factor or the constant would leave int64.
+// Returns nothing if a factor or the constant would leave int64.
 std::optional<Linear> linear_of(const Expr& expr);
-// a + factor * b.
+// Returns a + factor * b.
 std::optional<Linear> add(const Linear& a, const Linear& b, std::int64_t factor);
 
-// Positive terms first, then negative ones, the constant last: "q + k_len - q_len + 1". `make(op, args)` builds a node.
+// Positive terms come first, then negative ones, and the constant last, as in "q + k_len - q_len + 1". `make(op, args)`
+// builds a node.
 template <class Make>
 Expr to_expr(const Linear& linear, const Make& make) {
   constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();

@@ -9,7 +9,7 @@ namespace flashjit {
 
 namespace {
 
-// The result names everything that is written with arguments: "where, min, ..., window(l, r), ...".
+// Returns the names that are written with arguments: "where, min, ..., window(l, r), ...".
 std::string called_names(bool score) {
   std::string names;
   for (const Function& function : functions()) names.append(names.empty() ? "" : ", ").append(function.name);
@@ -60,7 +60,8 @@ Result<Expr> ExprParser::unknown_name(std::string_view name, std::size_t start) 
   for (const NamedRow& row : named_rows()) known.push_back(row.name);
   for (const Param& param : session_.params) known.push_back(param.name);
   std::string_view nearest;
-  std::size_t distance = name.size() < 3 || name.size() > 32 ? 0 : name.size() < 5 ? 2 : 3;  // less than this is near
+  // A name at less than this distance is near.
+  std::size_t distance = name.size() < 3 || name.size() > 32 ? 0 : name.size() < 5 ? 2 : 3;
   for (std::string_view candidate : known) {
     if (distance == 0) break;
     const std::size_t d = edit_distance(name, candidate);
@@ -75,7 +76,7 @@ Result<Expr> ExprParser::unknown_name(std::string_view name, std::size_t start) 
         lexer_.is("(") ? fmt::format(" What may be called is {}", called_names(session_.score)) : std::string();
     return error(fmt::format("unknown name `{}`; did you mean `{}`?{}", shown, nearest, others), start);
   }
-  // A parameter could not be called, so declaring one would not help.
+  // A parameter cannot be called, so it would not help to declare one.
   if (lexer_.is("(")) {
     return error(
         fmt::format("there is no function `{}`; those that may stand here are {}", shown, called_names(session_.score)),
@@ -174,8 +175,9 @@ Result<void> ExprParser::row_argument(const NamedRow& row, const RowArgument& ar
   const Expr folded = simplify(value);
   const bool constant = folded->op == Op::IntConst || folded->op == Op::FloatConst;
   const double number = folded->op == Op::IntConst ? static_cast<double>(folded->integer) : folded->real;
-  // A float has no smallest value that makes sense, only a limit: 0 itself is as useless as -1. So is what a kernel may
-  // take for 0, as its reciprocal is infinite, and infinity, whose reciprocal is 0: 0 times infinity is NaN.
+  // A float has no smallest value that makes sense, only a limit, because 0 is as useless as -1. Numbers that a kernel
+  // may take for 0 are excluded as their reciprocal is infinite, and infinity as its reciprocal is 0: 0 times infinity
+  // is NaN.
   const bool in_range =
       is_int ? number >= argument.least : number > argument.least && std::isnormal(static_cast<float>(number));
   if (constant && !in_range) {
@@ -203,7 +205,7 @@ Result<Param> ExprParser::declare(const NamedRow& row, const std::map<std::strin
   for (Param& known : session_.params) {
     if (known.name != param.name) continue;
     if (known == param) {
-      known.contents = param.contents;  // declared by the user, or by this row before
+      known.contents = param.contents;  // The user, or an earlier use of this row, has declared it.
       return param;
     }
     return error(fmt::format("`{}` reads `{}` as {}[{}], but it is declared as {}{}; use another name", row.name,
@@ -253,7 +255,7 @@ Result<Expr> ExprParser::named_row(const NamedRow& row, std::size_t start) {
     bindings.tensors[row.tensor.name] = param;
   }
   const bool outer = session_.score;
-  session_.score = row.score;  // the body of a mask row is a condition even inside a score
+  session_.score = row.score;  // The body of a mask row is a condition even inside a score.
   Result<Expr> body = ExprParser(row.body, session_, s_, &bindings).stages();
   session_.score = outer;
   if (!body) return error(fmt::format("in `{}`: {}", row.name, body.error().message), start);

@@ -7,7 +7,7 @@
 namespace flashjit {
 namespace {
 
-constexpr int kMaxWrittenNodes = 4096;  // of the tree: bounds the size of a printed expression
+constexpr int kMaxWrittenNodes = 4096;  // Nodes of the tree. The limit bounds the size of a printed expression.
 
 }  // namespace
 
@@ -19,7 +19,7 @@ Error ExprParser::unexpected() const {
   return error(fmt::format("unexpected `{}`", lexer_.text().substr(0, 40)));
 }
 
-// The character that no text may hold, wherever it stands; empty: it is something else.
+// Returns the advice about a token that no text may hold, wherever it stands; empty: the token is another one.
 std::string ExprParser::slip() const {
   if (lexer_.kind() == Token::Unknown) {
     const unsigned char byte = static_cast<unsigned char>(lexer_.text()[0]);
@@ -152,7 +152,7 @@ Result<Expr> ExprParser::unary() {
   if (too_deep()) return depth_error();
   const std::size_t start = lexer_.position();
   lexer_.advance();
-  // A minus right before a literal is part of it: the smallest int64 has no positive counterpart.
+  // A minus right before a literal is part of the literal, because the smallest int64 has no positive counterpart.
   if (lexer_.kind() == Token::Integer) return integer(true);
   if (lexer_.kind() == Token::Real || (lexer_.kind() == Token::Name && lexer_.text() == "inf")) {
     FLASHJIT_ASSIGN(value, primary());

@@ -1,4 +1,4 @@
-// The parser behind parse_expr(): expr_parse.cpp has the grammar of operators, expr_names.cpp what a name stands for.
+// The parser behind parse_expr(). expr_parse.cpp has the grammar of operators, and expr_names.cpp the meaning of names.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ class ExprParser {
     std::map<std::string_view, Param> tensors;
   };
 
-  // The state that all stages of one text, and the bodies of the rows it names, share.
+  // All stages of one text, and the bodies of the rows that it names, share this state.
   struct Session {
     std::vector<Param> params;
     bool bottom_right = true;
@@ -30,7 +30,7 @@ class ExprParser {
   ExprParser(std::string_view text, Session& session, Expr s, const Bindings* bindings = nullptr)
       : text_(text), lexer_(text), session_(session), s_(std::move(s)), bindings_(bindings) {}
 
-  // Stages separated by `;`: each sees the value of the one before as s.
+  // Parses stages separated by `;`. Each sees the value of the one before it as s.
   Result<Expr> stages();
 
  private:
@@ -39,8 +39,8 @@ class ExprParser {
     Op op;
     bool swapped = false;
   };
-  const Operator* next_of(std::span<const Operator> operators) const;  // null: none of them comes next
-  // Operands with any of `operators` between them, from the left.
+  const Operator* next_of(std::span<const Operator> operators) const;  // null: none of them comes next.
+  // Parses operands with any of `operators` between them, from the left.
   Result<Expr> chain(std::span<const Operator> operators, Result<Expr> (ExprParser::*operand)());
 
   Result<Expr> disjunction();
@@ -55,7 +55,8 @@ class ExprParser {
   Result<Expr> integer(bool negative);
   Result<Expr> real();
   Result<Expr> function_call(const Function& function, std::size_t start);
-  Result<Expr> load(Param param, std::size_t start);  // a copy: to parse its index may add parameters
+  // `param` is a copy, because parsing its index may add parameters.
+  Result<Expr> load(Param param, std::size_t start);
   Result<Expr> named_row(const NamedRow& row, std::size_t start);
   Result<void> row_argument(const NamedRow& row, const RowArgument& argument, Bindings& bindings,
                             std::map<std::string_view, std::string>& words);
@@ -69,10 +70,10 @@ class ExprParser {
   Error unexpected() const;
   std::string slip() const;
   Result<void> expect(std::string_view symbol);
-  // Type errors get the place of the operator or function.
+  // Type errors get the position of the operator or function.
   Result<Expr> make(Op op, std::vector<Expr> args, std::size_t position) const;
 
-  // One level of nesting, for as long as it lives.
+  // A Nested object counts as one level of nesting while it lives.
   class Nested {
    public:
     explicit Nested(int& depth) : depth_(depth) { ++depth_; }
@@ -88,7 +89,7 @@ class ExprParser {
   std::string_view text_;
   Lexer lexer_;
   Session& session_;
-  Expr s_;  // the score so far; empty in masks
+  Expr s_;  // The score so far; empty in masks.
   const Bindings* bindings_;
   int depth_ = 0;
 };

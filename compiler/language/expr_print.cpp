@@ -7,7 +7,8 @@
 namespace flashjit {
 namespace {
 
-// Says how tightly the parser binds: an argument that binds less tightly than the argument has to gets parentheses.
+// The level tells how tightly the parser binds. An argument that binds less tightly than its side demands gets
+// parentheses.
 enum Level { kOr = 1, kAnd, kNot, kComparison, kSum, kProduct, kUnary, kPrimary };
 
 struct Infix {
@@ -45,12 +46,12 @@ std::string real_text(double value) {
   return text;
 }
 
-// Where one of two numbers is a float, the parser converts the other: then the conversion need not be written.
+// If one of two numbers is a float, the parser converts the other one, so its conversion need not be written.
 bool converted_by(const Expr& other) { return other->type == Type::Float && other->op != Op::ToFloat; }
 
 bool is_constant(const Expr& expr) { return expr->op == Op::IntConst || expr->op == Op::FloatConst; }
 
-// Says whether `b > a` reads better than `a < b`.
+// Returns true if `b > a` reads better than `a < b`.
 bool reads_better_first(const Expr& a, const Expr& b) {
   return (b->op == Op::Variable && a->op != Op::Variable) || (is_constant(a) && !is_constant(b));
 }
@@ -65,7 +66,7 @@ class Printer {
     if (level < wanted) out_ += '(';
     if (const Infix* row = infix(node.op)) {
       const Expr &a = node.args[0], &b = node.args[1];
-      // The subject of a comparison reads better in front; > parses to a swapped <.
+      // The subject of a comparison reads better in front, and > parses to a swapped <.
       if ((node.op == Op::Lt || node.op == Op::Le) && reads_better_first(a, b)) {
         print(b, kSum);
         out_ += node.op == Op::Lt ? " > " : " >= ";

@@ -14,14 +14,14 @@ namespace flashjit {
 
 class Simplifier {
  public:
-  // Keeps the value for variables of any value.
+  // Expressions keep their value for variables of any value.
   Simplifier() : in_range_(false), facts_(widest_ranges()) {}
-  // Positions may be taken to lie inside their sequences (interval.h says how); then `k < k_len` is true.
+  // Positions count as inside their sequences (interval.h has the ranges), so `k < k_len` is true.
   explicit Simplifier(const VariableRanges& ranges) : in_range_(true), facts_(ranges) {}
 
   Expr simplify(const Expr& expr);
 
-  // Provable without knowing the sizes. Both are ints, already simplified.
+  // Returns true if `a <= b` is provable without knowing the sizes. Both are ints, and simplified already.
   bool at_most(const Expr& a, const Expr& b) { return at_most(a, b, 0); }
 
  private:
@@ -42,13 +42,13 @@ class Simplifier {
   void flatten(Op op, const Expr& expr, std::vector<Expr>& out) const;
   bool implies(const Expr& a, const Expr& b);
   bool contradict(const Expr& a, const Expr& b) const;
-  // None of the operands can leave 64 bits, so arithmetic on them is that of the integers.
+  // Returns true if no operand can leave 64 bits, so that its arithmetic is that of the integers.
   bool exact(const Expr& a);
   bool exact_operands(const Expr& a);
   bool at_most(const Expr& a, const Expr& b, int depth);
   bool derive_at_most(const Expr& a, const Expr& b, int depth);
 
-  // An answer about a <= b: it holds, or a search that began at this depth did not find it.
+  // An answer about a <= b: it holds, or a search that began at this depth did not prove it.
   struct Order {
     bool holds = false;
     int depth = 0;
@@ -61,7 +61,7 @@ class Simplifier {
   std::unordered_map<const Node*, bool> exact_;
   std::map<std::pair<const Node*, const Node*>, Order> orders_;
   int order_steps_ = 0;
-  std::vector<Expr> alive_;  // the keys of all three
+  std::vector<Expr> alive_;  // It keeps the nodes alive that are keys of done_, exact_ and orders_.
 };
 
 }  // namespace flashjit

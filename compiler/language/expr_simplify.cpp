@@ -8,7 +8,8 @@
 namespace flashjit {
 namespace {
 
-// Pairs of ints that one Simplifier compares at most: every further one counts as not comparable, which is always right.
+// The most pairs of ints that one Simplifier compares. Every further pair counts as not comparable, which is always
+// right.
 constexpr int kMostOrderSteps = 1 << 15;
 
 bool is_const(const Expr& expr) {
@@ -20,7 +21,7 @@ bool is_real(const Expr& expr, double value) {
   return expr->op == Op::FloatConst && expr->real == value && std::signbit(expr->real) == std::signbit(value);
 }
 
-// The value of an operation on constants, as the host computes it.
+// Returns the value of an operation on constants, as the host computes it.
 Expr fold(const Expr& expr) {
   const Value value = evaluate(expr, Environment{});
   switch (value.type) {
@@ -31,7 +32,7 @@ Expr fold(const Expr& expr) {
   return expr;
 }
 
-// A hash over what make() gives an operation; other nodes have more than that.
+// Returns a hash over operation and arguments, which make() has. Leaves and loads have more than these.
 std::size_t hash_of(Op op, const std::vector<Expr>& args) {
   std::size_t hash = static_cast<std::size_t>(op);
   for (const Expr& arg : args) hash = hash * 1099511628211u + std::hash<const Node*>{}(arg.get());
@@ -55,7 +56,7 @@ bool same_args(const std::vector<Expr>& a, const std::vector<Expr>& b) {
 
 }  // namespace
 
-// One node for equal expressions: the arguments are interned already, so comparing addresses is enough.
+// Equal expressions share one node. The arguments are interned already, so comparing addresses is enough.
 Expr Simplifier::intern(const Expr& expr) {
   const std::size_t hash = shallow_hash(*expr);
   const auto [begin, end] = interned_.equal_range(hash);
@@ -71,7 +72,7 @@ Expr Simplifier::make(Op op, std::vector<Expr> args) {
   for (Expr& arg : args) {
     if (arg && arg->args.empty()) arg = intern(arg);
   }
-  // Most have been made before.
+  // Most nodes have been made before.
   const auto [begin, end] = interned_.equal_range(hash_of(op, args));
   for (auto it = begin; it != end; ++it) {
     if (it->second->op == op && same_args(it->second->args, args)) return it->second;
@@ -86,6 +87,7 @@ Expr Simplifier::from(const Linear& linear) {
 }
 
 // Terms gathered from a node may pass 64 bits on the way to a sum that does not: 2^50 * (k - q) as 2^50 * k - 2^50 * q.
+// Then the node stays.
 Expr Simplifier::from(const Linear& linear, const Expr& otherwise) {
   const Expr sum = from(linear);
   return sum && exact(sum) ? sum : otherwise;
@@ -167,7 +169,7 @@ Expr Simplifier::rewrite_div_mod(Op op, const Expr& a, const Expr& b) {
   return from(quotient, same_node);
 }
 
-// min and max of ints: arguments that another one makes superfluous are dropped.
+// min and max of ints lose the arguments that another argument makes superfluous.
 Expr Simplifier::rewrite_extreme(Op op, const Expr& a, const Expr& b) {
   std::vector<Expr> all, kept;
   flatten(op, a, all);
@@ -247,8 +249,8 @@ Expr Simplifier::rewrite_int_comparison(Op op, const Expr& a, const Expr& b) {
     if (op == Op::Lt && (range.hi < 0 || range.lo >= 0)) return Expr::boolean(range.hi < 0);
     if (op == Op::Le && (range.hi <= 0 || range.lo > 0)) return Expr::boolean(range.hi <= 0);
   }
-  // Over the integers, a < b + 1 is a <= b, and a + 1 <= b is a < b.
-  std::int64_t constant = difference->constant;  // left - right + constant compared with 0
+  // For integers, a < b + 1 is a <= b, and a + 1 <= b is a < b.
+  std::int64_t constant = difference->constant;  // The comparison is left - right + constant with 0.
   if (op == Op::Lt && constant == -1) {
     op = Op::Le;
     constant = 0;
@@ -258,7 +260,8 @@ Expr Simplifier::rewrite_int_comparison(Op op, const Expr& a, const Expr& b) {
   }
   Linear left, right;
   const bool cancelled = difference->terms.size() < x->terms.size() + y->terms.size();
-  // Against zero as it stands or as the lines above made it: what is simplified is not simplified further.
+  // A side counts as zero as it stands, and as the lines above made it. So a simplified comparison is not simplified
+  // further.
   const auto zero_side = [&](const Linear& side) {
     return side.terms.empty() && (side.constant == 0 || constant == 0);
   };
@@ -296,7 +299,7 @@ void Simplifier::flatten(Op op, const Expr& expr, std::vector<Expr>& out) const 
   for (const Expr& arg : expr->args) flatten(op, arg, out);
 }
 
-// Says whether `a` being true makes `b` true: the same, or both comparisons of ints that differ by a constant.
+// Returns true if `a` being true makes `b` true: they are the same, or comparisons of ints that differ by a constant.
 bool Simplifier::implies(const Expr& a, const Expr& b) {
   if (a.get() == b.get()) return true;
   const auto is_order = [](const Expr& e) {
@@ -306,7 +309,7 @@ bool Simplifier::implies(const Expr& a, const Expr& b) {
   for (const Expr& e : {a, b}) {
     if (!exact(e->args[0]) || !exact(e->args[1])) return false;
   }
-  // a: x + [1] <= 0, b: y + [1] <= 0.
+  // The forms are x + constant <= 0 for a, and y + constant <= 0 for b.
   const auto form = [](const Expr& e) -> std::optional<Linear> {
     const auto l = linear_of(e->args[0]), r = linear_of(e->args[1]);
     auto d = l && r ? add(*l, *r, -1) : std::nullopt;
@@ -327,11 +330,11 @@ Expr Simplifier::rewrite_logic(Op op, const Expr& a, const Expr& b) {
   std::vector<Expr> all, kept;
   flatten(op, a, all);
   flatten(op, b, all);
-  const bool absorbing = op == Op::Or;  // x | true, x & false
+  const bool absorbing = op == Op::Or;  // x | true is true, and x & false is false.
   for (const Expr& next : all) {
     if (is_bool(next, absorbing)) return next;
     if (is_bool(next, !absorbing)) continue;
-    if (all.size() > 16) {  // quadratic below
+    if (all.size() > 16) {  // The search below is quadratic.
       kept.push_back(next);
       continue;
     }
@@ -356,7 +359,7 @@ Expr Simplifier::rewrite_not(const Expr& a) {
   if (a->op == Op::Not) return a->args[0];
   if (a->op == Op::Eq) return make(Op::Ne, a->args);
   if (a->op == Op::Ne) return make(Op::Eq, a->args);
-  // Not for floats: with a NaN both a < b and b <= a are false.
+  // Floats are excluded, because with a NaN both a < b and b <= a are false.
   if ((a->op == Op::Lt || a->op == Op::Le) && a->args[0]->type == Type::Int) {
     return make(a->op == Op::Lt ? Op::Le : Op::Lt, {a->args[1], a->args[0]});
   }
@@ -407,7 +410,7 @@ Expr Simplifier::simplify(const Expr& expr) {
     std::vector<Expr> args;
     for (const Expr& arg : expr->args) args.push_back(simplify(arg));
     result = rewrite(*expr, std::move(args));
-    // A rule that runs into the limits of size leaves the expression as it was.
+    // If a rule runs into the limits of size, the expression stays as it was.
     result = result ? intern(result) : expr;
   }
   alive_.push_back(expr);

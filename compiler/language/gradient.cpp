@@ -1,5 +1,5 @@
-// Derivatives are carried from the leaves to the root, one per node and leaf, so they grow with the nodes of the score,
-// not with the paths through it.
+// Derivatives are carried from the leaves to the root, one for each node and leaf. So they grow with the nodes of the
+// score, not with the paths through it.
 #include "compiler/language/gradient.h"
 
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace {
 
 bool is_real(const Expr& expr) { return expr->op == Op::FloatConst; }
 
-// A derivative: constant * factors, and 0 wherever `nonzero` (none: everywhere) is false. A derivative that is 0 stays so
-// when it is multiplied by infinity or NaN: it is the condition that is kept, not the product. The last factors are of the
-// innermost functions, so derivatives by different leaves have the same beginnings, which are computed once. An Expr in it
-// is empty where it would be too large, and then so is what is made of it.
+// A derivative is constant * factors where `nonzero` is true (empty: everywhere), and 0 elsewhere. A derivative of 0
+// stays 0 when it is multiplied by infinity or NaN, because the condition is kept, not the product. The last factors
+// belong to the innermost functions, so derivatives by different leaves begin alike, and the common beginning is
+// computed once. An Expr in it is empty if it would be too large, and then all that is made of it is empty.
 struct Derivative {
   double constant = 0;
   std::vector<Expr> factors;
@@ -35,7 +35,7 @@ bool same_factors(const Derivative& a, const Derivative& b) { return std::ranges
 
 void scale(Derivative& d, double by) {
   d.constant *= by;
-  // c * (1 / c) is rounded.
+  // c * (1 / c) is rounded, and counts as 1.
   if (std::abs(std::abs(d.constant) - 1) <= 0x1p-24) d.constant = d.constant < 0 ? -1 : 1;
 }
 
@@ -49,7 +49,7 @@ void multiply(Derivative& d, const Expr& factor) {
     scale(d, -1);
     return multiply(d, factor->args[0]);
   }
-  // c * (x / c) is x.
+  // c * (x / c) counts as x.
   for (auto old = d.factors.begin(); old != d.factors.end(); ++old) {
     if (!*old) continue;
     const bool divides = (*old)->op == Op::Div && same((*old)->args[1], factor);
@@ -61,7 +61,7 @@ void multiply(Derivative& d, const Expr& factor) {
   d.factors.insert(d.factors.begin(), factor);
 }
 
-// Without its condition.
+// Returns the derivative without its condition.
 Expr product(const Derivative& d) {
   if (d.factors.empty() || d.is_zero()) return Expr::real(d.constant);
   std::size_t next = 0;
@@ -104,7 +104,8 @@ Derivative sum(const Derivative& a, const Derivative& b) {
   return of_expr(side(a) - side(minus), std::move(nonzero));
 }
 
-// `a` where the condition holds, otherwise `b`. Neither is multiplied by anything that only the other one makes finite.
+// Returns `a` where the condition holds, otherwise `b`. Neither is multiplied by a factor that is finite only for the
+// other.
 Derivative choose(const Expr& condition, const Derivative& a, const Derivative& b) {
   if (a.is_zero() && b.is_zero()) return a;
   if (a.is_zero() || b.is_zero()) {
@@ -123,7 +124,7 @@ Derivative choose(const Expr& condition, const Derivative& a, const Derivative& 
   return d;
 }
 
-// The derivative of the nodes of a simplified expression by one of its leaves.
+// Finds the derivatives of the nodes of a simplified expression by one of its leaves.
 class Differentiator {
  public:
   explicit Differentiator(Expr leaf) : leaf_(std::move(leaf)) {}
@@ -135,7 +136,7 @@ class Differentiator {
   }
 
  private:
-  // A derivative of the argument, times that of the function.
+  // Returns the derivative of the argument, times that of the function.
   Derivative chain(const Expr& argument, const Expr& function) { return times(of(argument), function); }
   static Derivative times(Derivative d, const Expr& factor) {
     if (!d.is_zero()) multiply(d, factor);
@@ -150,7 +151,7 @@ class Differentiator {
       case Op::Add: return sum(of(args[0]), of(args[1]));
       case Op::Sub: return sum(of(args[0]), chain(args[1], Expr::real(-1)));
       case Op::Mul: return sum(chain(args[0], args[1]), chain(args[1], args[0]));
-      // (a / b)' = (a' - (a / b) b') / b: what a kernel has, and no b * b that could leave the range.
+      // (a / b)' = (a' - (a / b) b') / b uses the quotient that a kernel has, and no b * b that could leave the range.
       case Op::Div: {
         const Expr& b = args[1];
         return times(sum(of(args[0]), chain(b, -expr)), is_real(b) ? Expr::real(1 / b->real) : one / b);
@@ -165,11 +166,11 @@ class Differentiator {
       case Op::Sqrt: return chain(args[0], Expr::real(0.5) / expr);
       case Op::Tanh: return chain(args[0], one - expr * expr);
       case Op::Sigmoid: return chain(args[0], expr * (one - expr));
-      default: return {};  // other leaves, and floats made of ints
+      default: return {};  // Other leaves and floats made of ints have the derivative 0.
     }
   }
 
-  // Asks which argument the value is, as one of them may be NaN. Where both are, each has half.
+  // Asks which argument equals the result, because one of them may be NaN. If both do, each has half of the derivative.
   Derivative extreme(const Expr& expr) {
     Expr a = expr->args[0], b = expr->args[1];
     if (of(a).is_zero()) std::swap(a, b);
@@ -209,7 +210,7 @@ Result<Expr> derive(Simplifier& simplifier, const Expr& score, const Expr& leaf,
   return simplified;
 }
 
-// The expressions that read the parameter of this name, each once, in order of first use.
+// Finds the expressions that read the parameter of this name, each once, in order of first use.
 class Reads {
  public:
   Reads(const Expr& expr, std::string_view name) : name_(name) { find(expr); }

@@ -31,7 +31,7 @@ constexpr NamedRow kRows[] = {
      "all keys before the newest q_len, and of those the ones whose bit is set in [batch, query, word of 64 bits]"},
     {"alibi", {}, "s + slope[h] * (k - qpos)", true, {"slope", "fp32", 1, Contents::Slopes},
      "a bias linear in distance, slope[head]"},
-    // Times the reciprocal: it is folded when c is a constant, and a division per score is not cheap.
+    // The reciprocal is folded when c is a constant, while a division for each score would be expensive.
     {"softcap", {{Float, "c", 0}}, "c * tanh(s * (1.0 / c))", true, {}, "scores bent smoothly into -c..c"},
     {"bias", {kTensorArgument, {Dtype, "dtype", 0, "fp32"}}, "s + name[h, q, k]", true, {"name", "dtype", 3},
      "an additive tensor [head, query, key]"},

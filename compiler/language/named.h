@@ -1,4 +1,4 @@
-// Named masks and scores: a table whose rows are written in the expression language itself.
+// Named masks and scores are rows of a table, written in the expression language itself.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct RowArgument {
   enum class Kind { None, Int, Float, Tensor, Dtype };
   Kind kind = Kind::None;
   std::string_view name;
-  // Int, Float: the smallest constant that makes sense. Scalar parameters are not known here and are not checked.
+  // The smallest constant of Int or Float that makes sense. Scalar parameters have no value yet, and are not checked.
   double least = -std::numeric_limits<double>::infinity();
-  std::string_view fallback;  // what stands for an argument that is left out; empty: it must be there
+  std::string_view fallback;  // The text that stands for an argument that is left out; empty: it must be given.
 };
 
-// A run-time parameter that a row declares: either called what an argument says, or always the same.
+// A run-time parameter that a row declares. Its name comes from an argument, or is always the same.
 struct RowTensor {
-  std::string_view name;   // of an argument of kind Tensor, or fixed
-  std::string_view dtype;  // a dtype, or the name of an argument of kind Dtype
+  std::string_view name;   // The name of an argument of kind Tensor, or a fixed name.
+  std::string_view dtype;  // A dtype, or the name of an argument of kind Dtype.
   int rank = 0;
   Contents contents = Contents::Plain;
 };
@@ -32,18 +32,18 @@ struct NamedRow {
   std::string_view name;
   RowArgument arguments[2];
   std::string_view body;
-  bool score = false;  // its body reads s, and it gives a float
-  RowTensor tensor;    // rank 0: none
+  bool score = false;  // Its body reads s and gives a float.
+  RowTensor tensor;    // rank 0: it declares none.
   std::string_view help;
 };
 
 std::span<const NamedRow> named_rows();
 const NamedRow* find_named_row(std::string_view name);
 
-// "window(l, r)": how a row is written.
+// Returns the way in which a row is written, as "window(l, r)".
 std::string signature(const NamedRow& row);
 
-// Names that mean something in the language, and that a run-time parameter therefore cannot have.
+// Returns true for names that mean something in the language, so that a run-time parameter cannot have them.
 bool is_reserved_name(std::string_view name);
 
 }  // namespace flashjit
