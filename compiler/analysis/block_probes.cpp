@@ -8,7 +8,8 @@
 namespace flashjit {
 namespace {
 
-// Positions of a tile, one in each block that it overlaps. Where `fails` holds there may be other blocks.
+// Positions of a tile, one in each block that it overlaps. Where `fails` holds, the tile may overlap other blocks as
+// well.
 struct Probes {
   std::vector<Expr> positions;
   Expr fails;
@@ -18,7 +19,7 @@ Probes probes_of(const AxisVariables& axis, std::int64_t run, std::int64_t tile)
              hi = min(Expr::variable(axis.hi), last);
   Probes probes = {{lo}, Expr::boolean(false)};
   if (run == 0) return probes;
-  if (run % tile == 0) {  // tiles begin at multiples of their size, mostly
+  if (run % tile == 0) {  // Tiles begin mostly at multiples of their size.
     probes.fails = lo / Expr::integer(run) != hi / Expr::integer(run);
     return probes;
   }

@@ -1,5 +1,5 @@
-// Masks that read a tensor once for a block of positions, as keep[h, q / 64, k / 64]: whether two tiles have a block that is
-// seen can be asked of the tensor itself, at a few positions of the tiles.
+// Some masks read a tensor once for a block of positions, as keep[h, q / 64, k / 64]. A few reads of the tensor at
+// positions of two tiles then tell whether the tiles have a block that is seen.
 #pragma once
 
 #include "compiler/language/expr.h"
@@ -8,9 +8,9 @@ namespace flashjit {
 
 struct TileSizes;
 
-// Says whether `condition`, which is the same for each block of positions, holds in some block of both tiles, over q_lo q_hi
-// k_lo k_hi. It is true of other tiles than those of these sizes where they may have other blocks. Empty: it is no such
-// condition.
+// Returns an expression over q_lo q_hi k_lo k_hi that tells whether `condition`, which is the same for each block of
+// positions, holds in some block of both tiles. For tiles of other sizes it is true where they may overlap further
+// blocks. It is empty if the condition is not of this kind.
 Expr seen_in_blocks(const Expr& condition, const TileSizes& sizes);
 
 }  // namespace flashjit

@@ -12,17 +12,18 @@
 namespace flashjit {
 namespace {
 
-constexpr std::int64_t kLargestTile = 4096;  // the end of the last tile of a loop may lie this far behind the length
+// The end of the last tile of a loop may lie this far behind the length.
+constexpr std::int64_t kLargestTile = 4096;
 
-// Long expressions are cut: the message is one line.
+// Long expressions are cut, because the message is one line.
 std::string shown(const Expr& expr) {
   std::string text = print(expr);
   if (text.size() > 80) text = text.substr(0, 77) + "...";
   return text;
 }
 
-// Says why a divisor that lies in `range` need not be positive, and what to write instead: that gives the same quotient
-// where there is one.
+// Explains why a divisor that lies in `range` need not be positive, and what to write instead. The advice gives the
+// same quotient where there is one.
 std::string why_not_positive(const Expr& divisor, const Node& node, IntInterval range) {
   if (range.lo == 0 && range.hi == 0) return "is 0, and must be positive; use 1 or more";
   if (range.hi <= 0) {
@@ -133,7 +134,7 @@ VariableRanges widest_ranges(Axis along) {
 
 namespace {
 
-// Calls visit(node, parent) for every use of a node, once per pair.
+// Calls visit(node, parent) for every use of a node, once for each pair.
 template <class Visit>
 void for_each_use(const Expr& root, const Visit& visit) {
   std::set<std::pair<const Node*, const Node*>> seen;

@@ -10,12 +10,12 @@ namespace {
 constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
-// x <= y - distance.
+// It holds that x <= y - distance.
 struct Order {
   Variable x, y;
   std::int64_t distance;
 };
-// A row's y may be the x of a later row.
+// The y of a row may be the x of a later row.
 constexpr std::array<Order, 7> orders(Axis along) {
   const AxisVariables a = variables_of(along), t = variables_of(other(along));
   return {{{t.lo, t.hi, 0},
@@ -35,7 +35,7 @@ LinearTerm* find_variable_term(Linear& linear, Variable variable) {
   return nullptr;
 }
 
-// Replaces x by y - distance as far as that cancels y: the result is never smaller.
+// Replaces x by y - distance as far as that cancels y. The result is never smaller.
 void cancel_upwards(Linear& linear, Axis along) {
   for (const Order& order : kOrders[static_cast<int>(along)]) {
     LinearTerm* x = find_variable_term(linear, order.x);
@@ -50,11 +50,11 @@ void cancel_upwards(Linear& linear, Axis along) {
   }
 }
 
-// x of n * floor(x / n) with a constant n (then `factor` must be a multiple of it) or any n (then the atom is the
-// product).
+// A term n * floor(x / n) with a constant n, of which the term's factor must be a multiple, or with any n if the atom
+// is the product.
 struct Floored {
   Expr x, n;
-  std::int64_t factor = 0;  // of x, once the rounding is forgotten
+  std::int64_t factor = 0;  // The factor of x once the rounding is dropped.
 };
 std::optional<Floored> floored(const LinearTerm& term) {
   const Node& atom = *term.atom;
@@ -74,7 +74,7 @@ std::optional<Floored> floored(const LinearTerm& term) {
   return std::nullopt;
 }
 
-// Forgets the rounding of n * floor(x / n): at most x, and at least x - n + 1. Nothing where there is none.
+// Drops the rounding of n * floor(x / n), which is at most x and at least x - n + 1. Returns nothing if there is none.
 std::optional<Linear> without_rounding(const Linear& linear) {
   if (std::ranges::none_of(linear.terms, [](const LinearTerm& term) { return floored(term).has_value(); }))
     return std::nullopt;
@@ -172,7 +172,7 @@ Together together_of(const Expr& expr, Axis along) {
     case Op::Mul: break;
     default: return {};
   }
-  // The intersection of what the terms allow. The sum alone may be impossible to form.
+  // The terms of a sum bound it together. It may be impossible to form the sum.
   const std::optional<Linear> sum = linear_of(expr);
   if (sum && !(sum->terms.size() == 1 && same(sum->terms[0].atom, expr))) return together_of(*sum, along);
   Together together;

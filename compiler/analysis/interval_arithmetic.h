@@ -1,5 +1,5 @@
-// The rules of interval arithmetic, for those who apply them to an expression at once (interval_ranges.h) and for those
-// who prepare that for later (range_program.h).
+// The rules of interval arithmetic, which are applied to an expression at once (interval_ranges.h) or prepared for
+// later (range_program.h).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace flashjit {
 
-// Before it is cut to int64.
+// An interval before it is cut to int64.
 __extension__ using Int128 = __int128;
 struct WideInterval {
   Int128 lo, hi;
@@ -23,31 +23,32 @@ constexpr bool fits(WideInterval wide) {
   return wide.lo >= std::numeric_limits<std::int64_t>::min() && wide.hi <= std::numeric_limits<std::int64_t>::max();
 }
 
-// The result of an operation on ints for arguments in `a` and `b`; of where() those after the condition, of one argument
-// twice the same. A divisor below 1 counts as 1: who asks has to refuse it.
+// Returns the interval of an operation on ints for arguments in `a` and `b`. where() gives its arguments behind the
+// condition, and an operation of one argument gives it twice. A divisor below 1 counts as 1, so the caller has to
+// refuse it.
 WideInterval combine(Op op, IntInterval a, IntInterval b);
 
-// Both are never smaller than the sum that they were made of: the one by what is known of its variables (of their order,
-// as q < q_len), the other also forgets the rounding of divisions.
+// Both forms are never smaller than the sum from which they were made. One uses the order of variables, such as q <
+// q_len; the other also drops the rounding of divisions.
 struct UpperForms {
   Linear ordered;
   std::optional<Linear> unrounded;
 };
 
-// Facts about an expression beside the intervals of its arguments: the upper forms of it and of its negation, or that
-// it is x rounded down to a multiple of n.
+// Facts about an expression besides the intervals of its arguments: upper forms of the expression and of its negation,
+// or that it is x rounded down to a multiple of n.
 struct Together {
   std::optional<UpperForms> above;
-  std::optional<UpperForms> below;  // of the negation; may be missing where `above` is not
-  Expr rounded, multiple;           // x and n; both or none
+  std::optional<UpperForms> below;  // The forms of the negation. They may be missing where `above` is not.
+  Expr rounded, multiple;           // They are x and n, and both or none are set.
 };
 Together together_of(const Expr& expr, Axis along);
 Together together_of(const Linear& sum, Axis along);
 
-// The largest value of a sum of which `range_of(atom)` gives the intervals.
+// Returns the largest value of a sum. `range_of(atom)` gives the intervals of its atoms.
 template <class Form, class RangeOf>
 Int128 largest(const Form& form, const RangeOf& range_of) {
-  constexpr Int128 kUnbounded = Int128{1} << 100;  // the next product must still fit
+  constexpr Int128 kUnbounded = Int128{1} << 100;  // The next product must still fit.
   Int128 bound = form.constant;
   for (const auto& term : form.terms) {
     const IntInterval range = range_of(term.atom);
@@ -57,10 +58,10 @@ Int128 largest(const Form& form, const RangeOf& range_of) {
   return bound;
 }
 
-// The interval of n * floor(x / n), from those of x and n.
+// Returns the interval of n * floor(x / n) from the intervals of x and n.
 constexpr WideInterval rounded_down(IntInterval x, IntInterval n) { return {Int128{x.lo} - n.hi + 1, Int128{x.hi}}; }
 
-// Facts that hold for both.
+// Returns the interval of values that lie in both.
 constexpr WideInterval intersection(WideInterval a, WideInterval b) {
   return {a.lo > b.lo ? a.lo : b.lo, a.hi < b.hi ? a.hi : b.hi};
 }

@@ -1,5 +1,5 @@
-// The values that an expression takes over the positions of a tile, or of a tile of each axis, as an expression over the
-// ends.
+// Bounds of an expression over the positions of a tile, or of a tile of each axis, as expressions over the ends of the
+// tiles.
 #pragma once
 
 #include <algorithm>
@@ -16,17 +16,18 @@ namespace flashjit {
 
 class TileBounds {
  public:
-  // Over a tile of this axis, of expressions without positions of the other axis.
+  // This bounds expressions without positions of the other axis, over a tile of this axis.
   TileBounds(Axis tile, Simplifier& simplifier, RangeAnalysis& facts)
       : tiles_{variables_of(tile)}, simplifier_(simplifier), facts_(facts) {}
-  // Over a tile of each axis. Who has found a bound for an expression, such as one that is read, returns it from `found`.
+  // This bounds expressions over a tile of each axis. `found` returns bounds that the caller knows, for example of a
+  // read.
   using Found = std::function<Expr(const Expr& e, bool upper)>;
   TileBounds(Found found, Simplifier& simplifier, RangeAnalysis& facts)
       : tiles_{variables_of(Axis::Queries), variables_of(Axis::Keys)},
         found_(std::move(found)),
         simplifier_(simplifier),
         facts_(facts) {}
-  // The largest (upper) or smallest value that `e` takes; empty when unknown.
+  // Returns the largest (upper) or smallest value that `e` takes; empty: it is unknown.
   Expr of(const Expr& e, bool upper);
 
  private:
@@ -43,15 +44,15 @@ class TileBounds {
   const Found found_;
   Simplifier& simplifier_;
   RangeAnalysis& facts_;
-  // Some operations need both bounds of each of their arguments.
+  // Bounds are kept, because some operations need both bounds of each of their arguments.
   struct Known {
-    Expr expr;  // keeps it alive: a node's address must not come back as another node's
+    Expr expr;  // It keeps the node alive, because its address must not become another node's.
     std::optional<Expr> bound[2];
   };
   std::unordered_map<const Node*, Known> known_;
 };
 
-// The value of a bound over a tile that is one position.
+// Returns the value of a bound over a tile of one position.
 Expr of_one_position(const Expr& e, Axis tile);
 
 }  // namespace flashjit

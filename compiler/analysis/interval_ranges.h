@@ -1,4 +1,4 @@
-// The working part of the numeric interval analysis, shared by its users inside this folder.
+// The numeric interval analysis, for the code inside this folder and for simplify().
 #pragma once
 
 #include <string>
@@ -14,15 +14,15 @@ class RangeAnalysis {
  public:
   explicit RangeAnalysis(const VariableRanges& ranges) : ranges_(ranges) {}
 
-  // The interval of an int expression; by dtype where it comes from a scalar or a tensor. Cut to int64, after noting a
-  // problem.
+  // Returns the interval of an int expression. A scalar or a read of a tensor has the interval of its dtype. A problem
+  // is noted before the interval is cut to int64.
   IntInterval of(const Expr& expr);
-  // Did the interval of this int expression come about without a problem? (That of an operand may have been noted before.)
+  // Returns true if this int expression itself caused no problem. A problem of an operand may have been noted before.
   bool clean(const Expr& expr);
-  // The interval of a sum, cut to int64 without noting anything.
+  // Returns the interval of a sum, cut to int64 without noting anything.
   IntInterval of(const Linear& linear);
 
-  // The first thing found wrong: a value that can leave int64, or a divisor that is not provably positive.
+  // Returns the first problem found: a value that can leave int64, or a divisor that is not provably positive.
   const std::string& problem() const { return problem_; }
   bool ok() const { return problem_.empty(); }
 
@@ -30,7 +30,7 @@ class RangeAnalysis {
   WideInterval compute(const Expr& expr);
   WideInterval bounded(WideInterval wide, const Together& together);
   IntInterval positive_divisor(const Expr& divisor, const Node& node);
-  // The words are those of the first one.
+  // The text is that of the first problem.
   template <class Words>
   void note(const Words& words) {
     ++problems_;
@@ -38,7 +38,7 @@ class RangeAnalysis {
   }
 
   struct Known {
-    Expr expr;  // keeps it alive: a node's address must not come back as another node's
+    Expr expr;  // It keeps the node alive, because its address must not become another node's.
     IntInterval range;
     bool clean;
   };
@@ -50,7 +50,7 @@ class RangeAnalysis {
   int problems_ = 0;
 };
 
-// Ranges that hold for every spec: what may be assumed without knowing its bounds.
+// Returns ranges that hold for every spec, whatever its bounds.
 VariableRanges widest_ranges(Axis along = Axis::Keys);
 
 }  // namespace flashjit

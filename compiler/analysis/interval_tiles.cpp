@@ -1,11 +1,11 @@
-// This file says which positions of one axis a mask leaves for a tile of the other: keys for a tile of queries, or queries
+// Finds the positions of one axis that a mask leaves for a tile of the other: keys for a tile of queries, or queries
 // for a tile of keys.
 //
-// Every sub-condition becomes two ranges of positions: one that holds every position which is visible with some of the
-// tile (`some`), and one whose positions are visible with all of it (`all`). A comparison is solved for the position
-// along the axis, and the solution, which depends on the one across, is bounded over the tile. Conjunction intersects;
-// disjunction takes the hull of the first and one of the two of the second. A condition that is not understood gives
-// everything and nothing, which is always sound.
+// Every sub-condition becomes two ranges of positions: `some` holds every position that is visible with some of the
+// tile, and `all` has positions that are visible with all of it. A comparison is solved for the position along the
+// axis, and the solution, which depends on the position across, is bounded over the tile. Conjunction intersects both
+// ranges. Disjunction takes the hull of the `some` ranges, and one of the two `all` ranges. A condition that is not
+// understood gives everything for `some` and nothing for `all`, which is always sound.
 #include <limits>
 #include <optional>
 #include <vector>
@@ -22,7 +22,8 @@ namespace {
 Expr number(std::int64_t value) { return Expr::integer(value); }
 const Expr kNone;
 
-// Positions begin <= x < end when the guard holds. Empty begin or end: no limit on that side; empty guard: always.
+// Positions begin <= x < end if the guard holds. An empty begin or end is no limit on that side, and an empty guard
+// always holds.
 struct Range {
   bool never = false;
   Expr guard, begin, end;
@@ -32,8 +33,8 @@ struct Range {
 
 struct Region {
   Range some, all;
-  // Over the ends of a tile along the axis: false only for tiles inside `some` of which nothing is visible.
-  // Empty: no such test.
+  // An expression over the ends of a tile along the axis, which is false only for tiles inside `some` that have no
+  // visible pair. Empty: there is no such test.
   Expr holes;
 };
 
@@ -49,23 +50,27 @@ Region nothing() {
   return region;
 }
 
-constexpr int kMaxSteps = 512;          // of solving: abs and min split a condition in two each time they nest
-constexpr std::size_t kMaxBound = 96;   // operations in one derived bound; more costs more than it saves
-constexpr int kMaxWrittenBound = 1024;  // the same with shared ones counted at each use, as who evaluates it does
+// The most steps of solving. Each abs or min inside another splits a condition in two.
+constexpr int kMaxSteps = 512;
+// The most operations of one derived bound. A larger one costs more than it saves.
+constexpr std::size_t kMaxBound = 96;
+// The most operations with shared ones counted at each use, as an evaluation counts them.
+constexpr int kMaxWrittenBound = 1024;
 
 class TileSolver {
  public:
-  // `sizes`: tests of holes read what a mask reads once for a block, for such tiles; null: they read nothing.
+  // With `sizes`, tests of holes also have the reads that a mask does once for a block, for such tiles. null: they read
+  // nothing.
   TileSolver(Axis along, const TileSizes* sizes) : axis_(along), sizes_(sizes) {}
   TileAnalysis analyse(const Expr& mask);
 
  private:
   Region region(const Expr& e, bool negated);
   Region comparison(Op op, const Expr& a, const Expr& b, bool negated);
-  Region not_positive(const Linear& d);           // d <= 0
-  Region unsolved(const Linear& rest);            // rest <= 0 without the position solved for
-  Region at_most(const Expr& t, const Expr& e);   // t(x) <= e, x the position solved for
-  Region at_least(const Expr& t, const Expr& e);  // t(x) >= e
+  Region not_positive(const Linear& d);           // Solves d <= 0.
+  Region unsolved(const Linear& rest);            // Solves rest <= 0 if the position solved for is not in it.
+  Region at_most(const Expr& t, const Expr& e);   // Solves t(x) <= e, where x is the position solved for.
+  Region at_least(const Expr& t, const Expr& e);  // Solves t(x) >= e.
   Region guarded(const Expr& condition);
   Region either(const Region& a, const Region& b);
   Region both(const Region& a, const Region& b);
@@ -81,7 +86,8 @@ class TileSolver {
 
   Expr tidy(const Expr& e) { return e ? simplifier_.simplify(e) : e; }
   Expr bound(const Expr& e, bool upper) { return bounds_.of(e, upper); }
-  // For a limit or a guard, where empty would mean "none": growing too large to build spoils the whole analysis.
+  // An empty limit or guard would mean that there is none. So an expression too large to build makes the whole analysis
+  // fail.
   Expr limit(const Expr& e) {
     failed_ = failed_ || !e;
     return e ? tidy(e) : number(0);
@@ -128,7 +134,8 @@ Range TileSolver::intersection(const Range& a, const Range& b) {
   return range;
 }
 
-// The smallest range that holds both. A range that turns out empty at run time may widen it, never narrow it.
+// Returns the smallest range that holds both. A range that turns out empty at run time may widen it, and never narrows
+// it.
 Range TileSolver::hull(const Range& a, const Range& b) {
   if (a.never || b.never) return a.never ? b : a;
   if (complementary(a, b)) return chosen(a.guard, a, b);
@@ -145,7 +152,7 @@ Range TileSolver::hull(const Range& a, const Range& b) {
   return range;
 }
 
-// One range whose positions all lie in a or in b.
+// Returns one range whose positions all lie in a or in b.
 Range TileSolver::longer(const Range& a, const Range& b) {
   if (a.never || b.never) return a.never ? b : a;
   if (!same(a.guard, b.guard)) {
@@ -168,12 +175,13 @@ Range TileSolver::longer(const Range& a, const Range& b) {
     if (a.begin && b.begin) range.begin = limit(min(a.begin, b.begin));
     return range;
   }
-  // Half of two ranges: a short one of fixed length, such as a few sink tokens, is not worth asking about.
+  // A short range of fixed length, such as a few sink tokens, is not worth a question at run time, so the other one is
+  // taken.
   constexpr std::int64_t kShort = 64;
   const Expr length_a = limit(end_of(a) - begin_of(a)), length_b = limit(end_of(b) - begin_of(b));
   if (length_a->op == Op::IntConst && length_a->integer <= kShort) return b;
   if (length_b->op == Op::IntConst && length_b->integer <= kShort) return a;
-  // Every choice doubles the size of the next.
+  // Every choice doubles the size of the next one.
   if (node_count(length_a) + node_count(length_b) > kMaxBound / 2)
     return node_count(length_a) <= node_count(length_b) ? a : b;
   range = chosen(condition(length_b <= length_a), a, b);
@@ -189,7 +197,7 @@ bool TileSolver::contiguous(const Range& a, const Range& b) {
   return (!a.begin && !b.begin) || (!a.end && !b.end) || (before(a.begin, b.end) && before(b.begin, a.end));
 }
 
-// Says whether a tile along the axis has a position in common with the range.
+// Returns the condition that a tile along the axis has a position in common with the range.
 Expr TileSolver::touches(const Range& range, bool with_begin, bool with_end) {
   Expr test = Expr::boolean(!range.never);
   if (range.guard) test = test & range.guard;
@@ -212,8 +220,8 @@ Region TileSolver::either(const Region& a, const Region& b) {
   region.all = longer(a.all, b.all);
   if ((!a.holes && a.some.everything()) || (!b.holes && b.some.everything())) return region;
   if (!a.holes && !b.holes && contiguous(a.some, b.some)) return region;
-  // A tile that starts before the common end also starts before one of the two ends: where one side is nothing but an
-  // end, the other side's end need not be tested again. The same is true of the begins.
+  // A tile that starts before the common end also starts before one of the two ends. So if one side is nothing but an
+  // end, the other side's end need not be tested again. The begins are alike.
   const auto only_end = [](const Region& r) { return !r.holes && !r.some.never && !r.some.guard && !r.some.begin; };
   const auto only_begin = [](const Region& r) { return !r.holes && !r.some.never && !r.some.guard && !r.some.end; };
   Expr test_a = touches(a.some, !only_begin(b), !only_end(b) || only_end(a));
@@ -244,7 +252,7 @@ Region TileSolver::unsolved(const Linear& rest) {
   return region;
 }
 
-// a <= b.
+// Solves a <= b.
 Region TileSolver::less_equal(const Expr& a, const Expr& b) {
   if (!a || !b) return unknown();
   const auto x = linear_of(a), y = linear_of(b);
@@ -267,7 +275,7 @@ Region TileSolver::not_positive(const Linear& d) {
     }
   }
   if (!solved) return unsolved(rest);
-  // factor * t + rest <= 0.
+  // The condition is factor * t + rest <= 0.
   const bool positive = solved->factor > 0;
   const auto other_side = add(Linear{}, rest, positive ? -1 : 1);
   if (!other_side || solved->factor == std::numeric_limits<std::int64_t>::min()) return unknown();
@@ -378,7 +386,7 @@ Region TileSolver::comparison(Op op, const Expr& a, const Expr& b, bool negated)
 Region TileSolver::region(const Expr& e, bool negated) {
   if (++steps_ > kMaxSteps) return unknown();
   const auto& args = e->args;
-  // Independent of q and k: the same for the whole tile.
+  // A condition without q and k is the same for the whole tile.
   if (!has_position(e) && !uses(e, across_.position)) return guarded(condition(negated ? ~e : e));
   if (const Expr seen = sizes_ ? seen_in_blocks(negated ? ~e : e, *sizes_) : kNone) {
     Region in_blocks = unknown();
@@ -403,7 +411,7 @@ Region TileSolver::region(const Expr& e, bool negated) {
   }
 }
 
-// [begin, end) of the range inside 0..length.
+// Sets [begin, end) to the range inside 0..length.
 void TileSolver::set_limits(const Range& range, Expr& begin, Expr& end) {
   if (range.never) {
     begin = end = number(0);
@@ -423,7 +431,7 @@ TileAnalysis TileSolver::analyse(const Expr& mask) {
   tiles.along = axis_;
   set_limits(visible.some, tiles.begin, tiles.end);
   set_limits(visible.all, tiles.full_begin, tiles.full_end);
-  // Bringing a 64-bit parameter to the other side of a comparison may overflow where the comparison itself does not.
+  // A 64-bit parameter on the other side of a comparison may overflow where the comparison itself does not.
   const auto fits = [&](const Expr& e) {
     return e && node_count(e) <= kMaxBound && e->tree_nodes <= kMaxWrittenBound &&
            static_cast<bool>(check_ranges(e, ranges_));

@@ -23,7 +23,7 @@ int RangeProgram::step_of(const Expr& expr) {
   } else if (!node.args.empty()) {
     step.a = step_of(node.args[node.op == Op::Where ? 1 : 0]);
     step.b = step_of(node.args.back());
-    // All atoms stand in the arguments, so they have their slots.
+    // All atoms are in the arguments, so they have their slots already.
     const Together together = together_of(expr, Axis::Keys);
     if (together.above) step.above = prepared(*together.above);
     if (together.below) step.below = prepared(*together.below);

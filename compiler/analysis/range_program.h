@@ -1,5 +1,5 @@
-// The interval analysis of a few int expressions, prepared: what a launch evaluates with its own sizes and scalars, in
-// some ten nanoseconds and without allocating.
+// The interval analysis of a few int expressions, prepared so that a launch evaluates it with its own sizes and scalars
+// in some ten nanoseconds, without allocating.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@ namespace flashjit {
 
 class RangeProgram {
  public:
-  // `params`: those that may occur.
+  // `params` are those that may occur.
   explicit RangeProgram(std::span<const Param> params) : params_(params.begin(), params.end()) {}
 
-  // Where evaluate() puts the interval of this expression.
+  // Returns the slot into which evaluate() puts the interval of this expression.
   int add(const Expr& expr);
   int slots() const { return static_cast<int>(steps_.size()); }
   // Gives the range of the ints that parameter `param` holds where its indices lie in these intervals.
   using RangeOfRead = std::function<IntInterval(int param, std::span<const IntInterval> indices)>;
-  // Evaluates the program for ranges along the axis of `default_ranges()`. `scalars`: the values of the int scalars,
-  // parallel to the params. `values`: slots() of them.
+  // Evaluates the program for ranges along the axis of `default_ranges()`. `scalars` are the values of the int scalars,
+  // parallel to the params. `values` has room for slots() intervals.
   void evaluate(const VariableRanges& ranges, const std::int64_t* scalars, const RangeOfRead& range_of_read,
                 IntInterval* values) const;
 
@@ -40,9 +40,9 @@ class RangeProgram {
   };
   struct Step {
     Op op = Op::IntConst;
-    std::int64_t integer = 0;  // IntConst: the value. Variable, Scalar, Load: which
-    int a = kNone, b = kNone;  // the slots of its arguments
-    std::vector<int> indices;  // Load: the slots of those
+    std::int64_t integer = 0;  // It is the value of an IntConst, or the number of a Variable, Scalar or Load.
+    int a = kNone, b = kNone;  // The slots of its arguments.
+    std::vector<int> indices;  // The slots of the indices of a Load.
     std::vector<Form> above, below;
     int rounded = kNone, multiple = kNone;
   };
@@ -51,8 +51,8 @@ class RangeProgram {
   static WideInterval interval_of(const Step& step, const IntInterval* values);
 
   std::vector<Param> params_;
-  std::vector<Step> steps_;                     // after those they use
-  std::unordered_map<const Node*, int> slots_;  // by nodes that `kept_` keeps alive
+  std::vector<Step> steps_;                     // Each step comes after the steps that it uses.
+  std::unordered_map<const Node*, int> slots_;  // `kept_` keeps the nodes alive.
   std::vector<Expr> kept_;
 };
 

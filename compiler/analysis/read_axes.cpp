@@ -26,14 +26,15 @@ bool is_read_along_one(const Expr& e) {
 namespace {
 
 bool divides(const Expr& e) { return uses(e, Op::Div) || uses(e, Op::Mod); }
-// Does one position alone say what it is, by a read or by a division? Sums and comparisons cost no more than a value kept.
+// Returns true if one position alone gives the value, by a read or by a division. Sums and comparisons cost no more
+// than a kept value, so they do not count.
 bool is_found_along_one(const Expr& e) {
   const bool positions = !uses(e, Variable::QLo) && !uses(e, Variable::KLo);
   return is_read_along_one(e) ||
          (uses(e, Variable::Q) != uses(e, Variable::K) && positions && !uses(e, Op::Load) && divides(e));
 }
 
-// Each takes a register, those at keys four.
+// The most kept values of an axis. Each takes a register, and at keys four.
 constexpr std::ptrdiff_t kMostReads = 2;
 
 struct Separator {
@@ -128,7 +129,7 @@ std::optional<ReadsAndRange> reads_and_range(const SeparatedMask& mask, Axis alo
     });
     (reads ? by_reads : by_range).push_back(condition);
   }
-  // Rows whose values come from positions are all different.
+  // Rows whose values come from positions are all different, so conditions on them tell nothing.
   const auto is_read = [](const SeparatedMask::Value& value) { return uses(value.value, Op::Load); };
   if (!std::ranges::all_of(mask.values, is_read)) return {};
   const auto depends = [](const Expr& e) { return changes(e) || uses(e, Variable::H) || uses(e, Variable::Hk); };

@@ -14,11 +14,12 @@ bool uses_any(const Expr& expr, const std::vector<Variable>& variables) {
   return std::ranges::any_of(variables, [&](Variable v) { return uses(expr, v); });
 }
 
-// Does one index alone tell the variable: a multiple of it, plus what is the same for all values of `unknown`?
+// Returns true if one index alone determines the variable: it is a multiple of the variable, plus a sum that is the
+// same for all values of `unknown`.
 bool tells(const Expr& read, Variable variable, const std::vector<Variable>& unknown) {
   return std::ranges::any_of(read->args, [&](const Expr& index) {
     const auto linear = linear_of(index);
-    if (!linear || is_looked_up(index)) return false;  // different values may be cut to the same element
+    if (!linear || is_looked_up(index)) return false;  // Different values may be cut to the same element.
     const auto& terms = linear->terms;
     return std::ranges::any_of(terms, [&](const LinearTerm& t) { return is(t.atom, variable); }) &&
            std::ranges::none_of(
@@ -26,7 +27,8 @@ bool tells(const Expr& read, Variable variable, const std::vector<Variable>& unk
   });
 }
 
-// Are those of `wanted` told by the indices, one after the other, where `others` may be anything?
+// Returns true if the indices determine the variables of `wanted`, one after the other, whatever the values of
+// `others`.
 bool told(const Expr& read, std::vector<Variable> wanted, const std::vector<Variable>& others = {}) {
   while (!wanted.empty()) {
     const auto next = std::ranges::find_if(wanted, [&](Variable v) {
@@ -51,7 +53,7 @@ bool is_plain(const Expr& read) {
 
 ReadIndex read_index(const Expr& read) {
   using enum Variable;
-  // Lengths are those of the sequence, hk is that of the head.
+  // The lengths are those of the sequence, and hk is the KV head of h.
   const std::vector<Variable> positions = {Q, K}, lengths = {QLen, KLen};
   std::vector<Variable> of_pair;
   for (const Variable v : positions) {

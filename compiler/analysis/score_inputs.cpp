@@ -6,7 +6,7 @@ namespace flashjit {
 
 namespace {
 
-// Every load, and whether it is evaluated whatever the values are: arms of `where` and what follows & or | may not be.
+// A load, and whether it is evaluated for all values. Arms of `where` and operands behind & or | may not be.
 struct Load {
   Expr expr;
   bool always = false;
@@ -36,7 +36,7 @@ bool is_tiled(const Expr& load) {
   if (!is_variable(load->args.back(), Variable::K)) return false;
   const std::vector<Expr> outer = outer_indices(load);
   if (outer.size() > kMostOuterIndices) return false;
-  // A copy of what lies outside is zeros, where an index that is looked up would be cut to the tensor.
+  // A copy of elements outside the tensor is zeros, while an index that is looked up would be cut to the tensor.
   return std::ranges::none_of(
       outer, [](const Expr& index) { return uses(index, Variable::Q) || uses_key(index) || is_looked_up(index); });
 }

@@ -14,16 +14,17 @@
 namespace flashjit {
 namespace {
 
-constexpr std::size_t kMostValues = kMostTileValues;  // each takes a pass over its axis
-constexpr std::size_t kMostConditions = 2;            // each takes a pass over all scores
-constexpr std::size_t kMostNodes = 160;               // of an answer, which is evaluated for each pair of tiles
-constexpr int kMostSteps = 512;                       // of the search
-constexpr std::int64_t kMostRuns = 8;  // pairs of runs of two tiles, in which a condition is asked one by one
+constexpr std::size_t kMostValues = kMostTileValues;  // Each value takes a pass over its axis.
+constexpr std::size_t kMostConditions = 2;            // Each condition takes a pass over all scores.
+constexpr std::size_t kMostNodes = 160;  // The nodes of an answer, which is evaluated for each pair of tiles.
+constexpr int kMostSteps = 512;          // The steps of the search.
+// The pairs of runs of two tiles for which a condition is evaluated one by one.
+constexpr std::int64_t kMostRuns = 8;
 
 // Bounds of a condition over all pairs of positions of two tiles.
 struct Known {
-  Expr some;  // false only if it holds for no pair
-  Expr all;   // true only if it holds for each
+  Expr some;  // It is false only if the condition holds for no pair.
+  Expr all;   // It is true only if the condition holds for each pair.
 };
 
 class PairSolver {
@@ -53,7 +54,7 @@ class PairSolver {
   int steps_ = 0;
 };
 
-// The number of a block is the same for a tile that lies inside one: that of its first position.
+// Replaces the number of a block by that of the tile's first position, which is the same for a tile inside one block.
 Expr PairSolver::at_tile(const Expr& e) const {
   if (!changes(e)) return e;
   const auto& args = e->args;
@@ -70,7 +71,7 @@ Expr PairSolver::at_tile(const Expr& e) const {
   return whole ? *whole : e;
 }
 
-// The scalar for the least or the most of what is read along one axis; empty for anything else.
+// Returns the scalar for the least or the most of a value that is read along one axis; empty for anything else.
 Expr PairSolver::value_of(const Expr& e, bool upper) {
   if (e->type != Type::Int || !is_read_along_one(e)) return {};
   const Axis axis = uses(e, Variable::K) ? Axis::Keys : Axis::Queries;
@@ -86,8 +87,8 @@ Expr PairSolver::value_of(const Expr& e, bool upper) {
   return Expr::scalar(upper ? values_.back().most : values_.back().least);
 }
 
-// A condition with one answer for so many queries and keys is asked once in each such run of both. A run behind the
-// ends is the last one before them.
+// A condition with one answer for so many queries and keys is evaluated once in each such run of both. A run behind the
+// ends of a tile is the last one before them.
 Known PairSolver::in_runs(const Expr& e, std::int64_t run_q, std::int64_t run_kv) const {
   const auto begin = [](Variable lo, Variable hi, std::int64_t at) {
     return at == 0 ? Expr::variable(lo) : min(Expr::variable(lo) + Expr::integer(at), Expr::variable(hi));
@@ -103,7 +104,7 @@ Known PairSolver::in_runs(const Expr& e, std::int64_t run_q, std::int64_t run_kv
   return known;
 }
 
-// Nothing is known of such a condition before it is asked for each pair of positions. One that does not read at pairs stays
+// Such a condition is unknown until it is evaluated for each pair of positions. One that does not read at pairs stays
 // unknown.
 Known PairSolver::asked(const Expr& e) {
   const std::int64_t run_q = std::gcd(equal_run(e, Variable::Q), tile_q_),
@@ -138,7 +139,7 @@ Known PairSolver::of(const Expr& e) {
   if (++steps_ > kMostSteps) return {Expr::boolean(true), Expr::boolean(false)};
   if (!changes(e)) return {e, e};
   const auto& args = e->args;
-  if (is_read_along_one(e)) {  // of each position it is known whether it holds
+  if (is_read_along_one(e)) {  // For each position it is known whether the condition holds.
     const Expr holds = where(e, Expr::integer(1), Expr::integer(0));
     const Expr least = value_of(holds, false), most = value_of(holds, true);
     if (least && most) return {most > Expr::integer(0), least > Expr::integer(0)};
@@ -185,7 +186,7 @@ std::optional<PairAnalysis> PairSolver::analyse(const Expr& mask) {
                        [&](const TileValue& value) { return stands(value.least, value.most); });
   std::ranges::copy_if(conditions_, std::back_inserter(pairs.conditions),
                        [&](const TileCondition& condition) { return stands(condition.some, condition.all); });
-  // TileAnalysis knows all that the ends of tiles tell.
+  // TileAnalysis has everything that follows from the ends of tiles.
   const auto reads = [](const Expr& e) { return reads_at(e, Variable::QLo, Variable::KLo); };
   if (pairs.values.empty() && pairs.conditions.empty() && !reads(pairs.sees) && !reads(pairs.full)) return std::nullopt;
   pairs.by_head = uses(mask, Variable::H) || uses(mask, Variable::Hk);
