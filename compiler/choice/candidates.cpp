@@ -11,7 +11,8 @@ namespace flashjit {
 
 namespace {
 
-// A pinned family is wanted, otherwise every one that takes part by default and has all pinned fields.
+// Returns true for a pinned family or, without one, for every family that takes part by default and has all pinned
+// fields.
 bool wanted(Family family, const Schedule& pins) {
   return pins.family ? pins.family == family : family->is_default && foreign_field(pins, family).empty();
 }
@@ -70,14 +71,14 @@ bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& s
 
 std::vector<Schedule> enumerate_schedules(const Problem& problem, const Schedule& pins) {
   std::vector<Schedule> out;
-  // The first of two that are predicted to take the same time is taken: that of the family that asks for less.
+  // If two are predicted to take the same time, the first one is taken. So families that ask for less come first.
   for (auto at = families().rbegin(); at != families().rend(); ++at) {
     const Family family = *at;
-    // A schedule that cannot run is still listed when it is asked for: why_illegal then says why.
+    // A schedule that cannot run is still listed if its family is pinned, so that why_illegal can give the reason.
     const bool can = why_not_family(family, problem.spec, problem.target).empty();
     if (wanted(family, pins) && (can || pins.family)) family->enumerate(problem, pins, out);
   }
-  // The pins fit no family that runs here: the one that runs everything says which of them it lacks.
+  // If the pins fit no family that runs here, the family that runs everything names the fields that it lacks.
   if (out.empty()) floor_family(problem.target.gpu, problem.spec.operation)->enumerate(problem, pins, out);
   return out;
 }

@@ -1,5 +1,5 @@
-// This file says which schedules exist for a spec on a target, and why the others do not. The default choice and the tuner
-// both start here.
+// The schedules of a spec on a target, and the reasons against all others. The default choice and the tuner both start
+// here.
 #pragma once
 
 #include <string>
@@ -9,23 +9,24 @@
 
 namespace flashjit {
 
-// The registers of the budget that the estimate leaves, for a complete schedule.
+// Returns the registers that the estimate leaves of the budget, for a complete schedule.
 int spare_registers(const Problem& problem, const Schedule& schedule);
 
-// Why no schedule of `family` computes the spec on the target, whatever its fields: names the reason and the family
-// that does. Empty: some do.
+// Returns the reason why no schedule of `family` computes the spec on the target, whatever its fields, and names a
+// family that does. Empty: some schedules do.
 std::string why_not_family(Family family, const AttentionSpec& spec, const Target& target);
 
-// Empty when the schedule is complete and can run; otherwise names the field, its value and the limit.
+// Returns nothing if the schedule is complete and can run. Otherwise names the field, its value and the limit.
 std::string why_illegal(const Problem& problem, const Schedule& schedule);
 std::string why_illegal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
-// The same without the words.
+// Returns true if why_illegal is empty, without making its text.
 bool is_legal(const Problem& problem, const Schedule& schedule);
-// Is the schedule legal, if its family is known to compute the problem? Families are asked once, schedules each.
+// Returns true if the schedule is legal, given that its family computes the problem. A family is checked once, and each
+// schedule by this.
 bool fits(const Problem& problem, const Schedule& schedule);
 bool is_legal(const AttentionSpec& spec, const Target& target, const Schedule& schedule);
 
-// All complete schedules that honour the pins, legal and illegal ones, in a fixed order. Never empty.
+// Returns all complete schedules that honour the pins, legal and illegal ones, in a fixed order. There is at least one.
 std::vector<Schedule> enumerate_schedules(const Problem& problem, const Schedule& pins);
 
 }  // namespace flashjit

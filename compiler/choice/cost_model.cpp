@@ -22,21 +22,21 @@ namespace flashjit {
 
 namespace {
 
-// These are instruction slots per score that nothing hides: what the fit left over of max, scale, exp, sum and half a
-// conversion. A score function has one per node: with two, alibi would get tiles with too few rows [M1].
+// Instruction slots of a score that nothing hides, as the fit gives them. A score function has one for each node: with
+// two, alibi would get tiles with too few rows [M1].
 constexpr double kMaskSlots = 4, kScoreSlotsPerNode = 1;
 
 double element_bytes_of(const AttentionSpec& spec) { return size_of(spec.dtype); }
 
-// With few queries, loops without a share of the keys for every SM reach this share of the memory rate, after so many
+// With few queries, loops that give some SMs no share of the keys reach this share of the memory rate, after so many
 // microseconds [M2].
 constexpr double kReadShare = 0.91, kReadStartUs = 6;
 constexpr std::int64_t kFewQueries = 64;
 
-// Longest first pays when late query tiles have more keys; a moving window has the same everywhere.
+// Longest first pays when late query tiles have more keys. A moving window has the same number everywhere.
 bool work_grows(const Work& work) { return work.kv_tiles_max > 1.3 * work.kv_tiles; }
 
-// Samples query tiles of every size that schedules ask for.
+// Samples query tiles of every size that schedules have.
 class WorkSamplers {
  public:
   WorkSamplers(const Problem& problem, const Shape& shape) : problem_(problem), shape_(shape) {}
@@ -46,14 +46,14 @@ class WorkSamplers {
     Work work = with(queries_per_tile(c), c.tile_kv);
     const int warpgroups = schedule.family->warpgroups ? schedule.family->warpgroups(c) : 1;
     if (warpgroups < 2 || shape_.q_len < 1) return work;
-    // Warpgroups leave out a tile that only others see, and those without queries at the end all of them. Half of that
-    // is time [M3].
+    // Warpgroups leave out a tile that only other warpgroups see, and those without queries at the end leave out all
+    // tiles. Half of that saves time [M3].
     constexpr double kGain = 0.5;
     const int queries = std::max(1, queries_per_tile(c) / warpgroups);
     double own = work.kv_tiles;
     if (has_own_tiles(c, warpgroups)) {
       const Work& of_warpgroup = with(queries, c.tile_kv);
-      own = std::max(of_warpgroup.kv_tiles, own - 1);  // a warpgroup leaves out at most one
+      own = std::max(of_warpgroup.kv_tiles, own - 1);  // A warpgroup leaves out at most one.
       work.mixed_tiles = std::max(of_warpgroup.mixed_tiles, work.mixed_tiles - 1);
     }
     const double blocks = std::ceil(static_cast<double>(shape_.q_len) / queries_per_tile(c));
@@ -69,7 +69,7 @@ class WorkSamplers {
 
   const Problem& problem_;
   Shape shape_;
-  std::map<int, WorkSampler> samplers_;  // by queries
+  std::map<int, WorkSampler> samplers_;  // The key is the number of queries.
 };
 
 Shape quarter(Shape shape) {
@@ -133,7 +133,7 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
   }
   const double read =
       b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) + b * k * static_cast<double>(cached_bytes(spec));
-  if (indexes(spec)) {  // with lists scores are read again; elements of 8 bits have scales
+  if (indexes(spec)) {  // An index with lists reads its scores again, and elements of 8 bits have scales.
     const double scales = spec.token_scales ? 4 * b * k * spec.heads_kv : 0, scores = 4 * b * q * k * spec.heads_kv;
     return read + scales + 4 * b * q * spec.heads_q + (writes_lists(spec) ? 2 : 1) * scores + 4 * b * q * spec.selected;
   }
@@ -144,10 +144,10 @@ double makespan(double blocks, double slots, double mean, double longest, bool l
   const double waves = blocks / slots;
   if (waves <= 1) return longest;
   if (longest > mean * 1.05) {
-    // Unequal blocks fill gaps; what remains is a part of the last block, small when the long ones went first.
+    // Unequal blocks fill gaps. A part of the last block remains, which is small if the long ones went first.
     return waves * mean + (longest_first ? 0.15 : 0.5) * longest;
   }
-  // Equal blocks run in whole waves, blurred because SMs drift apart.
+  // Equal blocks run in whole waves, which blur because SMs drift apart.
   return mean * (0.5 * (waves + 0.5) + 0.5 * std::ceil(waves));
 }
 
@@ -191,16 +191,17 @@ Prediction predict(const Problem& problem, const Schedule& schedule, const Shape
   return p;
 }
 
-// Lengths that the spec leaves open may be short as well: what is fast for long ones alone is not taken.
+// Lengths that the spec leaves open may be short as well, so a schedule must not be fast for long ones alone.
 std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& target, const Shape& shape) {
   std::vector<Shape> shapes = {shape};
   if (target.gpu && !spec.q_len.pinned() && shape == assumed_shape(spec)) shapes.push_back(quarter(shape));
   return shapes;
 }
 
-// Where there are few queries, or a cache of 8 bits keeps hopper away, a family that does not split the keys leaves most SMs
-// idle with few sequences, and one that does may read them twice with many: of both, the one that loses less
-// is taken. Returns the shape with few sequences by which it is judged, or nothing where the shape is known.
+// With few queries, or with a cache of 8 bits, which excludes hopper, a family that does not split the keys leaves most
+// SMs idle if there are few sequences, and one that splits them may read them twice if there are many. The one that
+// loses less over both is taken. Returns the shape with few sequences for this comparison, or nothing where the shape
+// is known.
 std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& target, Shape shape) {
   constexpr std::int64_t kFew = 2;
   const bool is_open = target.gpu && attends(spec) && !spec.batch.pinned() && shape == assumed_shape(spec);
@@ -212,8 +213,9 @@ std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& targ
 
 std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, const Shape& of_call) {
   const Shape shape = seen_by_kernels(asked.spec, of_call);
-  // Who knows the sizes is given what is best for few queries also where the spec allows more. (Of packed sequences they are
-  // means: what splits keys takes a long one among short ones for as many of these.)
+  // A caller who gives the sizes gets the best schedule for few queries also where the spec allows more. For packed
+  // sequences the sizes are means, so a family that splits keys treats a long sequence among short ones like several of
+  // these.
   Problem problem = asked;
   if (shape != assumed_shape(problem.spec)) problem.queries = std::min(problem.queries, shape.q_len);
   const std::vector<Shape> shapes = ranking_shapes(problem.spec, problem.target, shape);
@@ -223,14 +225,15 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
   std::optional<WorkSamplers> few_samplers;
   if (few) few_samplers.emplace(problem, *few);
   std::map<Family, bool> computes_here;
-  std::map<Family, double> best_of_family;  // with both numbers of sequences, where that counts
+  std::map<Family, double> best_of_family;  // It counts both numbers of sequences, where those are compared.
   std::vector<Schedule> schedules = enumerate_schedules(problem, pins);
   struct Ranked {
     double rank = 1;
-    double computing = 0;   // of few queries, which wait for memory with many schedules: less is safer
-    std::size_t index = 0;  // in `schedules`
+    // With few queries many schedules only wait for memory, and the one that computes less is safer.
+    double computing = 0;
+    std::size_t index = 0;  // The index is that in `schedules`.
     double microseconds = 0;
-    double family = 0;  // of which it is: the best product of times
+    double family = 0;  // The best product of times of its family.
   };
   std::vector<Ranked> legal;
   std::vector<std::size_t> illegal;
@@ -245,7 +248,8 @@ std::vector<Candidate> candidates(const Problem& asked, const Schedule& pins, co
     Ranked ranked{.index = index};
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const Work work = samplers[i].of(schedule);
-      // Lists that all heads share are of very different lengths: a tile of all heads before the next spreads the long ones.
+      // Lists that all heads share have very different lengths. A tile of all heads before the next tile spreads the
+      // long ones.
       const bool uneven = work_grows(work) || (schedule.tiles == TileSource::list && !problem.lists.by_head);
       if (i == 0 && schedule.order && !pins.order && uneven) schedule.order = TileOrder::longest_first;
       const Prediction prediction = predict(problem, schedule, shapes[i], work);
@@ -283,7 +287,7 @@ Roofline roofline(const Plan& plan, const Shape& of_call) {
   r.append_bytes = append_bytes(spec, shape);
   const Shape read{shape.b, shape.q_len, seen_keys(spec, plan.tiles, shape)};
   r.fused_bytes = unique_bytes(spec, read) + r.append_bytes;
-  // The textbook version writes every score, visible or not: S as fp32, P in the dtype, each read back once.
+  // The textbook version writes every score, visible or not: S as fp32 and P in the dtype, and reads each back once.
   if (attends(spec)) r.score_bytes_never_written = scores * (4 + element_bytes_of(spec));
   r.textbook_bytes = r.fused_bytes + 2 * r.score_bytes_never_written;
   r.intensity = r.fused_bytes > 0 ? r.flops / r.fused_bytes : 0;

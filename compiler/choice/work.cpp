@@ -1,4 +1,4 @@
-// The work that a mask leaves: the analysis of interval.h, evaluated on a sample of tiles.
+// Finds the work that a mask leaves, by evaluating the analysis of interval.h on a sample of tiles.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -12,16 +12,16 @@ namespace flashjit {
 namespace {
 
 constexpr int kSampledTiles = 16;
-// Where in its sixteenth of the tiles each sample lies, in sixteenths of that. Hardly ever the same offset twice: masks
-// with a period (chunks) may have theirs there. Eight on average, so that the mean over samples is the mean over tiles
-// where the work grows evenly.
+// The samples divide the tiles into sixteenths. These are their offsets, in sixteenths of such a sixteenth. Nearly all
+// offsets differ, because masks with a period (chunks) may have it there. Their mean is eight, so that the mean over
+// samples is the mean over tiles where the work grows evenly.
 constexpr int kSampleOffsets[kSampledTiles] = {1, 13, 5, 9, 3, 15, 7, 11, 2, 14, 6, 10, 4, 12, 8, 8};
-// Says how a mask with holes is sampled: so many tiles are visited, and lattice x lattice positions of a mixed one give its
-// share.
+// The sampling of a mask with holes: so many tiles are visited, and lattice x lattice positions of a mixed tile give
+// its share.
 struct Density {
   int visits = 16, lattice = 4;
 };
-// Masks of many operations are asked less often, or planning would take seconds.
+// Masks of many operations are evaluated less often, because planning would take seconds otherwise.
 constexpr int kFewOperations = 64, kOperations = 4096;
 
 Density density_of(const Expr& mask) {
@@ -30,7 +30,8 @@ Density density_of(const Expr& mask) {
   return {.visits = std::clamp(kOperations / mask->tree_nodes, 2, density.visits), .lattice = density.lattice / 2};
 }
 
-// An environment for head 0 of sequence 0 with zeros in every parameter. Where lists say which blocks are seen, all are.
+// An environment for head 0 of sequence 0 with zeros in every parameter. Where lists tell which blocks are seen, all
+// blocks are listed.
 struct SampleEnvironment {
   static constexpr std::int64_t kZero = 0;
   static constexpr unsigned char kListed = kBlockListed;
@@ -54,15 +55,16 @@ struct SampleEnvironment {
 
 std::int64_t length(const Shape& shape, Axis axis) { return axis == Axis::Keys ? shape.k_len : shape.q_len; }
 
-// A tile across the axis of the analysis: the positions along the axis that it visits, and those of them that it sees
-// without looking at the mask.
+// A tile across the axis of the analysis: the range of positions along the axis that it visits, and the range that it
+// sees without evaluating the mask.
 struct SampledTile {
   std::int64_t lo, hi, begin, end, full_begin, full_end;
 };
 
-// The tiles that these ranges make.
+// The tiles that the range of a SampledTile makes.
 struct Visits {
-  double visited = 0, mixed = 0, visible = 0;  // tiles, tiles, positions seen by one of the tile (mean)
+  // Tiles, tiles, and the mean number of positions that a position of the tile sees.
+  double visited = 0, mixed = 0, visible = 0;
 };
 
 double visible_share(const AttentionSpec& spec, Axis along, SampleEnvironment& sample, const SampledTile& t,
@@ -78,8 +80,7 @@ double visible_share(const AttentionSpec& spec, Axis along, SampleEnvironment& s
   return static_cast<double>(seen) / (lattice * lattice);
 }
 
-// Visits a sample of the tiles first..last-1 along the axis and scales up; only for masks with holes or for the visible
-// share.
+// Visits a sample of the tiles first..last-1 along the axis and scales up. Only masks with holes need it.
 Visits sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, SampleEnvironment& sample,
                     const SampledTile& t, int size) {
   const AxisVariables along = variables_of(tiles.along), across = variables_of(other(tiles.along));
@@ -111,7 +112,7 @@ Visits sample_tiles(const AttentionSpec& spec, const TileAnalysis& tiles, Sample
   return {visits.visited * scale, visits.mixed * scale, visits.visible * scale};
 }
 
-// The range of a tile without holes, by arithmetic alone.
+// Counts the tiles of a range without holes, by arithmetic alone.
 Visits count_tiles(const SampledTile& t, int size) {
   Visits visits;
   visits.visited = static_cast<double>((t.end + size - 1) / size - t.begin / size);
@@ -122,15 +123,15 @@ Visits count_tiles(const SampledTile& t, int size) {
   return visits;
 }
 
-// Terms that depend on the score are computed for every one. A term that depends on the key alone becomes an addend of
-// the exponent, and only what is read from memory costs more. These slots are chosen so that alibi, softcap and bias
-// are predicted as well as products without a score [M5].
+// Terms that depend on the score are computed for every score. A term that depends on the key alone becomes an addend
+// of the exponent, and costs more only where it is read from memory. The slots are chosen so that alibi, softcap and
+// bias are predicted as well as products without a score [M5].
 struct SymbolicSlots {
   static constexpr double kOperation = 1, kFunction = 3, kAddend = 0.5, kLoad = 4;
 
   double slots = 0;
   bool has_addend = false;
-  std::map<const Node*, bool> of_score;  // does it depend on the score?
+  std::map<const Node*, bool> of_score;  // It is true for nodes that depend on the score.
 
   bool visit(const Expr& expr) {
     if (const auto known = of_score.find(expr.get()); known != of_score.end()) return known->second;
@@ -153,16 +154,16 @@ double symbolic_slots(const Expr& score) {
 
 }  // namespace
 
-// Evaluating the analysis is the dear part, and does not depend on how long the visited tiles are.
+// Evaluating the analysis takes most of the time, and does not depend on the length of the visited tiles.
 struct WorkSampler::State {
   const AttentionSpec& spec;
   const TileAnalysis& tiles;
   Shape shape;
-  Work same;  // as far as it is the same for all of these
+  Work same;  // The part that is the same for visited tiles of all lengths.
   std::map<int, Work> known;
   SampleEnvironment sample;
   std::int64_t samples = 0;
-  std::vector<SampledTile> visited;  // samples that see anything
+  std::vector<SampledTile> visited;  // The samples that see anything.
 
   State(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape)
       : spec(spec), tiles(tiles), shape(shape), sample(spec, shape) {}
@@ -220,7 +221,7 @@ const Work& WorkSampler::with(int visited) {
     visible += visits.visible;
   }
   if (work.kv_tiles == 0 && !work.exact) {
-    // Zeros hide everything: count on the data to hide nothing.
+    // Zeros hide everything, so the data are assumed to hide nothing.
     work.kv_tiles_max = std::ceil(positions / visited);
     work.kv_tiles = work.mixed_tiles = work.kv_tiles_max * samples;
     visible = samples * positions;
@@ -232,7 +233,8 @@ const Work& WorkSampler::with(int visited) {
 }
 
 std::int64_t seen_keys(const AttentionSpec& spec, const TileAnalysis& tiles, const Shape& shape) {
-  constexpr std::int64_t kGroup = 16, kMostGroups = 4096;  // keys looked at together, where a mask has holes
+  // So many keys are looked at together, where a mask has holes.
+  constexpr std::int64_t kGroup = 16, kMostGroups = 4096;
   if (!spec.mask || tiles.along != Axis::Keys || shape.q_len < 1 || shape.k_len < 1) return shape.k_len;
   SampleEnvironment sample(spec, shape);
   const AxisVariables along = variables_of(Axis::Keys), across = variables_of(Axis::Queries);

@@ -9,8 +9,8 @@ namespace flashjit {
 
 namespace {
 
-// A launch that appends takes this much more where it overlaps the next one, without rope [M57] and with it [M58].
-// Where launches cannot overlap it was not measured.
+// The time that a launch which appends adds where it overlaps the next one, without rope [M57] and with it [M58]. The
+// time without overlap is not measured.
 constexpr double kOverlappingUs = 1.2, kAloneUs = 3.0;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The launch that `append` in a spec adds to a plan, whatever its family: it comes before all others.
+// The launch that `append` in a spec adds to a plan of any family. It comes before all others.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@ namespace flashjit {
 
 struct Shape;
 
-// The launch, and memory for rotated rows of Q, which the launches of the family then read in place of the call's.
+// Adds the launch, and memory for rotated rows of Q, which the launches of the family then read in place of the call's.
 void add_append(Plan& plan);
 
-// For `explain`; nothing where there is none.
+// Returns the text of `explain`; empty: there is no such launch.
 std::string describe_append(const Plan& plan);
 
-// The bytes that the launch reads and writes, and about how long the others wait for it.
+// Returns the bytes that the launch reads and writes, and about how long the other launches wait for it.
 double append_bytes(const AttentionSpec& spec, const Shape& shape);
 double append_us(const AttentionSpec& spec, const Target& target, const Shape& shape);
 

@@ -1,4 +1,4 @@
-// The launch that `blocks=` in a spec adds to a plan: it makes the tensor that the mask reads of the lists of a call.
+// The launch that `blocks=` in a spec adds to a plan: it turns the lists of a call into the tensor that the mask reads.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace flashjit {
 
-// The launch, before those that ask the mask, and memory for the states of blocks.
+// Adds the launch, before those that evaluate the mask, and memory for the states of blocks.
 void add_block_states(Plan& plan);
 
-// For `explain`; nothing where there is none.
+// Returns the text of `explain`; empty: there is no such launch.
 std::string describe_block_states(const Plan& plan);
 
-// Says how many blocks of queries and of keys sequences of a call have.
+// The number of blocks of queries and of keys that the sequences of a call have.
 struct BlockCounts {
   std::int64_t q = 0, k = 0;
 };

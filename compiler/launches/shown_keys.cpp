@@ -34,7 +34,7 @@ std::string describe_shown_keys(const Plan& plan) {
 
 double shown_keys_us(const AttentionSpec& spec, const Target& target, const Shape& shape) {
   if (!spec.list_mask || !target.gpu) return 0;
-  constexpr double kLaunchUs = 2, kRate = 0.5;  // of memory's; not measured
+  constexpr double kLaunchUs = 2, kRate = 0.5;  // A share of the memory rate. Neither figure is measured.
   const double entries = static_cast<double>(shape.b) * static_cast<double>(shape.k_len) * spec.heads_kv;
   return kLaunchUs + entries * 2 * sizeof(int) / (kRate * target.memory_tbs * 1e6);
 }

@@ -19,7 +19,7 @@ struct Lists {
 
   int positions(Axis axis) const { return axis == Axis::Keys ? c.tile_kv : queries_per_tile(c); }
   bool is_numbered(Axis axis) const { return axis == Axis::Keys ? has_packed_keys(plan.spec) : is_packed(plan.spec); }
-  // The tiles of an axis, of all sequences.
+  // Returns the number of tiles of an axis, for all sequences.
   std::vector<Extent> tiles(Axis axis) const {
     const bool keys = axis == Axis::Keys;
     if (is_numbered(axis)) {
@@ -51,7 +51,7 @@ struct Lists {
                            .file = "templates/tile_lists/lists.cuh"});
   }
 
-  // Finds what tensors hold in each tile along the lists.
+  // Adds the launch that finds the bounds of read values in each tile along the lists.
   int add_bounds(Axis along, int values) const {
     const int bytes = values * static_cast<int>(sizeof(ReadBounds)) * c.list_heads;
     const int bounds = add_buffer({"tile_bounds", "flashjit::ReadBounds", bytes, tiles(along)});
@@ -59,7 +59,7 @@ struct Lists {
                fmt::format("write_tile_bounds<flashjit::Along::{}>(params, tile_bounds)", word_of(along)));
     return bounds;
   }
-  // The answers of conditions that are asked of all pairs of positions.
+  // Adds the launch that answers the conditions which are evaluated for all pairs of positions.
   int add_answers(int conditions) const {
     const std::vector<Extent> pairs = {{&CallSizes::batch},
                                        {&CallSizes::q_len, positions(Axis::Queries), true},
@@ -101,7 +101,7 @@ void add_tile_lists(Plan& plan, Axis along) {
     buffers.push_back(lists.add_answers(static_cast<int>(pairs.conditions.size())));
     add_argument(call, "pair_answers", 2);
   }
-  // Left alone, ptxas gives a thread 32 registers, and spills.
+  // Without this bound ptxas gives a thread 32 registers, and spills.
   lists.add_launch("flashjit_tile_lists", "flashjit::kListThreads, 8", kListThreads, lists.grid(other(along)),
                    std::move(buffers), std::move(call));
   plan.before.back().smem_bytes = kListBytes;

@@ -1,5 +1,5 @@
-// The launches that `tiles=list` in a schedule adds to a plan: they find which tiles a loop has to visit, where tensors of the
-// mask decide it.
+// The launches that `tiles=list` in a schedule adds to a plan. They find the tiles that a loop has to visit, where
+// tensors of the mask decide it.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace flashjit {
 
-// Returns what such a plan knows of two tiles. Nothing is known of a mask with very many operations: each tile is visited, and
-// masked.
+// Returns the analysis of pairs of tiles of such a plan. For a mask with very many operations it knows nothing, so that
+// each tile is visited, and masked.
 PairAnalysis pairs_of(const Plan& plan);
 
-// The launches, and memory for lists of tiles along an axis, where the schedule has such.
+// Adds the launches, and memory for lists of tiles along an axis, if the schedule has lists.
 void add_tile_lists(Plan& plan, Axis along);
 
-// For `explain`; nothing where there are none.
+// Returns the text of `explain`; empty: there are no such launches.
 std::string describe_tile_lists(const Plan& plan);
 
 }  // namespace flashjit

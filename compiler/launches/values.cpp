@@ -32,9 +32,10 @@ std::string describe_value_rows(const Plan& plan) {
 
 double value_rows_us(const AttentionSpec& spec, const Target& target, const Shape& shape) {
   if (!spec.v_transposed || !target.gpu) return 0;
-  constexpr double kLaunchUs = 2, kRate = 0.2;  // of bytes one by one; not measured
+  // A share of the memory rate, because bytes are read one by one. Neither figure is measured.
+  constexpr double kLaunchUs = 2, kRate = 0.2;
   const double tokens = static_cast<double>(shape.b) * static_cast<double>(shape.k_len);
-  const double bytes = 2 * tokens * spec.heads_kv * spec.d_v;  // read and written
+  const double bytes = 2 * tokens * spec.heads_kv * spec.d_v;  // Bytes are read and written.
   return kLaunchUs + bytes / (kRate * target.memory_tbs * 1e6);
 }
 

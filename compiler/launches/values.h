@@ -1,4 +1,5 @@
-// The launch that `v_transposed` in a spec adds to a plan whose launches read rows of V: it makes these before them.
+// The launch that `v_transposed` in a spec adds to a plan whose other launches read rows of V. It makes these rows
+// before them.
 #pragma once
 
 #include <string>
@@ -9,10 +10,10 @@ namespace flashjit {
 
 struct Shape;
 
-// The launch, and memory for the rows, which the launches of the family then read in place of the call's V.
+// Adds the launch, and memory for the rows, which the launches of the family then read in place of the call's V.
 void add_value_rows(Plan& plan);
 
-// For `explain`; nothing where there is none.
+// Returns the text of `explain`; empty: there is no such launch.
 std::string describe_value_rows(const Plan& plan);
 
 // Predicts how long the launches behind it wait for it, in microseconds.

@@ -33,7 +33,7 @@ std::string describe_wide_rows(const Plan& plan) {
 
 double wide_rows_us(const AttentionSpec& spec, const Target& target, const Shape& shape) {
   if (!has_latent_rows(spec) || !target.gpu) return 0;
-  constexpr double kLaunchUs = 2, kRate = 0.5;  // of memory's; not measured
+  constexpr double kLaunchUs = 2, kRate = 0.5;  // A share of the memory rate. Neither figure is measured.
   const double keys = static_cast<double>(shape.b) * static_cast<double>(shape.k_len);
   const double bytes = keys * (static_cast<double>(cached_bytes(spec)) + spec.d_qk * size_of(spec.dtype));
   return kLaunchUs + bytes / (kRate * target.memory_tbs * 1e6);

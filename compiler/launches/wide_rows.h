@@ -1,5 +1,5 @@
-// The launch that a cache of latents (kv=latent656) adds to a plan whose launches read K of 16 bits: it widens rows before
-// them.
+// The launch that a cache of latents (kv=latent656) adds to a plan whose other launches read K of 16 bits. It widens
+// the rows before them.
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@ namespace flashjit {
 
 struct Shape;
 
-// The launch, and memory for as many rows as K has, which the launches of the family then read in place of the call's.
+// Adds the launch, and memory for as many rows as K has, which the launches of the family then read in place of the
+// call's.
 void add_wide_rows(Plan& plan);
 
-// For `explain`; nothing where there is none.
+// Returns the text of `explain`; empty: there is no such launch.
 std::string describe_wide_rows(const Plan& plan);
 
 // Predicts how long the launches behind it wait for it, in microseconds.
