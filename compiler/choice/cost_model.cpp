@@ -198,10 +198,9 @@ std::vector<Shape> ranking_shapes(const AttentionSpec& spec, const Target& targe
   return shapes;
 }
 
-// With few queries, or with a cache of 8 bits, which excludes hopper, a family that does not split the keys leaves most
-// SMs idle if there are few sequences, and one that splits them may read them twice if there are many. The one that
-// loses less over both is taken. Returns the shape with few sequences for this comparison, or nothing where the shape
-// is known.
+// With few queries, or with a cache of 8 bits, a family that does not split the keys leaves most SMs idle if there are
+// few sequences, and one that splits them may read them twice if there are many. The one that loses less over both is
+// taken. Returns the shape with few sequences for this comparison, or nothing where the shape is known.
 std::optional<Shape> few_sequences(const AttentionSpec& spec, const Target& target, Shape shape) {
   constexpr std::int64_t kFew = 2;
   const bool is_open = target.gpu && attends(spec) && !spec.batch.pinned() && shape == assumed_shape(spec);

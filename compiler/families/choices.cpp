@@ -14,7 +14,7 @@ int score_registers(const AttentionSpec& spec) {
   return loads_per_key(spec.score) ? kAddressesAndValues : 0;
 }
 
-// Holes may be those of a KV head, or of a query head that is alone.
+// Holes may differ by KV head, or by query head if that has no group.
 bool keys_differ_by_head(const Problem& problem) {
   const TileAnalysis& tiles = problem.tiles;
   const bool alone = problem.spec.heads_q == problem.spec.heads_kv;
@@ -59,7 +59,7 @@ bool lists_pay(const Problem& problem) {
 
 bool lies_in_block(const Problem& problem, Axis axis, int positions) {
   const std::int64_t block = block_of_reads(problem.spec.mask, variables_of(axis).position);
-  constexpr int kUsualBlock = 64;  // others are no multiples of tiles anyway
+  constexpr int kUsualBlock = 64;  // Blocks of other sizes are no multiples of tiles anyway.
   return block % kUsualBlock != 0 || block % positions == 0;
 }
 

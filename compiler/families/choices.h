@@ -15,10 +15,10 @@
 namespace flashjit {
 
 constexpr int kMaxStages = 8;
-constexpr int kMaxTileKv = 256;  // WGMMA: N of one instruction
+constexpr int kMaxTileKv = 256;  // WGMMA: N of one instruction.
 
-// Checks of schedules return this: true, and the reason where somebody asks. Nobody does for most candidates of a plan,
-// and to put the reasons into words was a fifth of the time that a plan takes.
+// Checks of schedules return true if they refuse, and give the reason if the caller wants it. Most candidates of a plan
+// need no reason, and writing the reasons took a fifth of the time of a plan.
 template <class... Arguments>
 bool refuse(std::string* why, fmt::format_string<Arguments...> text, Arguments&&... arguments) {
   if (why) *why = fmt::format(text, std::forward<Arguments>(arguments)...);
@@ -30,26 +30,28 @@ std::vector<T> choices(const std::optional<T>& pin, std::initializer_list<T> val
   return pin ? std::vector<T>{*pin} : std::vector<T>(values);
 }
 
-// The registers that a score adds to any loop if it reads a tensor for every key.
+// Returns the registers that a score adds to any loop if it reads a tensor for every key.
 int score_registers(const AttentionSpec& spec);
 
-// Loops that cut the keys of all sequences together ask two things. Does a range of keys depend on the head? Tiles have the
-// heads of a group in common ...
+// Loops that cut the keys of all sequences together need both answers. The first: does a range of keys depend on the
+// head? It must not, because the heads of a group share tiles.
 bool keys_differ_by_head(const Problem& problem);
-// ... and do the keys that a mask leaves depend on more than lengths?
+// The second: do the keys that a mask leaves depend on more than lengths?
 bool ranges_differ(const TileAnalysis& tiles);
-// Does a range of keys, or where they are analysed of queries, depend on the head?
+// Returns true if the range along the analysed axis, keys or queries, depends on the head.
 bool differ_by_head(const TileAnalysis& tiles);
 
-// Loops of warpgroups are built on their registers and on matrix products that run beside other work; that is
-// lost with these findings.
+// Loops of warpgroups rely on their registers, and on matrix products that run beside other work. Both are lost with
+// these findings.
 std::string why_warpgroups_rejected(const CompilerFindings& findings);
 
-// Do lists of tiles (TileSource) pay? Not where sequences have few tiles, all of which are read sooner than lists are made.
+// Returns true if lists of tiles (TileSource) pay. They do not where sequences have so few tiles that all are read
+// sooner than lists are made.
 bool lists_pay(const Problem& problem);
-// Does a tile of so many positions along an axis lie inside of a block of the mask, so that what is read of that decides it?
+// Returns true if a tile of so many positions along an axis lies inside a block of the mask, so that one read of the
+// block decides it.
 bool lies_in_block(const Problem& problem, Axis axis, int positions);
-// A schedule with lists of tiles for a mask that has none.
+// Refuses a schedule with lists of tiles for a mask that has none.
 bool refuses_tiles(const Problem& problem, const Schedule& schedule, std::string* why);
 
 }  // namespace flashjit

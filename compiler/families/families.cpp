@@ -1,4 +1,4 @@
-// The list of families. A new one is a folder, a line here.
+// The list of families. A new family is a folder and a line here.
 #include <algorithm>
 #include <array>
 
@@ -30,7 +30,7 @@ std::span<const Family, kFamilyCount> families() { return kFamilies; }
 Family floor_family(bool gpu, Operation operation) {
   AttentionSpec spec;
   spec.operation = operation;
-  // The last of its kind that takes part by default.
+  // The floor is the last family of its kind that takes part by default.
   const auto floor = std::find_if(kFamilies.rbegin(), kFamilies.rend(),
                                   [&](Family f) { return f->gpu == gpu && f->is_default && f->computes(spec); });
   return *floor;

@@ -12,11 +12,11 @@ namespace flashjit {
 namespace {
 
 constexpr int kSumThreads = 256;
-// That may be cut, no more than SMs: of others halves would be all that there is to win.
+// The most items that may be cut, about the SMs of a large GPU. With more items a cut into halves could win little.
 constexpr int kMostCutItems = 128;
 
 int head_reads(const AttentionSpec& spec) {
-  const auto reads = gradient_reads(spec);  // validate() has refused what has none
+  const auto reads = gradient_reads(spec);  // validate() has refused specs without such gradients.
   return reads ? static_cast<int>(std::ranges::count(*reads, GradientSum::heads, &GradientRead::sum)) : 0;
 }
 

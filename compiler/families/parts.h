@@ -1,4 +1,5 @@
-// Loops that split keys among blocks (decode, mla) leave parts of row tiles in the workspace, which a launch adds up.
+// Loops that split keys among blocks (decode, mla) leave parts of row tiles in the workspace, and a launch adds these
+// up.
 #pragma once
 
 #include <string>
@@ -8,13 +9,15 @@
 
 namespace flashjit {
 
-// Memory for parts: of tiles that are not a range's alone, where there are so many ranges; with fixed parts, of all.
+// Returns the memory for parts. With ranges only tiles that several ranges share have parts; with fixed parts all tiles
+// have.
 WorkspaceBuffer parts_buffer(const KernelConfig& config, int ranges);
 
-// The second launch: its threads have columns of rows, four at a time; with fixed parts each has one such group.
+// Returns the grid of the second launch, whose threads have columns of rows, four at a time. With fixed parts each has
+// one such quad.
 GridRule combine_grid(const KernelConfig& config, int blocks_per_sm);
 
-// For `explain`: how fixed parts are cut.
+// Returns the text of `explain` about the cut into fixed parts.
 std::string describe_fixed_parts(const KernelConfig& config);
 
 }  // namespace flashjit

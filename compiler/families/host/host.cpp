@@ -14,7 +14,7 @@ namespace flashjit {
 namespace {
 
 constexpr int kMaxHostTile = 4096;
-constexpr double kHostChunks = 8;  // of keys, whose gradients are summed
+constexpr double kHostChunks = 8;  // The chunks of keys whose gradients are summed.
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
 
@@ -34,7 +34,7 @@ std::vector<int> host_query_tiles(const AttentionSpec& spec, const Schedule& pin
   return {64, 128, 256};
 }
 
-// Smaller ones of backward are more items, and their gradients stay in L2.
+// Smaller tiles of backward give more items, and their gradients stay in L2.
 std::vector<int> host_key_tiles(const AttentionSpec& spec, const Schedule& pins) {
   return is_backward(spec) ? choices(pins.tile_kv, {128, 256}) : choices(pins.tile_kv, {256, 512});
 }
@@ -53,14 +53,14 @@ void enumerate_host(const Problem& problem, const Schedule& pins, std::vector<Sc
 
 void configure(const Problem&, const Schedule&, KernelConfig& c) { c.reference = Reference::tile; }
 
-// LLVM spills what does not fit, and it seldom matters.
+// LLVM spills when registers do not suffice, which seldom matters.
 Registers registers(const Problem&, const KernelConfig&) { return {}; }
 
 Prediction predict_host(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
-  constexpr double kFmaShare = 0.6;         // of the peak, for products of this size in L1 and L2
-  constexpr double kTileNanoseconds = 300;  // per tile pair, loop heads and row state
+  constexpr double kFmaShare = 0.6;         // The share of the peak that products of this size reach in L1 and L2.
+  constexpr double kTileNanoseconds = 300;  // Loop heads and row state of each pair of tiles.
   const double query_tiles = std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
   const double query_items = static_cast<double>(shape.b) * spec.heads_q * query_tiles;
   // An item of backward is a chunk of keys with all queries.

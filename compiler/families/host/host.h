@@ -1,4 +1,4 @@
-// The host family: processors, by LLVM (codegen/host).
+// The host family computes on processors, by LLVM (codegen/host).
 #pragma once
 
 #include "compiler/families/family.h"

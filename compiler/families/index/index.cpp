@@ -13,13 +13,13 @@ namespace flashjit {
 
 namespace {
 
-constexpr double kLaunchMicroseconds = 5;  // and to have the first operands from memory
-constexpr double kReadRate = 0.72;         // of memory's, by blocks that begin and end together
+constexpr double kLaunchMicroseconds = 5;  // The launch, and the first operands from memory.
+constexpr double kReadRate = 0.72;  // The share of the memory rate that blocks reach which begin and end together.
 
-// ---- what both have ----
+// ---- both families ----
 
-// Blocks are those of tiles of queries, which share the keys where that is faster: `beside`, in tiles of keys, is what a block
-// takes beside its keys.
+// Blocks are those of tiles of queries. They share the keys where that is faster. `beside` counts, in tiles of keys,
+// what a block does besides its keys.
 GridRule grid_of(const KernelConfig& c, int blocks_per_sm, int beside) {
   return {.queries = c.tile_q,
           .heads = c.heads_kv,
@@ -32,7 +32,7 @@ GridRule grid_of(const KernelConfig& c, int blocks_per_sm, int beside) {
                    .sums = 0}};
 }
 
-// With lists, scores lie in the workspace, and a launch more finds the largest of each row.
+// With lists, scores lie in the workspace, and a further launch finds the largest of each row.
 void add_lists(Plan& plan) {
   const KernelConfig& c = plan.config;
   if (c.listed == 0) return;
@@ -79,7 +79,7 @@ std::string describe_lists(const KernelConfig& c) {
   return fmt::format("  a launch more finds the {} largest scores of each row\n", c.listed);
 }
 
-// The mask is asked for each score, of which there is one for all heads.
+// The mask is evaluated for each score, of which all heads together have one.
 constexpr std::array<std::string_view, 1> kHonoured = {"fn"};
 constexpr std::array<std::string_view, 6> kOptions = {"k_lens", "token_scales", "packed",
                                                       "paged",  "narrow_q",     "narrow_kv"};
@@ -132,7 +132,7 @@ std::string describe(const KernelConfig& c) {
 
 // ---- sm_90a ----
 
-constexpr int kPageStep = 8;  // rows after which the swizzle of shared memory repeats
+constexpr int kPageStep = 8;  // The swizzle of shared memory repeats after so many rows.
 
 std::string why_not_hopper(const AttentionSpec& spec, const Target& target) {
   const int group = spec.heads_q / spec.heads_kv;
@@ -159,7 +159,7 @@ std::string why_not_hopper(const AttentionSpec& spec, const Target& target) {
 }
 
 constexpr int kStages = 5;
-constexpr int kBeside = 6;  // Q, weights and the first keys come from memory while nothing is computed
+constexpr int kBeside = 6;  // Q, weights and the first keys come from memory while nothing is computed.
 
 // A tile has as many queries as fit the columns of a product, and no more than a sequence has.
 int most_queries(const Problem& problem) {
@@ -203,8 +203,9 @@ void configure_hopper(const Problem&, const Schedule&, KernelConfig& c) { c.elem
 double matrix_rate_hopper(const Target& target) { return 2 * target.wgmma_flops_per_clock; }
 
 Prediction predict_hopper(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
-  constexpr double kShareOfRate = 0.56;  // scores are added up beside products, and hold these up
-  constexpr int kKeyColumns = 32;        // keys are copied, and read, for each tile of queries: as if for more columns
+  constexpr double kShareOfRate = 0.56;  // Scores are added up beside products, and delay these.
+  // Each tile of queries copies and reads keys, which takes the time of so many further columns.
+  constexpr int kKeyColumns = 32;
   const int columns = *s.tile_q * columns_of_query(problem.config) + kKeyColumns;
   return predict_index(problem, s, shape, work, matrix_rate_hopper(problem.target) * kShareOfRate, columns);
 }
@@ -229,7 +230,7 @@ std::string describe_hopper(const KernelConfig& c) {
          describe_lists(c);
 }
 
-// Says where the operands of the product lie, and what it is.
+// Places the operands of the product, and sets the product.
 Result<Program> place_operands(Program p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   const KernelConfig& c = context.config;

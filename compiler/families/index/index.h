@@ -1,5 +1,6 @@
-// The index families: sums of products over the heads of a query, and where the spec asks for it the keys with the largest.
-// hopper_index multiplies elements of 8 bits by warpgroups; index is for every GPU and dtype. templates/index has both loops.
+// The index families sum products over the heads of a query and, if the spec asks for it, list the keys with the
+// largest sums. hopper_index multiplies elements of 8 bits by warpgroups, and index serves every GPU and dtype.
+// templates/index has both loops.
 #pragma once
 
 #include "compiler/families/family.h"

@@ -12,8 +12,8 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kRows = 16;        // of a block: with d=128 and elements of 16 bits, a piece of a row for each thread
-constexpr int kPartsAtOnce = 4;  // that a thread loads before it adds them up
+constexpr int kRows = 16;  // Rows of a block. With d=128 and elements of 16 bits each thread has a piece of a row.
+constexpr int kPartsAtOnce = 4;  // A thread loads so many parts before it adds them up.
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
 

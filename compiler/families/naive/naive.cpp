@@ -45,12 +45,12 @@ bool refuses(const Problem&, const Schedule& s, std::string* why) {
 
 void configure(const Problem&, const Schedule&, KernelConfig&) {}
 
-// Small enough for every compiler.
+// The kernels are small enough for every compiler.
 Registers registers(const Problem&, const KernelConfig&) { return {}; }
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
-// Each score has so many bytes to go through memory; arithmetic at the full rate hides behind that.
+// So many bytes of each score go through memory. Arithmetic at the full rate is hidden behind that.
 Prediction predict_bytes(const Problem& problem, const Shape& shape, double bytes_of_score) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
   const AttentionSpec& spec = problem.spec;
@@ -68,14 +68,14 @@ Prediction predict_naive(const Problem& problem, const Schedule&, const Shape& s
   return predict_bytes(problem, shape, 2 * (4 + size_of(problem.spec.dtype)));
 }
 
-// Probabilities are written and read, gradients of scores are read twice.
+// Probabilities are written and read, and gradients of scores are read twice.
 Prediction predict_backward(const Problem& problem, const Schedule&, const Shape& shape, const Work&) {
   return predict_bytes(problem, shape, 5 * size_of(problem.spec.dtype));
 }
 
 constexpr std::string_view kBounds = "flashjit::kNaiveThreads";
 
-// The weights of all queries and keys, in rows of naive_probability_stride().
+// Returns the buffer of the weights of all queries and keys, in rows of naive_probability_stride().
 WorkspaceBuffer matrix(std::string name, const KernelConfig& c) {
   return {std::move(name),
           "flashjit::u16",

@@ -1,5 +1,5 @@
-// The textbook versions: three kernels, one after the other, through memory. For comparisons: pin family=naive, or
-// family=naive_backward.
+// The textbook versions are three kernels, one after the other, through memory. They are for comparisons: pin
+// family=naive, or family=naive_backward.
 #pragma once
 
 #include "compiler/families/family.h"

@@ -11,7 +11,7 @@ namespace flashjit {
 
 namespace {
 
-// Rows of a block. A warp has 16 of them in registers; blocks of scales are multiples of one of these.
+// Rows of a block. A warp has 16 of them in registers. Blocks of scales are multiples of one of the two.
 constexpr int kRows = 128, kFewRows = 64;
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
@@ -31,7 +31,7 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   return refuse(why, "tile_q: {} is not {}, the only one of this family for these scales", *s.tile_q, rows);
 }
 
-// There are no keys: what counts work takes them for one.
+// There are no keys, so the work is counted with tiles of one key.
 void configure(const Problem&, const Schedule&, KernelConfig& config) { config.tile_kv = 1; }
 
 Registers registers(const Problem&, const KernelConfig&) { return {}; }
@@ -51,7 +51,7 @@ Prediction predict_quantize(const Problem& problem, const Schedule& s, const Sha
   return p;
 }
 
-// A thread has a piece of a row, as one has that appends.
+// A thread has a piece of a row, as in the launch that appends.
 KernelLaunch launch_of_latents(const KernelConfig& c) {
   return {.entry = "flashjit_quantize",
           .threads = kAppendThreads,

@@ -1,8 +1,8 @@
-// The quantize family: rows of 16-bit elements to elements of 8 bits and scales, rotated if asked. Every GPU.
-// templates/quantize has its loop.
+// The quantize family turns rows of 16-bit elements into elements of 8 bits and scales, rotated if the spec says so, on
+// every GPU. templates/quantize has its loop.
 //
-// As a merge, it is a spec and no function of the APIs beside `prepare` and `run`: so it is stored, bundled, explained
-// and captured like any other kernel.
+// A quantize is a spec like a merge, and not a function of the APIs besides `prepare` and `run`. So it is stored,
+// bundled, explained and captured like any other kernel.
 #pragma once
 
 #include "compiler/families/family.h"

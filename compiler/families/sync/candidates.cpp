@@ -1,4 +1,4 @@
-// This file says which sync schedules exist, and why the others do not.
+// Enumerates the sync schedules, and gives the reasons against all others.
 #include <algorithm>
 
 #include "compiler/families/choices.h"
@@ -8,18 +8,19 @@ namespace flashjit {
 
 namespace {
 
-constexpr int kMaxRegisters = 255;           // per thread, an encoding limit of every GPU so far
-constexpr int kRegisterGranule = 8;          // registers are given to warps in eights per thread
-constexpr int kReservedSmemPerBlock = 1024;  // taken by the system from each block's share of the SM
+constexpr int kMaxRegisters = 255;           // The most registers of a thread, an encoding limit of every GPU so far.
+constexpr int kRegisterGranule = 8;          // Warps get registers in eights for each thread.
+constexpr int kReservedSmemPerBlock = 1024;  // The system takes these bytes from each block's share of the SM.
 constexpr int kMaxWarps = 16;
 constexpr int kMaxBlocksPerSm = 32;
 
 // Besides tiles, registers hold addresses, loop state and temporaries of the softmax and the mask. Compiled schedules
-// show with how many of these spills are rare [M49]. A kernel that spills is found in the compile log and passed over.
+// show that spills are rare with so many of them [M49]. The compile log shows a kernel that spills, and it is passed
+// over.
 constexpr int kBaseRegisters = 35;
 
-// So many k-steps of Q K^T are unrolled: a divisor of the steps, because the remainder of an uneven unrolling costs
-// registers, and about four of them. Fewer do not hide all loads [M50], and more is only compile time.
+// Returns the number of k-steps of Q K^T that are unrolled: about four, and a divisor of the steps, because the
+// remainder of an uneven unrolling costs registers. Fewer do not hide all loads [M50], and more only take compile time.
 int default_unroll(int steps) {
   for (const int count : {4, 3, 5, 7, 2}) {
     if (steps % count == 0) return count;
@@ -27,7 +28,7 @@ int default_unroll(int steps) {
   return std::min(steps, 4);
 }
 
-// The depth of a matrix instruction: it takes elements of 16 bits, or of 8.
+// Returns the depth of a matrix instruction, which takes elements of 16 bits, or of 8.
 int depth_of(Family family) { return step_columns(family == &kSyncNarrow ? Element::f8 : Element::f16); }
 int steps_of(const AttentionSpec& spec, Family family) {
   const int depth = depth_of(family);
@@ -78,7 +79,7 @@ bool refuses_sync_resources(const Problem& problem, const Schedule& s, std::stri
   return false;
 }
 
-// Pinning tile_q and warps pins the rows of a warp; pinning one of them leaves the rows free.
+// A pin of tile_q and warps fixes the rows of a warp. A pin of one of them leaves the rows free.
 std::vector<int> rows_choices(const Schedule& pins, int warps) {
   if (pins.tile_q) return {std::max(1, *pins.tile_q / warps)};
   return {16, 32};
@@ -92,13 +93,14 @@ bool refuses_sync(const Problem& problem, const Schedule& schedule, std::string*
 }
 
 Registers sync_registers(const Problem& problem, const KernelConfig& c) {
-  // A 16x8 fp32 accumulator tile is 4 registers per thread, a 16x16 operand of 16-bit elements too, or 16x32 of 8 bits.
+  // A 16x8 accumulator tile in fp32 takes 4 registers of a thread, and so does a 16x16 operand of 16-bit elements, or a
+  // 16x32 operand of 8 bits.
   const int m_tiles = rows_per_warp(c) / 16;
   const int sums = accumulator_registers(sync_products(c));
   const int query =
       m_tiles * 4 * (c.sync.q_in == QueryStorage::registers ? padded_dim_qk(c) / step_columns(c.element) : 1);
-  const int values = c.element == Element::f8 ? 8 : 4;  // B operands of V that are there at a time
-  const int fragments = values + m_tiles * 4;           // and A of P while S dies into it
+  const int values = c.element == Element::f8 ? 8 : 4;  // The B operands of V that are live at a time.
+  const int fragments = values + m_tiles * 4;           // The A operand of P is added while S dies into it.
   const int rows = m_tiles * 4 + (c.max_logit ? m_tiles * 2 : 0);
   const int share = problem.target.registers_per_sm / (threads_of(c) * c.sync.blocks_per_sm);
   return {kBaseRegisters + sums + query + fragments + rows + score_registers(problem.spec),
@@ -124,10 +126,10 @@ void enumerate(Family family, const Problem& problem, const Schedule& pins, std:
   constexpr std::size_t kRowsAndWarps = 4;
   out.reserve(kRowsAndWarps * tiles_kv.size() * all_stages.size() * all_blocks.size() * storages.size());
   for (const int warps : choices(pins.warps, {4, 8})) {
-    const int most_warps =
-        std::min(warps, kMaxWarps);  // more are refused, and the tile must not leave its range before that
+    // More warps are refused, and the tile must not leave its range before that.
+    const int most_warps = std::min(warps, kMaxWarps);
     for (const int rows : rows_choices(pins, warps)) {
-      const bool is_least = pins.warps && rows == 16;  // some tile is left, whatever is pinned
+      const bool is_least = pins.warps && rows == 16;  // Some tile must be left, whatever is pinned.
       if (!is_least && !suits(Axis::Queries, pins.tile_q, most_warps * rows)) continue;
       for (const int tile_kv : tiles_kv) {
         if (!suits(Axis::Keys, pins.tile_kv, tile_kv)) continue;

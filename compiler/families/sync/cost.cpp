@@ -8,22 +8,24 @@ namespace flashjit {
 
 namespace {
 
-// These are costs that the rates of the target table do not have. There is one row per target that was measured; the
-// others take the first. A new figure comes with a row in tests/device/MEASURED.md: GPU, date, command.
+// Costs that the rates of the target table do not have. Each measured target has a row, and the others take the first
+// one. A new figure needs a row in tests/device/MEASURED.md, with GPU, date and command.
 struct Calibration {
   std::string_view target;
-  double overlap;  // how fast co-resident warps hide what is not the binding unit: excess / warps_per_scheduler^overlap
-  double tile_clocks;       // waits and barriers per KV tile of a block that has the SM to itself
-  double one_stage_clocks;  // added when K and V alternate in one stage: there are two waits per tile, and less time in
-                            // between
-  double launch_us;         // launch to first instruction, last store to done
-  double block_clocks;      // per block: offsets, first tile, output
-  double l2_bytes_per_clock;  // per SM
-  double compute;             // of the compute time that all of these give
+  // The exponent with which resident warps hide the work of units that do not bind: excess /
+  // warps_per_scheduler^overlap.
+  double overlap;
+  double tile_clocks;  // Waits and barriers for each KV tile of a block that has the SM to itself.
+  // They are added when K and V alternate in one stage, where a tile has two waits and less time between them.
+  double one_stage_clocks;
+  double launch_us;           // The time from launch to first instruction, and from last store to the end.
+  double block_clocks;        // Offsets, the first tile and the output of each block.
+  double l2_bytes_per_clock;  // Bytes of an SM.
+  double compute;             // The factor on the compute time that all of these give.
 };
 constexpr Calibration kCalibrations[] = {
-    // These are fitted to a sweep of schedules [M51]. Head dims that are no multiple of 64, and few tokens, took longer
-    // than these say, by which sync was taken where hopper was faster [M52].
+    // The figures are fitted to a sweep of schedules [M51]. Head dims that are no multiple of 64, and few tokens, took
+    // longer than predicted, so that sync was chosen where hopper was faster [M52].
     {"", 0.46, 900, 100, 2.8, 2000, 48, 1.15},
 };
 
@@ -42,7 +44,7 @@ TileClocks sync_tile_clocks(const KernelConfig& sizes, const Target& target, con
   t.mma = 2 * scores * dims / s.family->matrix_rate(target);
   t.exp = scores / target.exp_per_clock;
   t.issue = scores * slots / kIssuePerClock;
-  // Every warp loads all of K and V as operands; the copies write them once; Q is read again unless it stays in
+  // Every warp loads all of K and V as operands, and the copies write them once. Q is read again unless it stays in
   // registers.
   const double q_bytes = *s.q_in == QueryStorage::shared ? rows * padded_dim_qk(sizes) * size_of(sizes.element) : 0;
   t.smem = (kv_bytes * (*s.warps + 1) + q_bytes) / target.smem_bytes_per_clock;
@@ -58,17 +60,17 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
   const Calibration& calibration = calibration_of(target);
   const double clocks_per_us = target.clock_ghz * 1e3;
   const KernelConfig sizes = config_of(problem, s);
-  const double of_mask = sizes.list_heads > 0 ? 0 : mask_slots(work, 0);  // in lists most tiles are full
+  const double of_mask = sizes.list_heads > 0 ? 0 : mask_slots(work, 0);  // In lists most tiles are full.
   const TileClocks t = sync_tile_clocks(sizes, target, calibration, s, kSoftmaxSlots + score_slots(work) + of_mask);
   const double blocks = static_cast<double>(shape.b) * spec.heads_q * value_slices(sizes) *
                         std::ceil(static_cast<double>(shape.q_len) / *s.tile_q);
-  // Fewer blocks than slots: an SM holds fewer than it could.
+  // If there are fewer blocks than slots, an SM holds fewer blocks than it could.
   const double resident = std::clamp(blocks / target.sm_count, 1.0, static_cast<double>(*s.blocks_per_sm));
   const double warps_per_scheduler = std::max(1.0, resident * *s.warps / 4);
-  // The binding unit runs at its rate; the rest is hidden behind it the better, the more warps take turns.
+  // The binding unit runs at its rate. The more warps take turns, the better it hides the other units.
   const double softmax = std::max(t.exp, t.issue) + 0.5 * std::min(t.exp, t.issue);
   const double excess = std::max(0.0, t.mma + softmax - t.bound());
-  // One block's wait is another's work, and they wait at different times.
+  // A block works while another one waits, because they wait at different times.
   const double tile_waits = calibration.tile_clocks + (*s.stages == 1 ? calibration.one_stage_clocks : 0);
   const double waits = tile_waits / (resident * resident);
   const double tile = std::max(t.bound() + excess / std::pow(warps_per_scheduler, calibration.overlap) + waits, t.l2);
@@ -77,7 +79,7 @@ Prediction predict_sync(const Problem& problem, const Schedule& s, const Shape& 
 
   Prediction p;
   p.waves = blocks / (target.sm_count * resident);
-  // Elements of 8 bits that each block widens on the way take so much longer [M53].
+  // Blocks that widen elements of 8 bits themselves take so much longer [M53].
   constexpr double kWidening = 1.9;
   p.compute = calibration.compute * (has_scaled_keys(spec) && !has_scaled_queries(spec) ? kWidening : 1) *
               makespan(blocks, target.sm_count * resident, mean, longest, *s.order == TileOrder::longest_first) /

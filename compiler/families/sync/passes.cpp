@@ -1,4 +1,4 @@
-// Tiles, warps, shared memory, copies and registers of the sync loop.
+// Passes that set tiles, warps, shared memory, copies and registers of the sync loop.
 #include <array>
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ struct CopyWidth {
   int bytes;
 };
 
-// Sixteen bytes bypass L1; narrower copies cannot, and two bytes are below what cp.async moves at all.
+// Copies of sixteen bytes bypass L1, and narrower ones cannot. cp.async does not move two bytes at all.
 CopyWidth copy_width(int align_bytes) {
   if (align_bytes == 16) return {"cp.async.cg", 16};
   if (align_bytes >= 4) return {"cp.async.ca", align_bytes};
@@ -64,7 +64,7 @@ struct Pipeliner {
     load("Qs", "q", 0);
     commit();
     if (q_in_registers) {
-      // Q passes through the memory of K and V: every warp must have its rows before they are overwritten.
+      // Q passes through the memory of K and V, so every warp must have its rows before they are overwritten.
       wait_for_all_warps(0);
       out.push_back(make_statement(Kind::Fragment, {number_of(p, "Qr")}, {number_of(p, "Qs")}));
       out.push_back(make_statement(Kind::Barrier));
@@ -81,8 +81,8 @@ struct Pipeliner {
     }
   }
 
-  // One stage: V arrives while S is computed, the next K while P V is. More: the slot that the last tile left takes the
-  // newest copy.
+  // With one stage V arrives while S is computed, and the next K while P V is. With more, the newest copy goes to the
+  // slot that the last tile left.
   std::vector<Statement> loop_body(std::vector<Statement> body) {
     std::vector<Statement> outer;
     std::swap(out, outer);
@@ -105,13 +105,13 @@ struct Pipeliner {
   }
 };
 
-// O passes through shared memory where stores of 16 bytes need it: fp32 output goes straight from registers, half of a
-// 32-byte sector per quad is wide enough.
+// O passes through shared memory where stores of 16 bytes need it. An fp32 output goes straight from registers, because
+// half of a 32-byte sector for each quad is wide enough.
 void add_tiles(Program& p, const PassContext& context) {
   const AttentionSpec& spec = context.problem.spec;
   const KernelConfig& c = context.config;
   const SyncLayout layout = sync_layout(c);
-  const Dtype product = weights_of(spec, c);  // elements of 8 bits are widened as they are copied
+  const Dtype product = weights_of(spec, c);  // Elements of 8 bits are widened as they are copied.
   p.buffers.push_back(shared_tile("Qs", product, layout.q, layout.q_offset, 1));
   p.buffers.back().own_rows = true;
   p.buffers.push_back(shared_tile("Ks", product, layout.k, layout.k_offset, c.stages));
@@ -163,11 +163,11 @@ Result<Program> pipeline_copies(Program p, const PassContext& context) {
   std::vector<Statement> body = std::move(p.body);
   pipeline.prologue(number_of(p, "Qr") >= 0);
   for (Statement& s : body) {
-    if (s.kind == Kind::Load || s.kind == Kind::Fragment) continue;  // both are in the prologue
+    if (s.kind == Kind::Load || s.kind == Kind::Fragment) continue;  // Both are in the prologue.
     if (s.kind == Kind::Loop) {
       s.body = pipeline.loop_body(std::move(s.body));
       pipeline.out.push_back(std::move(s));
-      // A tile that sees no key never waited for Q, and with Q in registers other warps may still read K and V: both
+      // A tile that sees no key has not waited for Q, and with Q in registers other warps may still read K and V. Both
       // lie where O is staged.
       pipeline.wait_for_all_warps(0);
       continue;
@@ -187,7 +187,8 @@ Result<Program> budget_registers(Program p, const PassContext& context) {
   return p;
 }
 
-// Warps need tiles, shared memory needs warps' layouts, copies need slots; the budget reads all of it.
+// Warps follow tiles, shared memory follows the layouts of warps, copies follow slots, and the register budget follows
+// all of them.
 constexpr std::array kPasses = {
     Pass{"choose_tiling", choose_tiling},       Pass{"assign_warps", assign_warps},
     Pass{"place_buffers", place_buffers},       Pass{"pipeline_copies", pipeline_copies},
@@ -198,7 +199,8 @@ constexpr std::array kPasses = {
 
 std::span<const Pass> sync_passes() { return kPasses; }
 
-// 16x8 tiles by a warp. P has the accumulator layout of S, which is the operand layout of A: it never leaves registers.
+// The products of a warp have 16x8 tiles. P has the accumulator layout of S, which is also the operand layout of A, so
+// it never leaves registers.
 std::array<Product, 2> sync_products(const KernelConfig& c) {
   const int rows = rows_per_warp(c);
   return {Product{.name = "scores",

@@ -35,7 +35,7 @@ std::string why_not_narrow(const AttentionSpec& spec, const Target& target) {
   return why_not(spec, target);
 }
 
-// The reference of a row rises when its maximum is far above it: most tiles leave O alone.
+// The reference of a row rises only when its maximum is far above it, so most tiles leave O alone.
 void configure(const Problem&, const Schedule& s, KernelConfig& c) {
   c.reference = Reference::lazy;
   take(s.warps, c.sync.warps);
@@ -62,7 +62,7 @@ void finish(Plan& plan) {
   add_tile_lists(plan, Axis::Keys);
 }
 
-// Kernels that spill get somewhat slower; the one that spills least is taken.
+// Kernels that spill get somewhat slower, and the one that spills least is taken.
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe(const KernelConfig&) { return {}; }

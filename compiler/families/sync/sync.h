@@ -1,5 +1,6 @@
-// The sync family: cp.async, ldmatrix, mma.sync; every GPU from sm_80 on. templates/sync has its loop. And sync_narrow, the
-// same loop on elements of 8 bits as they are, for GPUs from sm_89 on: sync widens them.
+// The sync family runs cp.async, ldmatrix and mma.sync on every GPU from sm_80 on. templates/sync has its loop.
+// sync_narrow is the same loop for GPUs from sm_89 on: it multiplies elements of 8 bits as they are, while sync widens
+// them.
 #pragma once
 
 #include <array>
@@ -12,14 +13,14 @@ namespace flashjit {
 
 extern const FamilyRow kSync, kSyncNarrow;
 
-// candidates.cpp
+// These are in candidates.cpp.
 void enumerate_sync(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
 void enumerate_sync_narrow(const Problem& problem, const Schedule& pins, std::vector<Schedule>& out);
 bool refuses_sync(const Problem& problem, const Schedule& schedule, std::string* why);
 Registers sync_registers(const Problem& problem, const KernelConfig& config);
-// cost.cpp
+// This is in cost.cpp.
 Prediction predict_sync(const Problem& problem, const Schedule& schedule, const Shape& shape, const Work& work);
-// passes.cpp
+// These are in passes.cpp.
 std::span<const Pass> sync_passes();
 std::array<Product, 2> sync_products(const KernelConfig& config);
 

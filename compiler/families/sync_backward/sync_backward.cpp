@@ -19,12 +19,12 @@ constexpr std::string_view kBounds =
     "flashjit::backward_threads(flashjit::config), flashjit::config.sync_backward.blocks_per_sm";
 constexpr int kMostWarps = 8;
 constexpr int kMostColumns = 128;
-constexpr int kFewestColumns = 16;  // of a warp, too: what a load of operands brings
+constexpr int kFewestColumns = 16;  // The fewest columns also of a warp, because a load of operands brings so many.
 constexpr int kReservedSmemPerBlock = 1024;
 
 std::string why_not(const AttentionSpec&, const Target&) { return {}; }
 
-// Only `fast` may add up in any order. It does so with lists, where the other way is without products of matrices.
+// Only `fast` may add up in any order. With lists it always does, because the other way has no products of matrices.
 std::vector<DqSums> dq_choices(const Problem& problem, const Schedule& pins) {
   if (selects(problem.spec) && problem.spec.numerics == Numerics::Fast) return choices(pins.dq, {DqSums::atomics});
   if (pins.dq || problem.spec.numerics == Numerics::Fast) return choices(pins.dq, {DqSums::atomics, DqSums::launch});
@@ -57,7 +57,7 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
   }
 }
 
-// Sums, scores and dP, the derivatives of scores, and what a loop needs beside them.
+// Returns registers for sums, scores and dP, the derivatives of scores, and the rest of the loop.
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 60, kMost = 255, kGranule = 8;
   const int groups = column_groups(c), shares = gradient_slices(c, Side::keys) * groups;
@@ -124,7 +124,7 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
                   target.name, target.threads_per_sm);
   }
   const auto [needed, budget] = registers(problem, c);
-  // The smallest tiles are there for whatever else does not fit, at the price of spills.
+  // The smallest tiles are kept for problems that fit no other tile, at the price of spills.
   const bool smallest = blocks == 1 && columns_of_warp(c) == kFewestColumns;
   if (needed > budget && !smallest) {
     return refuse(why, "blocks_per_sm: about {} registers per thread are needed, {} blocks of {} threads leave {}",
@@ -149,12 +149,13 @@ GridRule tiles_of_keys(const KernelConfig& c) {
 
 double matrix_rate(const Target& target) { return target.mma_flops_per_clock; }
 
-// Bytes that a block's warps load as operands for a tile, and store for each other, of one of the launches.
+// Returns the bytes that the warps of a block load as operands for a tile, and store for each other, in one of the
+// launches.
 double operand_bytes(const KernelConfig& c, Side side) {
   const int rows = block_rows(c), columns = block_columns(c), groups = column_groups(c);
   const int slices = gradient_slices(c, side), qk = padded_dim_qk(c), v = padded_dim_v(c);
   const bool adds = side == Side::keys && c.sync_backward.dq == DqSums::atomics;
-  // Operands of 16 x 16: of scores and dP, of sums, of dQ.
+  // Operands of 16 x 16 are those of scores and dP, of sums, and of dQ.
   const double scores = (qk + v) / 16 * (kRowTiles + columns_of_warp(c) / 16);
   const int sums = share_of(qk, slices * groups) + (side == Side::keys ? share_of(v, slices * groups) : 0);
   const double of_sums = columns / 16 * ((groups > 1 ? (side == Side::keys ? 2 : 1) * kRowTiles : 0) + sums / 16);
@@ -166,8 +167,8 @@ double operand_bytes(const KernelConfig& c, Side side) {
                    shared * rows * columns * size_of(c.element));
 }
 
-// Where queries have lists: a block has heads at one query, and tiles of its list. Clocks that dK and dV take without products
-// of matrices are those of their multiplications, most of which wait; none of this is measured.
+// Predicts calls whose queries have lists: a block has heads at one query, and tiles of its list. Without products of
+// matrices dK and dV take the clocks of their multiplications, most of which wait. None of this is measured.
 Prediction predict_lists(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8, kBound = 1.5, kSums = 0.5, kBlockClocks = 6000;
   constexpr double kL2BytesPerClock = 15, kFmaPerClock = 128 * 0.2;
@@ -200,21 +201,21 @@ Prediction predict_lists(const Problem& problem, const Schedule& s, const Shape&
   return p;
 }
 
-// Whole kernels take the time of what is read from shared memory, times a factor [M54].
+// Whole kernels take the time of their reads from shared memory, times a factor [M54].
 Prediction predict_backward(const Problem& problem, const Schedule& s, const Shape& shape, const Work& work) {
   constexpr double kLaunches = 3, kLaunchMicroseconds = 2.8;
-  constexpr double kBound = 1.2, kExcess = 0.15, kSums = 0.25, kOneStage = 1.1;  // shares of what takes how long
-  // A block takes this before and after its loop, and more where that is short [M55].
+  constexpr double kBound = 1.2, kExcess = 0.15, kSums = 0.25, kOneStage = 1.1;  // Shares of the times that are added.
+  // A block takes these clocks before and after its loop, and more where that is short [M55].
   constexpr double kBlockClocks = 16000;
-  constexpr double kEnoughWarps = 2;       // of a scheduler
-  constexpr double kL2BytesPerClock = 15;  // of sums [M56]
+  constexpr double kEnoughWarps = 2;       // Warps of a scheduler.
+  constexpr double kL2BytesPerClock = 15;  // The rate of sums [M56].
   if (selects(problem.spec)) return predict_lists(problem, s, shape, work);
   const AttentionSpec& spec = problem.spec;
   const Target& target = problem.target;
   const KernelConfig c = config_of(problem, s);
   const double rows = block_rows(c), columns = block_columns(c), scores = rows * columns;
   const double qk = padded_dim_qk(c), v = padded_dim_v(c), slices = gradient_slices(c, Side::keys);
-  // Scores and dP are made for each slice of dK and dV, and for dQ, if that has a launch of its own.
+  // Scores and dP are computed for each slice of dK and dV, and for dQ if that has a launch of its own.
   const bool atomics = c.sync_backward.dq == DqSums::atomics;
   const double times = slices + (atomics ? 0 : 1), dims = times * (qk + v) + 2 * qk + v;
   TileClocks tile;
@@ -245,7 +246,8 @@ Prediction predict_backward(const Problem& problem, const Schedule& s, const Sha
   return p;
 }
 
-// The launch that finishes gradients of the side of columns: it converts the sums of the launch before, or makes them itself.
+// Returns the launch that finishes gradients of the side of columns: it converts the sums of the launch before, or
+// computes them itself.
 KernelLaunch last_launch(const KernelConfig& c) {
   if (adds_keys(c)) {
     return {.entry = "flashjit_backward_finish_keys",
@@ -260,7 +262,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
             .threads = kListedThreads,
             .grid = {.heads = c.heads_kv, .rows = kListedRows},
             .buffers = {0},
-            .bounds = "flashjit::kListedThreads, 3",  // with no number of blocks ptxas spills for the sake of more
+            .bounds = "flashjit::kListedThreads, 3",  // Without a number of blocks ptxas spills to make room for more.
             .call = "backward_listed_keys(params, facts)",
             .file = "templates/backward/listed_keys.cuh"};
   }
@@ -281,7 +283,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
           .call = "backward_gradients<flashjit::Side::queries>(params, facts)"};
 }
 
-// The launch that makes scores of tiles, of all or of the first that there are.
+// Returns the launch that computes the scores of tiles: the only one that does, or the first of two.
 KernelLaunch main_launch(const KernelConfig& c, const WorkspaceBuffer* sums) {
   const std::string arguments = sums ? "params, facts, " + sums->name : "params, facts";
   const std::string_view side = has_lists(c) ? "queries" : "keys";
@@ -322,14 +324,14 @@ void finish(Plan& plan) {
                    main_launch(c, sums),
                    last_launch(c)};
   plan.launches[1].buffers = buffers;
-  if (adds_keys(c)) plan.launches[0].grid.least = 1;  // sums are 0 also where there is no query
+  if (adds_keys(c)) plan.launches[0].grid.least = 1;  // Sums are 0 also where there is no query.
   add_gradient_launches(plan, block_rows(c), c.sync_backward.warps);
   if (shares_keys(c))
     add_part_sums(plan, block_rows(c), c.heads_kv * gradient_slices(c, Side::keys), c.sync_backward.warps,
                   key_floats(c), 4, 4);
 }
 
-// Kernels that spill get somewhat slower; the one that spills least is taken.
+// Kernels that spill get somewhat slower, and the one that spills least is taken.
 std::string why_rejected(const CompilerFindings&) { return {}; }
 
 std::string describe_lists(const KernelConfig& c) {
