@@ -101,8 +101,8 @@ Result<AttentionSpec> merge_of(const AttentionSpec& spec) {
 }
 
 // The queries of all sequences read the same keys. Tiles that hold all heads of a KV head read those keys for the most
-// queries at once. The cost model chooses the rest, and everything where no such tile is legal, because it
-// takes the queries of one sequence for prompts.
+// queries at once. The cost model chooses the rest, and everything where no such tile is legal, because it takes the
+// queries of one sequence for prompts.
 Schedule prefix_pins(const AttentionSpec& prefix, const Target& target, const Schedule& pins) {
   if (pins != Schedule()) return pins;
   Schedule shared;

@@ -29,19 +29,20 @@ struct Maker {
   // for a role without a structure.
   Statement role(Kind kind, std::string_view structure, std::string_view file) const;
   Statement loop(std::string_view form, Body body) const;
-  // These statements wait until slots are full, or empty, or until at most `pending` groups of products are under way,
-  // or they keep registers where they are.
+  // The next statements wait until slots are full, or empty, or until at most `pending` groups of products are under
+  // way, or they keep registers where they are.
   Statement await_full(Names buffers, std::string_view form = {});
   Statement await_empty(Names buffers, std::string_view form = {});
   Statement wait(std::int64_t pending);
   Statement keep(std::string_view registers, std::string_view form = {}) const;
-  // These set up a barrier of a slot, "full" or "empty"; a barrier of no slot; and barriers for `count` slots.
+  // The next statements set up a barrier of a slot, "full" or "empty"; a barrier of no slot; and barriers for `count`
+  // slots.
   Statement init(std::string_view buffer, std::string_view barrier, std::int64_t arrivals, std::string_view form = {});
   Statement init_single(std::string_view barrier, std::int64_t arrivals);
   Statement for_slots(std::int64_t count, Body body);
   // A copy by TMA.
   Statement copied(Names to, std::string_view from, std::string_view form);
-  // These products, as a group.
+  // Makes one group of the products.
   static Body batch(Body products);
   template <class Value>
   Statement with(Statement s, std::string_view key, Value value) {

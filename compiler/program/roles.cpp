@@ -126,7 +126,7 @@ struct ProducerTrace : BodiesTrace {
       copy_values();
       ++now.item;
     }
-    announce(0);  // This is the end.
+    announce(0);  // An empty item tells the end.
   }
   void announce(std::int64_t tiles) {
     now.tile = -1;
@@ -242,10 +242,10 @@ struct ConsumerTrace : BodiesTrace {
 
   void take_items() {
     const std::map<std::string_view, bool> of_role = known;
-    bool values = false, is_item = false, passed_first = false;  // They tell of the item before.
+    bool values = false, is_item = false, passed_first = false;  // They belong to the item before.
     std::int64_t number_of_item = 0;
     std::vector<RoleItem> items = scenario.items;
-    items.push_back({0, 0});  // This is the end.
+    items.push_back({0, 0});  // An empty item tells the end.
     for (const RoleItem& item : items) {
       const Own own = own_tiles(item);
       const std::int64_t last_of_item = item.tiles - 1 - (own.passes_first ? 1 : 0);
@@ -338,7 +338,7 @@ struct LoopsTrace : BodiesTrace {
       if (loop.label == "dealt_tiles") return run_dealt_tiles(loop.body);
       return loop.label == "panels" ? run_panels(loop.body) : run_steps(loop.body);
     };
-    begin_item(scenario.items.front());  // It is the item of blocks that have only one.
+    begin_item(scenario.items.front());  // Such blocks have one item only.
     execute(role.body.back().body);
     return failed;
   }

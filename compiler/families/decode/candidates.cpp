@@ -18,9 +18,9 @@ constexpr int kMostTileRows = 32;
 // Up to this number of rows decode pays without being asked for. With more than one tile, K and V are read again: from
 // L2 where a call has few sequences. Where it has many, the hopper family is faster [M6].
 constexpr std::int64_t kMostRows = 4 * kMostTileRows;
-// Only decode and sync widen a cache of 8 bits. Blocks of sync have all keys of their rows, and widen them again for
-// each tile of these. (2048 rows at 1 x 16k keys take 685 us, and in sync 1245; with a batch of 4 both take equally
-// long. More than 540 rows have not been compared.)
+// Decode and sync widen a cache of 8 bits in their loops. Blocks of sync have all keys of their rows, and widen them
+// again for each tile of these. (2048 rows at 1 x 16k keys take 685 us, and in sync 1245; with a batch of 4 both take
+// equally long. More than 540 rows have not been compared.)
 constexpr std::int64_t kMostNarrowRows = 32 * kMostTileRows;
 std::int64_t most_rows(const AttentionSpec& spec) { return has_scaled_keys(spec) ? kMostNarrowRows : kMostRows; }
 

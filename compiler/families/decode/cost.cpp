@@ -11,15 +11,15 @@ namespace {
 // These constants are fitted to whole kernels, with teams and with ranges. Their tiles go straight to registers,
 // through rings that are filled with boxes [M10] or with rows [M11], or through a ring from small pages [M12]. The
 // second launch waits for the last block of the first [M13].
-constexpr double kLaunchUs = 5.7;        // Both launches take this, one after the other.
-constexpr double kSecondTileUs = 1.5;    // A block takes this if its range ends in another row tile than it begins in.
-constexpr double kPartFloatUs = 1.3e-3;  // Each element of O in a part takes this: warps add theirs up, then blocks.
-constexpr double kFirstTileUs = 2.0;     // The first load takes this.
-constexpr double kRingUs = 0.3;          // Tiles that pass through a ring take this on top.
-constexpr double kMergeUs = 2.0;         // The warps, and then the blocks, take this to merge.
-constexpr double kTeamLaunchUs = 3.0;    // Teams need one launch, which takes this.
+constexpr double kLaunchUs = 5.7;        // The time of both launches, one after the other.
+constexpr double kSecondTileUs = 1.5;    // Further time if a block's range ends in another row tile.
+constexpr double kPartFloatUs = 1.3e-3;  // The time of each element of O in a part: warps add up, then blocks.
+constexpr double kFirstTileUs = 2.0;     // The time of the first load.
+constexpr double kRingUs = 0.3;          // Further time of tiles that pass through a ring.
+constexpr double kMergeUs = 2.0;         // The time in which the warps, and then the blocks, merge.
+constexpr double kTeamLaunchUs = 3.0;    // The time of the one launch that teams need.
 constexpr double kTeamMergeUs = 1.8;
-constexpr double kPartUs = 0.02;  // Each part of a row takes this.
+constexpr double kPartUs = 0.02;  // The time of each part of a row.
 // Each step of a team costs this much more where its rings have two slots instead of three [M14]. Blocks without a team
 // lose nothing.
 constexpr double kTwoStagesUs = 0.27;
@@ -28,16 +28,17 @@ constexpr double kWideningUs = 0.003;
 // Where the warps of an SM are no multiple of its four parts, some of these widen more [M15].
 constexpr int kSmParts = 4;
 constexpr double kUnevenRate = 0.95;
-constexpr double kRegisterRate = 0.94, kBoxRate = 0.965,
-                 kRowRate = 1.0;  // Shares of the target's rate, with any number of bytes in flight in an SM ...
-constexpr double kHalfRateBytes = 5 << 10;  // ... and the number of bytes in flight that gives half of this share.
-constexpr double kSmBytesPerClock = 48;     // No SM takes in more.
+// Shares of the target's memory rate that are reached with very many bytes in flight in an SM, and the bytes in flight
+// with which half of a share is reached.
+constexpr double kRegisterRate = 0.94, kBoxRate = 0.965, kRowRate = 1.0;
+constexpr double kHalfRateBytes = 5 << 10;
+constexpr double kSmBytesPerClock = 48;  // The most bytes that an SM takes in.
 // Where all row tiles of a KV head are computed at the same time, all but the first read this many times as fast as
 // memory [M16].
 constexpr double kAgainRate = 3;
-constexpr double kStepClocks = 800, kKeyClocks = 50;  // These lead from one tile of a warp to the next.
-constexpr double kKeyInPiecesClocks = 100;  // Each key takes these where each row of a tile is found by itself.
-constexpr double kManyNarrowRows = 1.35;    // Many rows of 8 bits take this much longer [M17].
+constexpr double kStepClocks = 800, kKeyClocks = 50;  // Clocks from a warp's tile to the next, and of each key.
+constexpr double kKeyInPiecesClocks = 100;            // Clocks of each key where each row of a tile is found by itself.
+constexpr double kManyNarrowRows = 1.35;              // Many rows of 8 bits take this much longer [M17].
 
 // Returns how teams share the work of a launch, on a device whose SMs are in groups like those of the usual product.
 Teams teams_at(const KernelConfig& c, const Target& target, const Shape& shape) {

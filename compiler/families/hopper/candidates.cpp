@@ -29,21 +29,21 @@ constexpr int kSharedRegisters = 2;
 // Registers besides tiles where P V of a tile has registers of its own, or those of S. Compiled kernels show that
 // 128x128 tiles of d=128 and 256 fit.
 constexpr int kBaseRegistersOfSums = 24;
-// These are more registers than the base. At d=128 with 128 keys, alibi spills 32 bytes, heads in groups spill 8 to 44,
-// and max_logit 8 to 36.
+// These registers come on top of the base. At d=128 with 128 keys, alibi spills 32 bytes, heads in groups spill 8 to
+// 44, and max_logit 8 to 36.
 constexpr int kPositionRegisters = 8, kStateRegisters = 6;
-constexpr int kSumRegisters = 8;   // A column of ones beside V takes them: d=64/192 with 128 keys spills 136 bytes.
-constexpr int kTanhRegisters = 4;  // The second main step takes them.
-// Three warpgroups take these instead: d=32 and 64 with 128 keys spill 70 and 184 bytes.
+constexpr int kSumRegisters = 8;   // Registers of a column of ones beside V: d=64/192 with 128 keys spills 136 bytes.
+constexpr int kTanhRegisters = 4;  // Registers of the second main step.
+// Its registers with three warpgroups: d=32 and 64 with 128 keys spill 70 and 184 bytes.
 constexpr int kTanhRegistersOfThree = 20;
-// More than 240 columns of O take them: d=248 and 256 with 80 keys spill 32 and 160 bytes.
+// Registers of more than 240 columns of O: d=248 and 256 with 80 keys spill 32 and 160 bytes.
 constexpr int kWideRegisters = 20;
-// More than 128 columns take them with three warpgroups: d=136 with 80 keys spills 108 bytes, d=152 with 64 keys 32
-// bytes.
+// Registers of more than 128 columns with three warpgroups: d=136 with 80 keys spills 108 bytes, d=152 with 64 keys
+// spills 32 bytes.
 constexpr int kWideRegistersOfThree = 8;
-constexpr int kMostRowsOfFew = 128;        // The rows for each SM.
-constexpr int kMostColumnsOfGroups = 240;  // The columns of packed queries: d=256 with 64 keys spills 8 bytes.
-// Elements of copied tiles that a score reads, eight pairs of keys at a time, and their addresses take them.
+constexpr int kMostRowsOfFew = 128;        // The most rows for each SM that count as few.
+constexpr int kMostColumnsOfGroups = 240;  // The most columns of packed queries: d=256 with 64 keys spills 8 bytes.
+// Registers of elements of copied tiles that a score reads, eight pairs of keys at a time, and of their addresses.
 constexpr int kInputRegisters = 24;
 
 bool refuses_tile(const AttentionSpec& spec, const Schedule& s, std::string* why) {

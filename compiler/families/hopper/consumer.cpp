@@ -164,7 +164,7 @@ struct Consumer : Maker {
   }
 
   Body consume() {
-    // This releases Q of items without keys, or, where O takes the slot of Q, of all items.
+    // The release is that of Q of items without keys or, where O takes the slot of Q, of all items.
     Body body = {make(Kind::Items)};
     body.front().inside = {make(Kind::Release, {"Qs"}, {}, "by_threads")};
     if (stages_output(c) && !keeps_queries) body.push_back(call("await_stores_read"));

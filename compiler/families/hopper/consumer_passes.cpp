@@ -161,7 +161,7 @@ Result<Program> choose_softmax(Program p, const PassContext& context) {
   return p;
 }
 
-// Has the matrix unit sum up rows: by columns of ones beside V, or by a product of its own.
+// Lets the matrix unit sum up rows: by columns of ones beside V, or by a product of its own.
 Result<Program> sum_rows(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
   if (!sums_in_matrix(c)) return p;
@@ -222,7 +222,7 @@ struct TileSums {
     return body;
   }
 
-  // This takes the place of keep O, fence, mma, mark and commit. All pieces but the last are finished at once.
+  // Pieces take the place of keep O, fence, mma, mark and commit. All pieces but the last are finished at once.
   void multiply(Body& body, bool always, std::string_view on_top) {
     const Site product = steps.in(body, Kind::Mma, "output");
     const Statement output = product.statement();

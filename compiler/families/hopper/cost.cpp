@@ -15,33 +15,35 @@ namespace {
 struct HopperCalibration {
   double mma = 0.83;
   double mma_at_least = 1.17;  // No tile takes less than this times its products, where rows are summed beside them.
-  double exp_tile = 0.92, exp_first = 0.41;  // They depend on the reference.
+  double exp_tile = 0.92, exp_first = 0.41;  // Factors for references of each tile, and of the first.
   double bits_slots = 0.64;  // A weight that is the bits of its exponent takes this share of slots [M37].
-  double tile_clocks = 472;  // Barriers, fences and the rest of every tile take these.
-  double mma_alone = 0.89;   // These two hold where one warpgroup, or a loop without overlap, waits for everything.
+  double tile_clocks = 472;  // The clocks of barriers, fences and the rest of every tile.
+  // Where one warpgroup, or a loop without overlap, waits for everything, these two hold instead.
+  double mma_alone = 0.89;
   double tile_clocks_alone = 575;
-  // A tile with tensors of the score function takes these, as its inputs have one slot (bias in fp32, 64 and 128 keys).
+  // Further clocks of a tile with tensors of the score function, whose inputs have one slot (bias in fp32, 64 and 128
+  // keys).
   double inputs_clocks = 200;
-  // They pass from a free slot to a full one, and for each box of a tile in pages.
+  // Clocks from a free slot to a full one, and clocks of each box of a tile in pages.
   double ring_clocks = 2900, box_clocks = 20;
-  double one_stage_clocks = 1160;  // A tile takes these if it is copied only when the one before is done.
+  double one_stage_clocks = 1160;  // The clocks of a tile that is copied only when the one before it is done.
   // Without turns, this share of the smaller of both is lost: warpgroups fall into step and do the same at the same time.
   // Beside matrix_sum the loss is not seen.
   double no_turns = 0.044;
   double matrix_sum = -0.04;  // Exponentials take this share less, because their additions are gone.
   // Everything takes this much longer for 8 bits with ones beside V: two warpgroups without turns hide less [M38].
   double two_warpgroups = 1.08;
-  double careful_clocks_per_key = 12.7;  // A tile that the mask cuts takes these.
-  double item_clocks = 1380;             // A query tile takes these for first scores and output.
-  double item_clocks_per_key = 5;        // Its first tile is visited carefully whether the mask cuts it or not.
+  double careful_clocks_per_key = 12.7;  // Clocks of a tile that the mask cuts.
+  double item_clocks = 1380;             // Clocks of a query tile for first scores and output.
+  double item_clocks_per_key = 5;        // The first tile of an item is visited carefully even if no mask cuts it.
   double item_clocks_per_warpgroup = 765;
-  // They come on top where Q is not copied earlier, and O is stored from registers.
+  // Further clocks where Q is not copied earlier, and O is stored from registers.
   double late_q_clocks_per_dim = 9.5;
-  double block_clocks = 2500;  // They come on top where a block is started for the tile.
+  double block_clocks = 2500;  // Further clocks where a block is started for the tile.
   // Everything takes this much longer below 64 keys a tile: for each of the 120 specs such a tile was 7 % or more behind
   // the best with more keys.
   double few_keys = 1.1;
-  double l2_bytes_per_clock = 39;  // Each SM has this rate.
+  double l2_bytes_per_clock = 39;  // The rate of each SM.
   double odd_sectors = 1.5;        // L2 takes this much longer for rows that do not begin with a sector of 32 bytes.
   // Everything takes this much longer in batches with single tokens, whose tiles one head alone leaves empty.
   double single_heads = 1.3;
@@ -119,7 +121,7 @@ double making_us(const AttentionSpec& spec, const Target& target, const Shape& s
 double item_time(const Schedule& s, const KernelConfig& c, const Work& work) {
   double clocks = kCalibration.item_clocks + kCalibration.item_clocks_per_warpgroup * *s.warpgroups;
   clocks += kCalibration.item_clocks_per_key * *s.tile_kv;
-  constexpr double kMixedOfList = 2;  // They lie where a document begins, and on the diagonal.
+  constexpr double kMixedOfList = 2;  // Mixed tiles lie where a document begins, and on the diagonal.
   const double mixed = c.list_heads > 0 ? std::min(work.mixed_tiles, kMixedOfList) : work.mixed_tiles;
   clocks += std::max(0.0, mixed - 1) * kCalibration.careful_clocks_per_key * *s.tile_kv;
   if (*s.q_stages == 1) clocks += kCalibration.late_q_clocks_per_dim * c.head_dim_qk;

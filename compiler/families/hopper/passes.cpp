@@ -108,7 +108,8 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
   std::string_view remark = "";
   if (c.hopper.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
   if (adds_tiles(c)) remark = "Of a few tiles: O takes them in by additions of fp32.";
-  // This compiles faster. Other kernels lose speed by it, as ptxas then chooses other registers for them [M43].
+  // A product that replaces compiles faster. Other kernels lose speed by it, as ptxas then chooses other registers for
+  // them [M43].
   const bool replaces =
       c.element == Element::bf16 && c.hopper.row_sum == RowSum::matrix && c.hopper.exclusive == Exclusive::none;
   return {Product{.name = "scores",

@@ -219,8 +219,8 @@ constexpr TileOperation kOperations[] = {
     {Kind::Mark, "waiting", "waiting_tile = tile;"},
     {Kind::Mark, "none_waits", "waiting_tile = -1;"},
     {Kind::Await, "", "wait_barrier(shared.{slot}_{barrier}({ring}.stage()), {ring}.parity());"},
-    // This waits for nothing, as the barrier has been waited for. It keeps work behind what depends on the sum, which
-    // is never below 0. ptxas would move work that has to be done before a wait for products behind it, but not work on
+    // This wait takes no time, because the barrier has been waited for already. It keeps work behind the sum, which is
+    // never below 0. ptxas would move work that has to be done before a wait for products behind it, but not work on
     // which a branch depends.
     {Kind::Await, "behind_sum",
      "wait_barrier(shared.{slot}_{barrier}({ring}.stage()), {ring}.parity() ^ is_negative(sum));"},

@@ -85,7 +85,7 @@ struct Consumer : Maker {
     return body;
   }
 
-  // This comes when dV is there, which takes no time by now, and P leaves room.
+  // The gradients are stored when dV is there, which takes no time by now, and P leaves room.
   Body put_gradients() {
     if (!has.gradient_tiles) return {};
     Body body = {wait(0), keep_fragments("P"), call("put_gradients")};

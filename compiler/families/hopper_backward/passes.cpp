@@ -135,7 +135,7 @@ void name_buffers(Program& p, const KernelConfig& c) {
       Buffer& buffer = p.buffers[static_cast<std::size_t>(b)];
       buffer.code = name.code, buffer.ring = name.ring, buffer.fill_ring = name.fill_ring;
       buffer.counter = name.counter;
-      // They are not given back at the end.
+      // Slots of these buffers are not given back at the end.
       if (name.buffer.starts_with("row") || name.buffer == "column Ks") buffer.behind = 1;
       if (has_roles(c) && (name.buffer == "Qs" || name.buffer == "dOs")) buffer.behind = 1;
       buffer.guard = p.buffer(name.guard), buffer.given_with = p.buffer(name.given_with);
@@ -243,7 +243,7 @@ Result<BackwardChoices> backward_choices(const PassContext& context) {
   if (!has.sums) return has;
   has.zeroes = zeroes_unvisited(c) && !c.hopper_backward.keeps_ds;
   FLASHJIT_ASSIGN(loads, loads_by_position(spec, c));
-  // Where scores load nothing by position but what the producer brings, this spills less.
+  // Where scores load by position only what the producer copies, the separate gradients spill less.
   has.sums_at_once = !c.score_adds || loads;
   FLASHJIT_ASSIGN(reads, gradient_reads(spec));
   const std::vector<Expr> inputs = copied_inputs(spec, c);

@@ -229,14 +229,14 @@ constexpr std::array<std::string_view, 2> kValueSums = {"T", "U"};
 struct ValueSums : Maker {
   const KernelConfig& c;
 
-  // This takes the place of the product of this form, and of the waits for it. Sums lie in two places, so that one
+  // Pieces take the place of the product of this form, and of the waits for it. Sums lie in two places, so that one
   // product runs while O takes in the one before.
   void spread(Body& body, std::string_view form) {
     const Site product = find_site(p, body, Kind::Mma, form);
     if (!product) return;
     const Statement whole = product.statement();
-    const Site first{product.body, product.at - 1};  // This is a fence.
-    const Body replaced = first.take(6);             // They are the product, a commit, two waits and a keep.
+    const Site first{product.body, product.at - 1};  // The statement is a fence.
+    const Body replaced = first.take(6);             // Behind the fence: product, commit, two waits, keep.
     first.insert_before(pieces(whole, {replaced[3], replaced[4]}));
   }
   Body pieces(const Statement& whole, const Body& waits) {

@@ -13,9 +13,9 @@ namespace {
 constexpr double kMatrixShare[] = {0.54, 0.73};  // Shares of the target's rate, where TMA copies K.
 constexpr double kNarrowShare[] = {0.74, 0.76};  // Shares of the rate for 16 bits, where products have 8 bits.
 constexpr double kReadRate = 0.9;                // The share of the target's memory rate.
-constexpr double kL2BytesPerClock = 18;          // Each SM has this rate.
-constexpr double kLaunchUs = 8;                  // Both launches take this, until the first tile has arrived.
-constexpr double kPartBytesPerUs = 2.5e6;        // This counts bytes of parts, written and read.
+constexpr double kL2BytesPerClock = 18;          // The rate of each SM.
+constexpr double kLaunchUs = 8;                  // The time of both launches, until the first tile has arrived.
+constexpr double kPartBytesPerUs = 2.5e6;        // The rate at which parts are written and read.
 
 // Rows that threads gather arrive later than those of TMA [M97]. The share of the rate then depends on whether rows are
 // widened, on whether the blocks of a cluster share them, and on whether each row has to be found by itself.
