@@ -81,16 +81,17 @@ enum class OperandStrides {
 struct Operand {
   std::string_view name, what;
   OperandRole role = OperandRole::Input;
-  Dtype AttentionSpec::* dtype = nullptr;  // null: always_dtype counts.
+  Dtype AttentionSpec::* dtype = nullptr;  // null: it is always_dtype.
   Dtype always_dtype = Dtype::F32;
   Dim dims[kMaxTensorRank] = {};  // The dimensions in layout=bshd; axes_of() converts them for other layouts.
-  bool (*is_in)(const AttentionSpec& spec) = nullptr;  // null: the operand is in every spec.
-  // null: in no spec. Calls read the operand, and write to it as well.
+  bool (*is_in)(const AttentionSpec& spec) = nullptr;  // The specs that have the operand; null: all.
+  // The specs whose calls read the operand, and write to it as well; null: none.
   bool (*is_updated)(const AttentionSpec& spec) = nullptr;
-  bool (*is_read)(const AttentionSpec& spec) = nullptr;  // null: in no spec. The spec reads an output of others.
-  // null: in no spec. The rows are bytes of a format of latents.
+  bool (*is_read)(const AttentionSpec& spec) = nullptr;  // The specs that read this output of other specs; null: none.
+  // The specs in which its rows are bytes of a format of latents; null: none.
   bool (*in_bytes)(const AttentionSpec& spec) = nullptr;
-  bool (*turns)(const AttentionSpec& spec) = nullptr;  // null: in no spec. Tokens lie along rows, heads first.
+  // The specs in which tokens lie along its rows, heads first; null: none.
+  bool (*turns)(const AttentionSpec& spec) = nullptr;
   // The error behind "NAME: given, and" if a call gives the operand and the spec has none.
   std::string_view absent = {};
   bool has_field = true;  // Arguments has a field for it; otherwise a call gives it by its name.
@@ -98,7 +99,7 @@ struct Operand {
   // Leading dimensions may be left out. These, and others of size 1, count for all.
   bool repeats = false;
   Dim (*rows)(const AttentionSpec& spec) = nullptr;  // It replaces the dimension of queries or keys in `dims`.
-  // null: in every spec. Otherwise there is no dimension of KV heads.
+  // The specs in which it has a dimension of KV heads; null: all.
   bool (*has_heads)(const AttentionSpec& spec) = nullptr;
   // The address is a multiple of what the spec says. Otherwise it is a multiple of an element or, on a GPU and if
   // `alignment` is not null, of so many bytes.
