@@ -20,7 +20,8 @@ struct Shape {
 };
 std::string print(const Shape& shape);  // For example "b=1,q=2,k=3".
 
-// Returns the shape as kernels see it. With lists of keys each query is a sequence of its own, with the keys of a list.
+// Returns the shape as kernels see it. With lists of keys each query is a sequence of its own with the keys of a list,
+// unless the lists of a few queries are merged (launches/merged_lists.h).
 Shape seen_by_kernels(const AttentionSpec& spec, const Shape& shape);
 
 // Returns the shape by which schedules are ranked when nobody gives one: the spec's pins and bounds, otherwise about

@@ -2,9 +2,10 @@
 // An entry of keys(N) is the number of a row as K lies: page * tokens of a page + token in pages, the number among all
 // tokens in a packed layout, and otherwise the key of the sequence. An entry of pages(N) is the number of a page, whose
 // rows follow each other in the list. An index writes such lists.
-// In kernels each query is a sequence of its own, whose keys are the indices into its list. A mask asks for positions
-// in the real sequence, so kernels do not evaluate it: it is moved to `list_mask`, by which the lists are cut first
-// (launches/shown_keys.h). For a pool the call gives the positions, and lists of pages become lists of keys.
+// In kernels each query is a sequence of its own, whose keys are the indices into its list, unless the lists of a few
+// queries are merged. A mask asks for positions in the real sequence, so kernels do not evaluate it: it is moved to
+// `list_mask`, by which the lists are cut first (launches/shown_keys.h). For a pool the call gives the positions, and
+// lists of pages become lists of keys.
 #pragma once
 
 #include "compiler/spec/spec.h"
