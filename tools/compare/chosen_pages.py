@@ -1,4 +1,4 @@
-"""Pages that each query has chosen for each KV head (`select=pages`): their tensors, and what is exact."""
+"""Each query chooses pages for each KV head (`select=pages`). This module has their tensors, and the exact results."""
 import math
 
 import torch
@@ -32,7 +32,7 @@ class PagesProblem:
 
 
 class PagesReference(Reference):
-    """The query heads of a KV head, of some queries."""
+    """This reference has the query heads of a KV head, for some queries."""
 
     def __init__(self, problem, seed, queries=16):
         self.problem, self.samples, self.limit, squares = problem, [], 0.0, []

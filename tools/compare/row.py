@@ -1,4 +1,4 @@
-"""A row of a table: a problem that is run. And what rows of ours are held against each other for."""
+"""A row of a table is a problem that is run. Some rows of ours are held against each other."""
 import dataclasses
 
 SOFTCAP = 50.0
@@ -40,12 +40,12 @@ class Row:
 
     @property
     def packed(self):
-        """Documents follow one another, queries as keys."""
+        """Returns whether documents follow one another, queries and keys alike."""
         return bool(self.lengths) and not self.page
 
     @property
     def v_in_k(self):
-        """V is the first columns of K."""
+        """Returns whether V is the first columns of K."""
         return self.table in ("mla", "latents", "sparse_decode", "sparse_prefill")
 
     @property
@@ -59,7 +59,7 @@ class Row:
 
     @property
     def keys(self):
-        """Of each sequence."""
+        """Returns the keys of each sequence."""
         return self.lengths or (self.s,) * self.b
 
     @property
@@ -89,12 +89,12 @@ class Row:
 
     @property
     def unshared(self):
-        """The spec of one who does not know that sequences share anything."""
+        """Returns the spec of a caller who does not know that sequences share anything."""
         return self.spec.replace(" shared_prefix", "")
 
     @property
     def shape(self):
-        """As prepare takes it for a hint; of several lengths, the mean."""
+        """Returns the shape as a hint for prepare. If there are several lengths, it has the mean."""
         s = -(-sum(self.keys) // self.b)
         return f"b={self.b},q={self.queries or max(self.q_lens, default=s)},k={s}"
 
@@ -107,7 +107,8 @@ class Row:
 
     @property
     def flops(self):
-        """2 (d of K + d of V) per visible score, of gradients 6 d of K + 4 d of V; the diagonal counts half, as it is usual."""
+        """Counts 2 (d of K + d of V) per visible score, for gradients 6 d of K + 4 d of V. The diagonal counts half, as
+        usual."""
         d_v = self.d_v or self.d
         if self.q_lens:
             return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
@@ -123,7 +124,7 @@ class Row:
 
     @property
     def read_keys(self):
-        """By a query of each sequence."""
+        """Returns the keys that a query of each sequence reads."""
         return (self.chosen or self.pages * self.page) * self.b if self.chosen or self.pages else sum(self.keys)
 
     @property
@@ -138,7 +139,8 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """A row of ours against another row of ours: TFLOP/s over TFLOP/s, at least `limit`; time over time, or us more, at most."""
+    """This is a row of ours against another row of ours: TFLOP/s over TFLOP/s, at least `limit`; time over time, or us
+    more, at most."""
     what: str
     row: Row
     base: Row
@@ -148,7 +150,7 @@ class Ratio:
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """The time of a row over the sum of those of others, at most `limit`."""
+    """This is the time of a row over the sum of those of others, at most `limit`."""
     what: str
     row: Row
     parts: tuple
