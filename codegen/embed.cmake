@@ -34,7 +34,7 @@ foreach(file name IN ZIP_LISTS FILES names)
   endwhile()
   string(APPEND body "    {\"${name}\",\n{${literal}, ${length}},\n\"${digest}\",\n{kIncludes + ${first}, ${count}}},\n")
 endforeach()
-list(APPEND includes 0)  # as there may be none
+list(APPEND includes 0)  # The list must not be empty.
 list(JOIN includes ", " includes)
 file(WRITE ${OUTPUT} "#include \"${HEADER}\"
 namespace flashjit {

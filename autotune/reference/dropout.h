@@ -22,7 +22,7 @@ class Dropout {
   double factor() const { return 256.0 / (256 - dropped_); }
 
  private:
-  int dropped_ = 0;  // number of 256 weights
+  int dropped_ = 0;  // number of dropped weights among 256
   std::int64_t q_begin_ = 0, k_begin_ = 0;
   std::uint32_t key_[4] = {};
 };

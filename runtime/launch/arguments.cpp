@@ -241,7 +241,7 @@ const TensorView& ArgumentChecker::repeat(std::size_t operand, const Extents& ex
   const auto dim_at = [&](int i) { return axes.dims[std::ranges::find(axes.at, i) - std::begin(axes.at)]; };
   std::int64_t next = 1;
   for (int i = axes.rank - 1, at = tensor.rank - 1; i >= 0; --i, --at) {
-    // Where the call says no extent, the tensor's own counts.
+    // If the call gives no extent, the tensor's own counts.
     const std::int64_t extent = extents[static_cast<std::size_t>(dim_at(i))];
     const bool repeats = at < 0 || (tensor.shape[at] == 1 && extent >= 0);
     all.shape[i] = repeats ? extent : tensor.shape[at];

@@ -1,5 +1,5 @@
-// Where nothing is pinned, `prepare` takes the schedule of a tuning record, or the one that the cost model chooses for
-// the hinted shape. A prepare may also ask for a tuning.
+// If nothing is pinned, `prepare` takes the schedule of a tuning record, or the one that the cost model chooses for the
+// hinted shape. A prepare may also ask for a tuning.
 #pragma once
 
 #include <optional>

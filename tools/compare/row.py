@@ -17,26 +17,26 @@ class Row:
     dtype: str = "bf16"
     score: str = "plain"  # plain, softcap, alibi, bias_bf16, bias_fp32
     data: str = "normal"  # a key of DATA
-    queries: int = 0      # where they are not as many as the keys
-    q_lens: tuple = ()    # the same of each sequence, packed, beside keys in pages
-    lengths: tuple = ()   # of the sequences, where they are not all `s`; `s` is the longest
-    page: int = 0         # tokens of a page, where keys lie in pages
-    prefix: int = 0       # tokens that all sequences begin with, in the same pages
-    d_v: int = 0          # columns of V, where they are not as many as those of K
-    numerics: str = ""    # of the spec, where it is not the default
-    grads: str = ""       # of gradients: parameters that have some
+    queries: int = 0      # number of queries, if it is not that of the keys
+    q_lens: tuple = ()    # number of queries of each sequence, packed, beside keys in pages
+    lengths: tuple = ()   # lengths of the sequences, if they are not all `s`; `s` is the longest
+    page: int = 0         # tokens of a page, if keys lie in pages
+    prefix: int = 0       # number of tokens, in the same pages, that all sequences begin with
+    d_v: int = 0          # columns of V, if they are not as many as those of K
+    numerics: str = ""    # the spec's, if it is not the default
+    grads: str = ""       # parameters that have gradients
     dropout: float = 0.0
-    compute: str = ""     # of the spec: what Q, K and V of 16 bits are made first
-    linear: bool = False  # of 8 bits: weights may be interpolated
-    kv: str = ""          # elements of K and V, where they are not those of Q
-    append: bool = False  # the last tokens are written into the cache by the call, which turns them and Q
-    threads: int = 0      # processor only
-    block: int = 0        # tokens of a block, where lists say which are seen
-    listed: int = 0       # blocks of each list
-    documents: tuple = () # lengths, where a tensor has the numbers of documents
-    chosen: int = 0       # keys that each query has chosen
-    pages: int = 0        # or pages, for each KV head
-    best: int = 0         # keys that an index lists; 0: it gives their scores
+    compute: str = ""      # the spec's: what Q, K and V of 16 bits become first
+    linear: bool = False   # for 8 bits: weights may be interpolated
+    kv: str = ""           # elements of K and V, if they are not those of Q
+    append: bool = False   # The call writes the last tokens into the cache, and turns them and Q.
+    threads: int = 0       # processor only
+    block: int = 0         # tokens of a block, if lists tell which are seen
+    listed: int = 0        # blocks of each list
+    documents: tuple = ()  # lengths, if a tensor has the numbers of documents
+    chosen: int = 0        # keys that each query has chosen
+    pages: int = 0         # or pages, for each KV head
+    best: int = 0          # keys that an index lists; 0: it gives their scores
 
     @property
     def packed(self):

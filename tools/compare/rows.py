@@ -65,7 +65,7 @@ MOST_SMALL_PAGES = 1.05
 MOST_NARROW_CACHE_US = {(1, 8192): 13, (16, 8192): 78, (64, 8192): 262, (128, 2048): 134}
 MOST_OF_BF16_ERROR = 1.5
 MOST_US_OF_APPEND = 2.0
-LEAST_PAGED_OVER_CONTIGUOUS = 0.95  # of pieces of prompts
+LEAST_PAGED_OVER_CONTIGUOUS = 0.95  # limit for pieces of prompts
 # Latents have 576 columns, of which V is the first 512: 128 query heads, one KV head, through pages of 64 tokens.
 MOST_MLA_US = {(16, 8192): 66, (64, 8192): 205, (128, 4096): 205}
 READ_TBS = 4.54  # an H200's best rate of reading

@@ -25,8 +25,8 @@ class MaskValues {
 
  private:
   std::vector<Param> params_;                     // parameters that the mask reads
-  std::vector<std::vector<std::uint8_t>> bytes_;  // of each parameter
-  std::vector<ParamValue> values_;                // of each parameter
+  std::vector<std::vector<std::uint8_t>> bytes_;  // bytes of each parameter
+  std::vector<ParamValue> values_;                // value of each parameter
 };
 
 }  // namespace flashjit

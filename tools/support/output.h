@@ -74,6 +74,6 @@ class StatusLine {
 };
 
 std::string bytes_text(double bytes);        // for example "1.5 MB"
-std::string size_text(std::uint64_t bytes);  // the same form
+std::string size_text(std::uint64_t bytes);  // formats bytes in the same way
 
 }  // namespace flashjit

@@ -27,7 +27,7 @@ class Backward {
   explicit Backward(const Problem& problem) : problem_(problem) {}
 
   struct Query {
-    std::vector<double> exact;  // the same numbers as `q`
+    std::vector<double> exact;  // the numbers of `q`
     std::vector<float> q, d_o;
     double lse = 0, delta = 0;  // in natural units; delta is dO . O - dLSE
     double delta_error = 0;     // standard deviation of the error of fp32 arithmetic

@@ -69,7 +69,7 @@ struct Tensor {
 struct Arguments {
   Tensor q, k, v, o;
   Tensor lse;        // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
-  Tensor max_logit;  // the same shape
+  Tensor max_logit;  // like lse
   Tensor sink;       // fp32 [heads]
   Tensor offsets_q, offsets_k;  // packed: i32 [batch + 1], on the kernel's device
   std::int64_t max_q_len = 0;   // packed: no query sequence is longer
@@ -118,13 +118,13 @@ struct Arguments {
 struct Facts {
   std::string spec, target, schedule, family, key;
   std::string source;     // "compiled" "waited" "disk" "memory" "bundle"
-  double compile_ms = 0;  // from spec to machine code, in the prepare that made this kernel
+  double compile_ms = 0;  // time from spec to machine code, in the prepare that made this kernel
   int registers = 0, spill_bytes = 0, smem_bytes = 0, threads = 0;
   std::int64_t cubin_bytes = 0;
-  std::vector<std::string> notes;  // what is slower than it could be, and why
-  std::string layer;               // the directory or bundle it was found in; empty: in memory, or it was compiled
-  std::string miss;                // why it had to be compiled: what was looked at, and what was wrong there
-  std::string weights;             // the dtype in which probabilities are multiplied with V, which limits accuracy
+  std::vector<std::string> notes;  // these tell what is slower than it could be, and why
+  std::string layer;    // directory or bundle in which it was found; empty: it was in memory, or was compiled
+  std::string miss;     // why it had to be compiled: what was looked at, and what was wrong there
+  std::string weights;  // the dtype in which probabilities are multiplied with V, which limits accuracy
 };
 
 // A kernel keeps alive what it needs of its engine.
@@ -146,7 +146,7 @@ class FLASHJIT_API Kernel {
 
 struct EngineOptions {
   Device device = Device::Gpu;
-  int ordinal = 0;        // which GPU
+  int ordinal = 0;        // number of the GPU
   std::string target;     // empty: the target of the device; otherwise a row of the target table
   std::string cache_dir;  // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit;
                           // after the private directory and ':', shared ones that are only read may follow
@@ -234,7 +234,7 @@ struct Counters {
   std::int64_t bad_entries = 0;                    // damaged files, treated as a miss
   std::int64_t not_persisted = 0;                  // kernels that were made, but not written
   std::int64_t evictions = 0;                      // files removed because of the size cap
-  std::int64_t bytes_read = 0, bytes_written = 0;  // of machine code, from and to directories
+  std::int64_t bytes_read = 0, bytes_written = 0;  // bytes of machine code, from and to directories
   std::int64_t quick_kernels = 0;                  // kernels that answered with quick code (PrepareOptions::budget)
   std::int64_t replaced_kernels = 0;               // such kernels that the best code has replaced since
   Histogram lookup_us;                             // times of look-ups in directories and bundles, found or not

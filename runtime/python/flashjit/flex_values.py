@@ -215,7 +215,7 @@ class Writer:
 
     def __init__(self, device: Any, lengths: Sequence[int] | None) -> None:
         self.device = device
-        self.lengths = lengths  # of batch, heads, queries and keys
+        self.lengths = lengths  # lengths of batch, heads, queries and keys
         self.gradients = torch.is_grad_enabled()
         self.tensors: dict[str, Tensor] = {}  # by the names that they have in the texts
         self.read: list[Tensor] = []  # tensors as the functions read them, in the same order

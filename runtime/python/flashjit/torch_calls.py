@@ -88,7 +88,7 @@ class Pool(list[Call]):
         self.gradients: dict[Any, Any] = {}
 
 
-_ready: dict[Any, Pool] = {}  # by everything that the structures of its calls hold
+_ready: dict[Any, Pool] = {}  # These are found by everything that the structures of their calls hold.
 
 
 class _Kind:

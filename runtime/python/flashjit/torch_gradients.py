@@ -18,7 +18,7 @@ _is_grad_enabled = torch.is_grad_enabled
 # PyTorch batches gradients by the older of its vmaps, whose tensors are none of torch.func.
 _is_batched: Any = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda tensor: False)
 
-_kernels: dict[Any, Kernel] = {}  # by everything that decides whether a call has gradients
+_kernels: dict[Any, Kernel] = {}  # These are found by everything that decides whether a call has gradients.
 
 
 def _kernel_of(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float], words: str,
