@@ -1,7 +1,7 @@
-// Ring attention over the processes of MPI, forward and backward: `mpirun -n 4 ring`. Each rank has a share of a
-// causal sequence. Its queries stay, while keys and values travel from rank to rank, and in each step the rank computes
-// with those that it has, adding to what earlier steps gave (`accumulate`). The next ones arrive meanwhile. At the end
-// rank 0 compares all with attention by its definition: plain loops in double over the whole sequence.
+// This is ring attention over the processes of MPI, forward and backward: `mpirun -n 4 ring`. Each rank has a share of
+// a causal sequence. Its queries stay, while keys and values travel from rank to rank, and in each step the rank
+// computes with those that it has, adding to what earlier steps gave (`accumulate`). The next ones arrive meanwhile. At
+// the end rank 0 compares all with attention by its definition, in plain loops in double over the whole sequence.
 //
 // `ring` computes on processors in fp32, and MPI sends what travels. `ring_nccl` is the same program for GPUs, with a
 // GPU for each rank, bf16, and NCCL: what differs is in exchange_mpi.h and exchange_nccl.h.
@@ -95,8 +95,8 @@ struct Span {
   int begin, count;
 };
 
-// The rows of this rank's queries that see keys of `owner`, and the rows of the keys that they see. The chunks of an
-// earlier rank are before and behind both of ours, and those of a later rank lie between ours. Our own two are in
+// Returns the rows of this rank's queries that see keys of `owner`, and the rows of the keys that they see. The chunks
+// of an earlier rank are before and behind both of ours, and those of a later rank lie between ours. Our own two are in
 // order, as if nothing were between them.
 std::pair<Span, Span> seen(int owner) {
   const Span all = {0, kRows}, first = {0, kChunk}, second = {kChunk, kChunk};

@@ -51,8 +51,8 @@ std::vector<TunedRecord> parse_tuned_records(std::string_view text, std::string_
 // Parses the hint of PrepareOptions::shape, for example "b=4,q=4096,k=4096". b defaults to 1, and k to q.
 Result<Shape> parse_shape_hint(std::string_view text);
 
-// The class of a shape: every size rounded up to a power of two. Shapes of a class share schedules. Tuning and look-up
-// both use this function, and records hold shapes, not classes, so the two cannot differ.
+// The class of a shape has every size rounded up to a power of two. Shapes of a class share schedules. Tuning and
+// look-up both use this function, and records hold shapes, not classes, so the two cannot differ.
 Shape rounded(const Shape& shape);
 // Returns how many doublings lie between the two shapes, summed over all three sizes.
 double doublings_apart(const Shape& a, const Shape& b);
