@@ -14,6 +14,7 @@
 #include "compiler/spec/operations/options.h"
 #include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/text_form.h"
+#include "compiler/launches/merged_lists.h"
 #include "compiler/launches/shown_keys.h"
 #include "compiler/launches/values.h"
 #include "compiler/launches/wide_rows.h"
@@ -213,6 +214,7 @@ void add_launches(Plan& plan) {
   plan.schedule.family->finish(plan);
   if (plan.target.gpu) add_block_states(plan);
   if (plan.spec.list_mask && plan.target.gpu) add_shown_keys(plan);
+  if (plan.config.merged_queries > 0) add_merged_lists(plan);
   if (plan.config.append && plan.target.gpu) add_append(plan);
   if (plan.config.v_transposed && plan.target.gpu && !plan.reads_columns) add_value_rows(plan);
   if (has_latent_rows(plan.config) && plan.target.gpu && !plan.schedule.family->reads_latent_rows) add_wide_rows(plan);

@@ -44,6 +44,7 @@ struct Plan {
   int value_rows = -1;                     // the one that they find rows of V in; none: V is as given
   int wide_rows = -1;                      // the one that they find rows of K in; none: K is as given
   int shown_keys = -1;                     // the one that they find lists of keys in; none: these are as given
+  int merged_lists = -1;                   // the one that they find lists of pages in; none: these are as given
   int block_states = -1;                   // the one that has the states of blocks, the last parameter of `spec`
   int tile_lists = -1;                     // the one that has lists of tiles; none: tiles are those of ranges
   bool reads_columns = false;              // `launches` read V^T as v_transposed has it, and need no rows

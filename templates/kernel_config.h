@@ -148,6 +148,8 @@ struct KernelConfig {
   int listed = 0;  // index: if not 0, the numbers of this many keys with the largest scores are written for each query.
   // If true, the list of a query has the numbers of this many pages instead, and rows of a page follow each other.
   bool whole_pages = false;
+  // If not 0, a launch merges the lists of a sequence's queries, at most this number, and queries are no sequences.
+  int merged_queries = 0;
   // In lists that a mask cuts, entries are pages of this number of keys; the copy of the list has each key by itself.
   int keys_of_entry = 1;
   bool head_tables = false;  // KernelParams::block_table has a line for each KV head of a sequence.

@@ -5,6 +5,7 @@
 
 #include "config.gen.cuh"
 #include "templates/device.cuh"
+#include "templates/key_lists/layout.h"
 
 namespace flashjit {
 
@@ -86,6 +87,20 @@ __device__ inline bool is_chosen(const KernelParams& p, const Sequence& seq, int
     return static_cast<u32>(__ldg(chosen_list(p, seq) + index)) < static_cast<u32>(p.key_rows);
   }
 }
+
+// With merged lists all queries of a sequence share one, whose pages exist. These return how many tokens of the page of
+// this entry some query sees, and the index behind those that query q sees of the page of another index.
+constexpr bool kListsAreMerged = config.merged_queries > 0;
+__device__ inline int room_of_page(const KernelParams& p, const Sequence& seq, int entry) {
+  return __ldg(chosen_list(p, seq) + merged_lists(config).rooms + entry);
+}
+__device__ inline int end_in_page(const KernelParams& p, const Sequence& seq, int q, int index) {
+  constexpr u32 kPage = config.page_size > 0 ? config.page_size : 1;
+  const int entry = static_cast<u32>(index) / kPage;
+  return entry * static_cast<int>(kPage) +
+         __ldg(chosen_list(p, seq) + merged_lists(config).tokens + entry * config.merged_queries + q);
+}
+
 // True if each tile lies in one page. Its keys are then seen together or not at all, but for the end of the list.
 constexpr bool kTilesChosenWhole = config.whole_pages && config.page_size % config.tile_kv == 0;
 // Returns whether a row exists for some of these indices. Behind the end of the list none does.

@@ -105,14 +105,16 @@ std::string list_mask_function(const Plan& plan) {
 // checked. Tiles of a page that does not exist are passed over, and all others are seen.
 std::string functions_of_lists(const Plan& plan) {
   const std::string_view number = plan.wide_ints ? "Int64" : "int";
+  const std::string none_full = fmt::format("int full_end(const KernelParams&, const Sequence&, {0}, {0})", number);
+  if (plan.config.merged_queries > 0)
+    return function("Each query may have chosen none of the pages.", none_full, "return 0;\n");
   const std::string visible =
       function("Does key k, an index into the list, have a row?\ntemplate <class Key>",
                fmt::format("bool visible(const KernelParams& params, const Sequence& seq, {}, Key k)", number),
                "return is_chosen(params, seq, static_cast<int>(k));\n");
   if (!plan.config.whole_pages) {
     return visible + (plan.spec.list_mask ? list_mask_function(plan) : "") +
-           function("Any key may have none.",
-                    fmt::format("int full_end(const KernelParams&, const Sequence&, {0}, {0})", number), "return 0;\n");
+           function("Any key may have none.", none_full, "return 0;\n");
   }
   return visible +
          function("Tiles in a page that is there are seen up to the end; in others any key may have none.",

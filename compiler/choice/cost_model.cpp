@@ -12,9 +12,11 @@
 #include "compiler/launches/append.h"
 #include "compiler/choice/candidates.h"
 #include "compiler/choice/cost_common.h"
+#include "compiler/launches/merged_lists.h"
 #include "compiler/launches/shown_keys.h"
 #include "compiler/launches/values.h"
 #include "compiler/launches/wide_rows.h"
+#include "compiler/spec/fields/select.h"
 
 namespace flashjit {
 
@@ -152,7 +154,9 @@ double makespan(double blocks, double slots, double mean, double longest, bool l
 std::string print(const Shape& shape) { return fmt::format("b={},q={},k={}", shape.b, shape.q_len, shape.k_len); }
 
 Shape seen_by_kernels(const AttentionSpec& spec, const Shape& shape) {
-  return selects(spec) ? Shape{shape.b * shape.q_len, 1, listed_keys(spec)} : shape;
+  if (!selects(spec)) return shape;
+  if (merged_queries(spec) > 0) return {shape.b, shape.q_len, merged_keys(spec, shape.q_len)};
+  return {shape.b * shape.q_len, 1, listed_keys(spec)};
 }
 
 Shape assumed_shape(const AttentionSpec& spec) {
@@ -180,7 +184,7 @@ Prediction predict(const Problem& problem, const Schedule& schedule, const Shape
   Prediction p = schedule.family->predict(problem, schedule, shape, work);
   double before = append_us(problem.spec, problem.target, shape);
   if (schedule.transpose != Transpose::launch) before += value_rows_us(problem.spec, problem.target, shape);
-  before += shown_keys_us(problem.spec, problem.target, shape);
+  before += shown_keys_us(problem.spec, problem.target, shape) + merged_lists_us(config_of(problem, schedule));
   if (!schedule.family->reads_latent_rows) before += wide_rows_us(problem.spec, problem.target, shape);
   p.latency += before;
   p.total += before;
@@ -270,7 +274,8 @@ Roofline roofline(const Plan& plan, const Shape& of_call) {
   const Problem problem(plan.spec, plan.target, plan.tiles);
   const Work work = work_of(problem, shape, plan.schedule);
   const double scores =
-      static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) * static_cast<double>(shape.k_len);
+      static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
+      static_cast<double>(selects(spec) ? listed_keys(spec) : shape.k_len);
   Roofline r;
   r.visible = work.visible;
   r.exact = work.exact;

@@ -7,6 +7,7 @@
 #include "compiler/analysis/tile_pairs.h"
 #include "compiler/families/family.h"
 #include "compiler/program/config_fields.h"
+#include "compiler/spec/fields/select.h"
 
 namespace flashjit {
 
@@ -84,7 +85,7 @@ Problem::Problem(const AttentionSpec& s, const Target& t, const TileAnalysis& an
       score(facts_of(s)),
       lists(s.places ? ListFacts{} : lists_of(s.mask)),  // With places the tiles are those of the call's rows.
       config(problem_config(s, analysis)),
-      queries(selects(s) ? 1 : s.q_len.max) {}
+      queries(selects(s) ? std::max(merged_queries(s), 1) : s.q_len.max) {}
 
 Dtype weights_of(const AttentionSpec& spec, const KernelConfig& config) {
   if (!has_scaled_queries(spec)) return spec.dtype;

@@ -113,6 +113,7 @@ constexpr std::array kOfProblem = with_flags(std::array{
     field<&C::selected>("selected", [](C& c, const S& s) { c.selected = selects(s) ? read_entries(s) : 0; }),
     field<&C::listed>("listed", [](C& c, const S& s) { c.listed = writes_lists(s) ? s.selected : 0; }),
     field<&C::whole_pages>("whole_pages", [](C& c, const S& s) { c.whole_pages = reads_pages(s); }),
+    field<&C::merged_queries>("merged_queries"),
     field<&C::keys_of_entry>("keys_of_entry", [](C& c, const S& s) { c.keys_of_entry = selects_pages(s) && s.list_mask ? s.page_size : 1; }),
     field<&C::lse>("lse", [](C& c, const S& s) { c.lse = s.lse; }),
     field<&C::scale_block>("scale_block", [](C& c, const S& s) { c.scale_block = s.scale_block; }),

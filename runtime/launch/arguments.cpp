@@ -11,6 +11,7 @@
 
 #include "compiler/spec/text_form.h"
 #include "runtime/launch/tensor_maps.h"
+#include "templates/key_lists/layout.h"
 #include "templates/latents/rows.h"
 
 namespace flashjit {
@@ -74,6 +75,7 @@ ArgumentChecker::ArgumentChecker(const Plan& plan, int ordinal)
       gpu_(plan.target.gpu),
       tensor_maps_(std::ranges::any_of(plan.launches, &KernelLaunch::tensor_maps)),
       ordinal_(ordinal),
+      merged_entries_(plan.config.merged_queries > 0 ? merged_lists(plan.config).entries : 0),
       indices_(spec_) {
   for (const KernelLaunch& launch : plan.launches) grids_.push_back(launch.grid);
   for (const KernelLaunch& launch : plan.before) grids_.push_back(launch.grid);
@@ -375,13 +377,18 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
   return {};
 }
 
-// For kernels each query is a sequence, whose keys are the indices into its list.
+// For kernels each query is a sequence, whose keys are the indices into its list, unless a launch merges the lists.
 void ArgumentChecker::take_lists_for_sequences(const Extents& extents, CallSizes& sizes, KernelParams& params) const {
   const std::int64_t rows =
       is_paged(spec_) ? extents[static_cast<std::size_t>(Dim::Pages)] * spec_.page_size : sizes.k_len;
   params.key_rows = static_cast<int>(std::min<std::int64_t>(rows, std::numeric_limits<int>::max()));
   params.queries_of_sequence = static_cast<int>(sizes.q_len);
   if (!is_paged(spec_)) params.pages = static_cast<int>(sizes.batch);
+  if (merged_entries_ > 0) {
+    params.queries_of_sequence = 1;
+    sizes.k_len = std::int64_t{merged_entries_} * spec_.page_size;
+    return;
+  }
   sizes.batch = sizes.q_tokens;
   sizes.q_len = 1;
   sizes.k_len = listed_keys(spec_);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "compiler/launches/merged_lists.h"
 #include "compiler/launches/shown_keys.h"
 #include "runtime/engine/without_exceptions.h"
 #include "templates/values/layout.h"
@@ -200,6 +201,7 @@ void GpuKernel::use_buffers(KernelParams& params, const CallSizes& sizes,
   if (rotated_q_ >= 0) use_rotated_q(params, sizes, buffer(rotated_q_));
   if (value_rows_ >= 0) use_value_rows(params, sizes, buffer(value_rows_));
   if (wide_rows_ >= 0) use_wide_rows(params, sizes, buffer(wide_rows_));
+  if (merged_lists_ >= 0) read_merged_lists(params, config_, static_cast<int*>(buffer(merged_lists_)));
   if (shown_keys_ < 0) return;
   read_shown_keys(params, config_.heads_kv, config_.selected, static_cast<int*>(buffer(shown_keys_)));
 }

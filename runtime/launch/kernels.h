@@ -26,6 +26,7 @@ class RunnableKernel : public Kernel {
         value_rows_(plan.value_rows),
         wide_rows_(plan.wide_rows),
         shown_keys_(plan.shown_keys),
+        merged_lists_(plan.merged_lists),
         block_states_(plan.block_states),
         tile_lists_(plan.tile_lists),
         last_param_(std::max<std::size_t>(plan.spec.params.size(), 1) - 1) {}
@@ -42,7 +43,7 @@ class RunnableKernel : public Kernel {
   virtual Result<void> launch(const CallArguments& call, void* stream) = 0;
   const Facts facts_;
   const ArgumentChecker checker_;
-  const int rotated_q_, value_rows_, wide_rows_, shown_keys_, block_states_,
+  const int rotated_q_, value_rows_, wide_rows_, shown_keys_, merged_lists_, block_states_,
       tile_lists_;                // numbers of these buffers in the plan
   const std::size_t last_param_;  // the parameter that `block_states_` is for
 };

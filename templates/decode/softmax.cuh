@@ -338,7 +338,11 @@ __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, 
 #pragma unroll
   for (int r = 0; r < kOctets; ++r) {
     const Query query = query_of(segment, r);
-    const auto hides = [&](int key) { return is_hidden(params, query.seq, query.q, first[key % 2] + key / 2 * 8); };
+    const int end = kListsAreMerged ? end_in_page(params, query.seq, query.q, k_lo) : 0;
+    const auto hides = [&](int key) {
+      const int k = first[key % 2] + key / 2 * 8;
+      return kListsAreMerged ? k >= end : is_hidden(params, query.seq, query.q, k);
+    };
     // It has a bit for each key, where the mask is evaluated in a loop.
     u32 hidden = 0;
     if constexpr (config.mask_is_long) {

@@ -118,9 +118,19 @@ struct TileRowsIn {
   const KernelParams& params;
   // With pages: each lane keeps in `page` the page of one of the warp's next tiles, so that copies need not wait for
   // the numbers; `next_page` has the pages of the first tiles of the next segment.
+  // With merged lists the same is kept of how many tokens of the page count.
   int first = 0;
   u32 page = 0, next_page = 0;
+  int room = 0, next_room = 0;
 
+  __device__ int room_of_lane(const Segment& s, int tile) const {
+    if constexpr (kListsAreMerged) {
+      const int of_lane = tile + lane_id() * tiles_apart(s), key = first_key(s, of_lane);
+      return of_lane <= s.last_tile ? room_of_page(params, s.seq, key / static_cast<int>(Rows::kPage)) : 0;
+    } else {
+      return 0;
+    }
+  }
   __device__ u32 page_of_lane(const Segment& s, int tile) const {
     if constexpr (kTileInPage) {
       const int of_lane = tile + lane_id() * tiles_apart(s);
@@ -130,9 +140,13 @@ struct TileRowsIn {
       return 0;
     }
   }
-  __device__ void look_ahead(const Segment& s, int tile) { next_page = page_of_lane(s, tile); }
+  __device__ void look_ahead(const Segment& s, int tile) {
+    next_page = page_of_lane(s, tile);
+    next_room = room_of_lane(s, tile);
+  }
   __device__ void begin(int tile) {
     page = next_page;
+    room = next_room;
     first = tile;
   }
   __device__ Rows keys_of(const void* tensor, const Strides& strides, const Segment& s) const {
@@ -144,9 +158,20 @@ struct TileRowsIn {
     if constexpr (!kTileInPage) return 0;
     if (tile - first >= 32 * tiles_apart(s)) {
       page = page_of_lane(s, tile);
+      room = room_of_lane(s, tile);
       first = tile;
     }
     return __shfl_sync(0xffffffff, page, (tile - first >> s.sharing) / config.decode.warps);
+  }
+  // Returns the number of rows of a tile that some query sees, where page_of() has been asked for the tile.
+  __device__ int rows_of(const Segment& s, int tile) const {
+    const int key = first_key(s, tile), left = s.end - key;
+    if constexpr (kListsAreMerged) {
+      const int of_page = __shfl_sync(0xffffffff, room, (tile - first >> s.sharing) / config.decode.warps);
+      return min(left, of_page - key % static_cast<int>(Rows::kPage));
+    } else {
+      return left;
+    }
   }
   // Returns the first row of a tile of this segment, in K or V.
   __device__ const Cached* tile_begin(const void* tensor, const Strides& strides, const Segment& s, int tile,
@@ -337,7 +362,7 @@ struct RowTiles : RingTiles {
   // Lanes have neighbouring pieces of a row, and copy as many rows at a time as there are lanes for. Where the number
   // of a row's pieces is no power of two, some lanes have nothing to do.
   template <int head_dim>
-  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s, u32 page) {
+  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s, u32 page, int rows) {
     constexpr int kChunks = head_dim / kLaneColumns, kLanes = lanes_of_row(config, head_dim);
     constexpr int kRowsAtOnce = 32 / kLanes;
     const Cached* begin = where.tile_begin(tensor, strides, s, ahead, page);
@@ -355,7 +380,7 @@ struct RowTiles : RingTiles {
       // Tiles that are cut have no code of their own, because it would lie between a kernel's begin and its first
       // copies. The bits of the first row's number are none of the bits of a distance to another row.
       const u32 offset = offset_of(first, chunk % 8);
-      const int left = s.end - where.first_key(s, ahead) - first;
+      const int left = rows - first;
       const Cached* from = begin + first * strides.token + column;
 #pragma unroll
       for (int row = 0; row < kTileKv; row += kRowsAtOnce, from += kRowsAtOnce * strides.token)
@@ -369,9 +394,10 @@ struct RowTiles : RingTiles {
     if (ahead <= s.last_tile) {
       const KernelParams& p = where.params;
       const u32 page = where.page_of(s, ahead);
-      copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s, page);
+      const int rows = where.rows_of(s, ahead);
+      copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s, page, rows);
       commit_copies();
-      copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s, page);
+      copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s, page, rows);
       ahead = next_of_warp(where.params, s, ahead);
     } else {
       commit_copies();

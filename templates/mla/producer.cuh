@@ -79,7 +79,7 @@ struct ProducerState {
   // Tells the prefetching warp that a tile has been copied.
   __device__ void count_tile() {
     ++turn.count;
-    if (lane_id() == 0) shared.copied() = static_cast<int>(turn.count);
+    if (lane_id() == 0) atomicExch(&shared.copied(), static_cast<int>(turn.count));
   }
 };
 
@@ -104,6 +104,11 @@ struct Prefetcher {
     }
   }
 
+  // The counting warp and this one meet at no barrier, so both use atomics.
+  __device__ int copied_tiles() const {
+    return __shfl_sync(0xffffffff, lane_id() == 0 ? atomicAdd(&shared.copied(), 0) : 0, 0);
+  }
+
   __device__ void run(Progress& at) const {
     const Segment& s = at.segment;
     int number = 0;
@@ -112,7 +117,7 @@ struct Prefetcher {
       for (int tile = visible_tile(params, s, s.first_tile); tile <= s.last_tile;
            tile = visible_tile(params, s, tile + 1), ++number) {
         if (number < kMlaStages) continue;  // Such tiles are copied at once.
-        while (shared.copied() < max(number + 1 - kPrefetches, 1)) __nanosleep(kPoll);
+        while (copied_tiles() < max(number + 1 - kPrefetches, 1)) __nanosleep(kPoll);
         prefetch_tile(s, tile);
       }
       at.advance_warp();

@@ -97,7 +97,7 @@ struct SharedMemory {
     return reinterpret_cast<u32*>(memory + kLayout.seen_offset) + tile % kSeenTiles * kTileWords;
   }
   // The number of tiles that have been copied, or are on their way.
-  __device__ volatile int& copied() const { return reinterpret_cast<volatile int&>(memory[kLayout.copied_offset]); }
+  __device__ int& copied() const { return reinterpret_cast<int&>(memory[kLayout.copied_offset]); }
   // True if references of a warp's rows rose.
   __device__ int& rose(u32 from, u32 warp) const {
     return reinterpret_cast<int*>(rows() + kMlaRows * kMlaRowFloats)[from * kMlaWarps + warp];

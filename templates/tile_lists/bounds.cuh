@@ -9,6 +9,10 @@ namespace flashjit {
 template <Along along>
 constexpr int kTileValues = along == Along::keys ? TilePairs::kKeyValues : TilePairs::kQueryValues;
 
+// Returns false for a sequence without queries or keys. A call may give it tensors that are too small for its
+// positions, as no pair of them is looked at.
+__device__ inline bool has_pairs(const Sequence& seq) { return seq.q_len > 0 && seq.k_len > 0; }
+
 // A warp finds the least and the most of each value at the positions begin..end-1.
 template <Along along, int i = 0>
 __device__ inline void find_bounds(const KernelParams& params, const Sequence& seq, int begin, int end,
@@ -42,7 +46,8 @@ __device__ inline void write_tile_bounds(const KernelParams& params, ReadBounds*
   const auto [b, tile] = Axis::tile_of(params, number);
   const Sequence seq = sequence_of(params, b, head);
   const int begin = tile * Axis::kTile, end = min(begin + Axis::kTile, Axis::length(seq));
-  if (begin < end) find_bounds<along>(params, seq, begin, end, bounds + Int64{blockIdx.x} * kTileValues<along>);
+  if (begin < end && has_pairs(seq))
+    find_bounds<along>(params, seq, begin, end, bounds + Int64{blockIdx.x} * kTileValues<along>);
 }
 
 // Evaluates a condition that reads for each query and key, once for all pairs. A block has two tiles.

@@ -113,7 +113,7 @@ __device__ inline void write_tile_lists(const KernelParams& params, const ReadBo
   ReadBounds* const own = reinterpret_cast<ReadBounds*>(list_memory);
   u32* const of_warps = reinterpret_cast<u32*>(own + kMostTileValues);
   static_assert(kTileValues<other(along)> <= kMostTileValues);
-  if (threadIdx.x < 32) find_bounds<other(along)>(params, seq, lo, end, own);
+  if (threadIdx.x < 32 && has_pairs(seq)) find_bounds<other(along)>(params, seq, lo, end, own);
   __syncthreads();
   ListRow<along> row = {params, seq, own, bounds, answers, tile, lo, end - 1};
   row.find_limits();

@@ -13,6 +13,7 @@
 #include "compiler/narrowing.h"
 #include "compiler/choice/cost_model.h"
 #include "compiler/spec/spec.h"
+#include "compiler/launches/merged_lists.h"
 #include "compiler/launches/shown_keys.h"
 #include "compiler/launches/tile_lists.h"
 #include "compiler/spec/text_form.h"
@@ -88,7 +89,7 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
   }
   if (all)
     text += family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan) +
-            describe_wide_rows(plan) + describe_shown_keys(plan) + describe_block_states(plan) +
+            describe_wide_rows(plan) + describe_shown_keys(plan) + describe_merged_lists(plan) + describe_block_states(plan) +
             describe_tile_lists(plan);
   if (all && family.explain_tuned)
     text += family.explain_tuned(Problem(plan.spec, plan.target, plan.tiles), plan.schedule);

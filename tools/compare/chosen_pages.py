@@ -16,6 +16,7 @@ class PagesProblem:
         self.q = drawn(row.b, row.queries, row.heads, row.d)
         self.pools = {name: drawn(row.b * of_sequence, row.page, row.kv_heads, row.d) for name in ("k", "v")}
         own = torch.rand(row.b, row.queries, row.kv_heads, of_sequence, device=device).argsort(-1)[..., :row.pages]
+        own[..., :row.shared] = own[:, :1, :, :row.shared]  # A query's other pages may repeat these.
         pages = torch.randperm(row.b * of_sequence, device=device).view(row.b, 1, 1, of_sequence)
         self.page_index = pages.expand(*own.shape[:-1], of_sequence).gather(-1, own).to(torch.int32)
 

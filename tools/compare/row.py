@@ -36,6 +36,7 @@ class Row:
     documents: tuple = ()  # lengths, if a tensor has the numbers of documents
     chosen: int = 0        # keys that each query has chosen
     pages: int = 0         # or pages, for each KV head
+    shared: int = 0        # number of these pages that all queries of a sequence have chosen
     best: int = 0          # keys that an index lists; 0: it gives their scores
 
     @property
@@ -103,7 +104,8 @@ class Row:
         sizes = f"documents={self.b} tokens={sum(self.lengths)}" if self.packed else f"b={self.b} s={self.s}"
         if self.page and self.lengths:
             sizes = f"b={self.b} s={min(self.lengths)}..{self.s} tokens={sum(self.lengths)}"
-        return f"{sizes} {self.spec}" + (f", {self.data}" if self.table == "data" else "")
+        shared = f", {self.shared} pages shared" if self.shared else ""
+        return f"{sizes} {self.spec}{shared}" + (f", {self.data}" if self.table == "data" else "")
 
     @property
     def flops(self):

@@ -4,6 +4,7 @@
 
 #include "compiler/families/choices.h"
 #include "compiler/families/decode/decode.h"
+#include "compiler/spec/fields/select.h"
 
 namespace flashjit {
 
@@ -56,6 +57,13 @@ bool refuses_fields(const Problem& problem, const Schedule& s, std::string* why)
     if (problem.spec.numerics == Numerics::BatchInvariant)
       return refuse(why, "tile_q: {} rows have no room for the parts of numerics=batch_invariant; use {}", *s.tile_q,
                     problem.spec.d_qk > most_dim_of_pair(has_scaled_keys(problem.spec)) ? kOctet : 2 * kOctet);
+  }
+  if (merged_queries(problem.spec) > 0) {
+    if (*s.stages == 1)
+      return refuse(why, "stages: rows that no query of a merged list sees become zeros in a ring; use 2 or more");
+    if (problem.spec.page_size % *s.tile_kv != 0)
+      return refuse(why, "tile_kv: {} keys lie in several pages of {}, and a tile of a merged list in one; use 16",
+                    *s.tile_kv, problem.spec.page_size);
   }
   if (*s.warps > kMaxWarps) return refuse(why, "warps: {} is above {}", *s.warps, kMaxWarps);
   if (*s.stages > kMaxStages) return refuse(why, "stages: {} is above {}", *s.stages, kMaxStages);

@@ -9,6 +9,7 @@
 #include "compiler/families/choices.h"
 #include "compiler/families/parts.h"
 #include "compiler/plan.h"
+#include "compiler/spec/fields/select.h"
 #include "compiler/spec/text_form.h"
 
 namespace flashjit {
@@ -33,9 +34,9 @@ void spread_heads(const Problem& problem, KernelConfig& c) {
 // GPU several times.
 int row_tiles_at_once(const Problem& problem, const KernelConfig& c) {
   const AttentionSpec& spec = problem.spec;
-  const bool is_known = spec.q_len.pinned() || selects(spec);
+  const bool is_known = spec.q_len.pinned() || (selects(spec) && c.merged_queries == 0);
   if (!is_known || c.sequences == Sequences::packed || c.decode.fixed_parts) return 1;
-  const std::int64_t queries = selects(spec) ? 1 : spec.q_len.max;
+  const std::int64_t queries = selects(spec) && c.merged_queries == 0 ? 1 : spec.q_len.max;
   const std::int64_t tiles = (queries * group_size(c) + c.tile_q - 1) / c.tile_q;
   const int blocks = problem.target.sm_count * c.decode.blocks_per_sm;
   return tiles > 1 && tiles * heads_side_by_side(c) * 2 <= blocks ? static_cast<int>(tiles) : 1;
@@ -47,6 +48,8 @@ void configure(const Problem& problem, const Schedule& s, KernelConfig& c) {
   take(s.copies, c.decode.copies);
   spread_heads(problem, c);
   c.decode.fixed_parts = problem.spec.numerics == Numerics::BatchInvariant;
+  c.merged_queries = merged_queries(problem.spec);
+  if (c.merged_queries > 0) c.mask_has_holes = false;  // Every page of a merged list exists.
   c.decode.row_tiles = row_tiles_at_once(problem, c);
   if (problem.target.can.tma && c.decode.copies == Copies::rows)
     c.decode.evict_first_mb = static_cast<int>(kEvictedFirst * problem.target.l2_mb);

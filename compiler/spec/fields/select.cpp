@@ -60,6 +60,19 @@ Result<void> check_mask(const AttentionSpec& spec) {
 
 }  // namespace
 
+int merged_queries(const AttentionSpec& spec) {
+  constexpr std::int64_t kMostEntries = 512;  // The launch compares all entries with each other.
+  const std::int64_t queries = spec.q_len.max;
+  const bool are_of_sequence = reads_pages(spec) && spec.layout != Layout::Packed && queries > 1;
+  if (!are_of_sequence || spec.numerics == Numerics::BatchInvariant || queries > kMostEntries / spec.selected) return 0;
+  return static_cast<int>(queries);
+}
+
+std::int64_t merged_keys(const AttentionSpec& spec, std::int64_t queries) {
+  constexpr std::int64_t kNewOf = 4;  // One page of this number is expected to be in no list of the queries before.
+  return listed_keys(spec) + (queries - 1) * listed_keys(spec) / kNewOf;
+}
+
 Result<void> check_selected(const AttentionSpec& spec) {
   if (spec.selected == 0) return {};
   if (spec.selected < 1 || spec.selected > kMostSelected) {

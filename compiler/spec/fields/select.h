@@ -12,6 +12,13 @@ namespace flashjit {
 
 inline constexpr int kMostSelected = 65536;
 
+// Returns the number of queries whose lists of pages a family may merge into one (launches/merged_lists.h), or 0. Packed queries
+// belong to no sequence, and with numerics=batch_invariant the bits of a query may not depend on the lists of others.
+int merged_queries(const AttentionSpec& spec);
+
+// Returns how many keys a sequence of so many queries is expected to read by a merged list.
+std::int64_t merged_keys(const AttentionSpec& spec, std::int64_t queries);
+
 // The parts of validate() that are about it: what a spec with lists may have besides, and what its expressions may read. The
 // second one moves the mask.
 Result<void> check_selected(const AttentionSpec& spec);
