@@ -42,8 +42,7 @@ Result<Int64> whole_number(const ParamView& param) {
                              param.name, param.scalar, kLargestExact));
 }
 
-// Returns how many of the last dimensions lie without gaps: the columns, or the tokens, head and bytes of a page of
-// latents.
+// Returns how many last dimensions lie without gaps: the columns, or the tokens, head and bytes of a page of latents.
 int contiguous_dims(const Operand& operand, const AttentionSpec& spec) {
   if (operand.is_in_bytes_of(spec) && latent_rows(spec.cache_format).scales_behind_page) return 3;
   if (operand.aligned) return 1;
@@ -232,8 +231,7 @@ Result<void> ArgumentChecker::find_buffers(const CallArguments& call, const Call
   return {};
 }
 
-// Returns the tensor with all dimensions of its operand. A dimension that the tensor has in another size is left as it
-// is.
+// Returns the tensor with all dimensions of its operand. A dimension that it has in another size is left unchanged.
 const TensorView& ArgumentChecker::repeat(std::size_t operand, const Extents& extents, Given& given) const {
   const TensorView& tensor = *given.operands[operand];
   const OperandAxes& axes = rows_[operand].axes;
@@ -405,8 +403,7 @@ Result<void> ArgumentChecker::check_scores(const Extents& extents, const CallSiz
                                                       : "those of k"));
 }
 
-// Returns the room for the keys of a sequence: all its pages, up to the bound of the spec, which the last page may
-// pass.
+// Returns the room for a sequence's keys: all its pages, up to the bound of the spec, which the last page may pass.
 std::int64_t ArgumentChecker::room_in_pages(std::int64_t pages, std::int64_t of_sequence) const {
   if (pages == 0) return 0;
   const std::int64_t room = std::min(of_sequence, SizeBound::kLargest) * spec_.page_size;

@@ -118,7 +118,7 @@ class ArgumentChecker {
   HeadGroups groups_;
   bool gpu_, tensor_maps_;
   int ordinal_;
-  int merged_entries_;  // number of entries of a list that a launch merges, or 0
+  int merged_entries_;                   // number of entries of a list that a launch merges, or 0
   std::vector<TensorRule> param_rules_;  // parallel to the parameters that calls give
   std::vector<int> gradient_params_;     // parameters whose gradients are wanted
   std::vector<std::string> gradient_names_;
