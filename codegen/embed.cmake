@@ -1,5 +1,5 @@
-# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER, with the text of each of FILES, named by its path from BASE, its
-# digest, and which others of them it includes, which nobody then has to find out at run time.
+# Writes OUTPUT: a C++ file that defines FUNCTION, declared in HEADER. It has the text of each of FILES, named by its
+# path from BASE, its digest, and which others of them it includes, so that nobody has to find that out at run time.
 # Raw string literals are cut at 8000 bytes: compilers need only accept 64 KB, and some accept less. Lengths are written
 # down, because a constant expression that counts all characters has too many steps for clang.
 set(names "")
@@ -34,7 +34,7 @@ foreach(file name IN ZIP_LISTS FILES names)
   endwhile()
   string(APPEND body "    {\"${name}\",\n{${literal}, ${length}},\n\"${digest}\",\n{kIncludes + ${first}, ${count}}},\n")
 endforeach()
-list(APPEND includes 0)  # as there may be none
+list(APPEND includes 0)  # The list must not be empty.
 list(JOIN includes ", " includes)
 file(WRITE ${OUTPUT} "#include \"${HEADER}\"
 namespace flashjit {

@@ -1,5 +1,6 @@
-# Writes OUTPUT: a C++ file that defines host_interface() (codegen/host/backend.h), a digest of HEADERS by their paths from
-# BASE. They say how all that passes between libflashjit.so and libflashjit_host.so lies in memory.
+# Writes OUTPUT: a C++ file that defines host_interface() (codegen/host/backend.h), a digest of HEADERS by their paths
+# from BASE. These headers decide how everything that passes between libflashjit.so and libflashjit_host.so lies in
+# memory.
 set(digests "")
 list(SORT HEADERS)
 foreach(header IN LISTS HEADERS)

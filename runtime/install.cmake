@@ -1,4 +1,5 @@
-# cmake --install: headers, both libraries, the host backend, find_package(flashjit) and pkg-config. The installed tree may be moved.
+# cmake --install installs headers, both libraries, the host backend, find_package(flashjit) and pkg-config. The
+# installed tree may be moved.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/flashjit)
@@ -7,25 +8,27 @@ foreach(library flashjit flashjit_static)
 endforeach()
 install(FILES include/flashjit/flashjit.hpp include/flashjit/flashjit.h ${PROJECT_SOURCE_DIR}/compiler/result.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashjit)
-# What is installed is stripped, as with `cmake --install --strip`: gdb finds the line tables by the build id, in the build folder. The
-# archive has none from the start (static.cmake). A project that has this one within it decides that itself.
+# Installed files are stripped, as with `cmake --install --strip`: gdb finds the line tables by the build id, in the
+# build folder. The archive has none from the start (static.cmake). A project that has this one within it decides that
+# itself.
 if(PROJECT_IS_TOP_LEVEL)
   install(CODE "set(CMAKE_INSTALL_DO_STRIP TRUE)" ALL_COMPONENTS)
 endif()
-# The component `programs` is what runs; a Python wheel has it alone.
+# The component `programs` has everything that runs; a Python wheel has it alone.
 install(TARGETS flashjit EXPORT flashjit_shared LIBRARY COMPONENT programs)
 install(TARGETS flashjit_static EXPORT flashjit_static)
 install(EXPORT flashjit_shared NAMESPACE flashjit:: DESTINATION ${package})
 install(EXPORT flashjit_static NAMESPACE flashjit:: DESTINATION ${package})
-# Found at run time relative to the library.
+# It is found at run time relative to the library.
 install(TARGETS flashjit_compiler_program RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/flashjit COMPONENT programs)
 if(TARGET flashjit_host)
-  # Found at run time beside libflashjit.so, or beside the program that has libflashjit.a in it.
+  # It is found at run time beside libflashjit.so, or beside the program that has libflashjit.a in it.
   install(TARGETS flashjit_host LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT programs)
 endif()
 
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/flashjitConfig.cmake @ONLY CONTENT [[
-# find_package(flashjit): the target flashjit::flashjit, the shared library. With COMPONENTS static, flashjit::static as well.
+# find_package(flashjit) gives the target flashjit::flashjit, the shared library. With COMPONENTS static it gives
+# flashjit::static as well.
 include(CMakeFindDependencyMacro)
 include(${CMAKE_CURRENT_LIST_DIR}/flashjit_shared.cmake)
 foreach(component IN LISTS flashjit_FIND_COMPONENTS)
@@ -33,7 +36,7 @@ foreach(component IN LISTS flashjit_FIND_COMPONENTS)
     find_dependency(Threads)
     include(${CMAKE_CURRENT_LIST_DIR}/flashjit_static.cmake)
     get_property(flashjit_languages GLOBAL PROPERTY ENABLED_LANGUAGES)
-    if(NOT "CXX" IN_LIST flashjit_languages)  # nobody else links the C++ runtime then
+    if(NOT "CXX" IN_LIST flashjit_languages)  # Nobody else links the C++ runtime then.
       set_property(TARGET flashjit::static APPEND PROPERTY INTERFACE_LINK_LIBRARIES stdc++ m)
     endif()
   elseif(NOT component STREQUAL "shared" AND flashjit_FIND_REQUIRED_${component})
@@ -64,7 +67,7 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashjit.pc DESTINATION ${CMAKE_INSTAL
 
 include(notices.cmake)
 
-# The reference of both APIs, where Doxygen is: it is installed where it was built (ninja reference).
+# The reference of both APIs is made if Doxygen is there. It is installed if it was built (ninja reference).
 find_package(Doxygen QUIET)
 if(DOXYGEN_FOUND AND PROJECT_IS_TOP_LEVEL)
   set(FLASHJIT_REFERENCE_DIR ${CMAKE_CURRENT_BINARY_DIR}/reference)
@@ -78,7 +81,7 @@ if(DOXYGEN_FOUND AND PROJECT_IS_TOP_LEVEL)
   install(DIRECTORY ${FLASHJIT_REFERENCE_DIR}/html DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
 endif()
 
-# All that is installed, and what tools/try builds.
+# This target is everything that is installed, and tools/try builds it.
 add_custom_target(installable)
 add_dependencies(installable flashjit flashjit_static flashjit_compiler_program)
 if(TARGET flashjit_host)

@@ -1,9 +1,10 @@
-# What binaries contain of others: a list of components (CycloneDX), and the notice of each. Both are written when CMake configures, have no
-# date, and are installed beside the programs. Which licence this project has is its owner's to choose, so it is not in the list.
+# Binaries contain components of others: a list (CycloneDX) has them, and each has a notice. List and notices are
+# written when CMake configures, have no date, and are installed beside the programs. The owner chooses which licence
+# this project has, so it is not in the list.
 set(flashjit_notices ${CMAKE_CURRENT_BINARY_DIR}/notices)
 set(flashjit_components "")
 
-# What `pattern`, which has one group, finds in a header; empty: nothing.
+# Finds the text that `pattern`, which has one group, matches in a header, or an empty text.
 function(flashjit_find_in header pattern out)
   find_file(found ${header} PATHS /usr/include NO_CACHE)
   set(text "")
@@ -16,7 +17,7 @@ function(flashjit_find_in header pattern out)
   set(${out} "${text}" PARENT_SCOPE)
 endfunction()
 
-# `package`: of Debian, which has the notice in its documentation.
+# `package` is that of Debian, which has the notice in its documentation.
 function(flashjit_component name version licence package in)
   set(notice /usr/share/doc/${package}/copyright)
   file(MAKE_DIRECTORY ${flashjit_notices})

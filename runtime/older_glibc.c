@@ -1,5 +1,6 @@
-// Functions of glibc 2.29 to 2.36 that this project, LLVM and the C++ runtime call, for binaries that are linked with an older
-// one (FLASHJIT_GLIBC) and run from glibc 2.27 on. The function of the machine's own glibc is called where that is better.
+// This project, LLVM and the C++ runtime call these functions of glibc 2.29 to 2.36. Binaries that are linked with an
+// older glibc (FLASHJIT_GLIBC) have them from here, and run from glibc 2.27 on. The machine's own function is called
+// where that is better.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -19,7 +20,7 @@
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
-// The machine's own function, looked for once; null: its glibc has none.
+// Returns the machine's own function, which is looked for once, or null if its glibc has none.
 static void* own(const char* name, void** kept) {
   static char none;
   void* found = __atomic_load_n(kept, __ATOMIC_RELAXED);
@@ -30,7 +31,8 @@ static void* own(const char* name, void** kept) {
   return found == &none ? NULL : found;
 }
 
-// Since 2.29 these set no errno. They are named by what they are bound to, or this file would call itself.
+// Since 2.29 these functions set no errno. They are declared under other names with the symbol version that they are
+// bound to, because this file would call itself otherwise.
 #define OLDER(name, ...)            \
   double older_##name(__VA_ARGS__); \
   __asm__(".symver older_" #name "," #name "@GLIBC_2.2.5")
@@ -45,7 +47,8 @@ HIDDEN double log(double x) { return older_log(x); }
 HIDDEN double log2(double x) { return older_log2(x); }
 HIDDEN double pow(double x, double y) { return older_pow(x, y); }
 
-HIDDEN char __libc_single_threaded = 0;  // nobody says so: counters of shared pointers are atomic
+// Nobody would set it to 1 here, so counters of shared pointers are always atomic.
+HIDDEN char __libc_single_threaded = 0;
 
 HIDDEN pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }
 
@@ -61,12 +64,13 @@ HIDDEN uint32_t arc4random(void) {
   return number;
 }
 
-// LLVM asks for it where its own statistics are wanted, which nobody can ask for here.
+// LLVM calls it when its own statistics are wanted, which nobody can ask for here.
 HIDDEN struct mallinfo2 mallinfo2(void) { return (struct mallinfo2){0}; }
 
 static int64_t nanoseconds(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
 
-// Without the function of 2.30 a wait is for a time of day: who sets the clock meanwhile makes it longer or shorter.
+// Without the function of 2.30 a wait is for a time of day. If somebody sets the clock meanwhile, it gets longer or
+// shorter.
 HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                   const struct timespec* until) {
   static void* kept;
@@ -81,7 +85,7 @@ HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
   return pthread_cond_timedwait(condition, mutex, &at);
 }
 
-// Files that are opened between this and the start of the process stay open in it.
+// Files that are opened between this call and the start of the process stay open in it.
 HIDDEN int posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t* actions, int from) {
   static void* kept;
   int (*add)(posix_spawn_file_actions_t*, int) = own("posix_spawn_file_actions_addclosefrom_np", &kept);
@@ -119,7 +123,7 @@ static int look_into(struct dl_phdr_info* info, size_t size, void* data) {
   search->result->dlfo_eh_frame = (void*)frames;
   return 1;
 }
-// The unwinder of GCC 12 asks this where an exception passes, and nothing else.
+// The unwinder of GCC 12 calls this for every exception; nothing else does.
 HIDDEN int _dl_find_object(void* address, struct dl_find_object* result) {
   static void* kept;
   int (*find)(void*, struct dl_find_object*) = own("_dl_find_object", &kept);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""FlashJIT against PyTorch, side by side in one process, through the C API.
+"""This compares FlashJIT with PyTorch, side by side in one process, through the C API.
 
   compare.py                           the forward table on a GPU: cuDNN and FlashAttention-2, as PyTorch ships them
   compare.py --table all --flex        grouped heads, windows, scores and packed documents too; FlexAttention beside them
@@ -26,12 +26,13 @@
   compare.py --cpu                     the host backend against PyTorch's CPU attention, fp32 and bf16
   compare.py --cpu --table backward    the same of gradients
 
-Every row runs all sides on the same fresh random tensors, in rounds that alternate between them, and reports the median
-time and the errors of each against float64 (sampled rows). GPU times are between CUDA events, with the L2 cache flushed
-before every launch. JSON lines first, then Markdown: the rows, and the figures with what an H200 must reach (LOW, HIGH and
-NO where it does not). Exit code 1 when a row could not be run or an error of ours breaks the error rule: at most twice the
-error of softmax(q k) v computed with the same input type and fp32 inside, or four standard deviations of its roundings; of 8 bits
-also twice its root mean square. 2: wrong usage.
+Every row runs all sides on the same fresh random tensors, in rounds that alternate between them, and reports the
+median time and the errors of each against float64 (sampled rows). GPU times are between CUDA events, with the L2
+cache flushed before every launch. It prints JSON lines first, then Markdown: the rows, and the figures with what an
+H200 must reach (LOW, HIGH and NO mark what does not). Exit code 1 means that a row could not be run or an error of
+ours breaks the error rule: at most twice the error of softmax(q k) v computed with the same input type and fp32
+inside, or four standard deviations of its roundings; for 8 bits also twice its root mean square. Exit code 2 means
+wrong usage.
 """
 import argparse
 import os
@@ -111,7 +112,7 @@ def parse():
 
 
 def of_ranks(parser, options):
-    """The table of several processes: its rows have names, and some options mean nothing to them."""
+    """Runs the table of several processes: its rows have names, and some options mean nothing to them."""
     for name in ("cpu", "cold", "schedule", "hint", "sweep", "flex", "before", "markdown"):
         if getattr(options, name):
             parser.error(f"--{name}: --table parallel has rows of its own; leave it out")
@@ -175,7 +176,7 @@ def compare(options, library):
 
 
 def cold(options, library):
-    """Every row is compiled in an engine of its own that keeps nothing on the disk."""
+    """Compiles every row in an engine of its own that keeps nothing on the disk."""
     def engine(threads=0):
         return Engine("host" if options.cpu else "gpu", threads=threads, disk_cache=False, library=library)
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The tables of tools/RANKS.md: ways to share a sequence among up to 1,024 GPUs, as `flashjit explain --ranks` predicts them.
+"""This makes the tables of tools/RANKS.md: ways to share a sequence among up to 1,024 GPUs, as `flashjit explain
+--ranks` predicts them.
   tools/ranks_table.py build/bin/flashjit"""
 
 import json
@@ -9,7 +10,7 @@ import sys
 SPEC = 'fwd bf16 d=128 heads=64/8 mask="causal"'
 HOST = 8
 WITHIN, BETWEEN = "450GB/s", "50GB/s"
-# Tokens of all GPUs by their number: as many for each, and one long sequence for all.
+# These are the tokens of all GPUs by their number: equally many for each, and one long sequence for all.
 TABLES = [[(gpus, 8192 * gpus) for gpus in (8, 16, 32, 64, 128, 256, 512, 1024)],
           [(gpus, 1 << 20) for gpus in (8, 16, 32, 64, 128, 256, 512, 1024)]]
 WAYS = ("gather", "ring", "ulysses", "mesh")

@@ -21,7 +21,7 @@ std::int32_t int_at(const NamedTensor& tensor, std::int64_t i) {
   return value;
 }
 
-// Sets all bits of the rows that are not used, in the order in which rows lie.
+// Sets all bits of the rows that are not used. `used` has the rows in the order in which they lie.
 void poison_others(NamedTensor& tensor, const AttentionSpec& spec, const std::vector<bool>& used) {
   const auto row_bytes = static_cast<std::size_t>(tensor.shape.back() * size_of(tensor.dtype));
   for (std::size_t row = 0; row < used.size(); ++row) {
@@ -66,7 +66,7 @@ void set_blocks(NamedTensor& tensor, const ProblemShape& shape, const AttentionS
     return set_ints(tensor, std::vector<std::int32_t>(static_cast<std::size_t>(rows), of_full ? full : listed));
   std::vector<std::int32_t> values, order(static_cast<std::size_t>(blocks));
   for (std::int64_t row = 0; row < rows; ++row) {
-    // Both lists of a row are parts of one order, so no block is in both.
+    // Both lists of a row are slices of one order, so no block is in both.
     std::iota(order.begin(), order.end(), 0);
     std::mt19937_64 random(seed + static_cast<std::uint64_t>(row));
     for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
@@ -116,20 +116,21 @@ void set_table(NamedTensor& block_table, const AttentionSpec& spec, const Proble
 
 namespace {
 
-// The rows of K that keys of a sequence have where these follow each other, one sequence after the other.
+// These rows of K hold the keys of a sequence, if keys follow each other, one sequence after the other.
 struct RowRange {
   std::int64_t first = 0, count = 0;
 };
 RowRange rows_of_sequence(const AttentionSpec& spec, const ProblemShape& shape, std::int64_t b) {
   const auto own = static_cast<std::size_t>(b);
   RowRange rows{0, shape.k[own]};
-  if (!is_paged(spec) && spec.layout != Layout::Packed) return rows;  // each has its own row 0
+  if (!is_paged(spec) && spec.layout != Layout::Packed) return rows;  // Each sequence has its own row 0.
   for (std::size_t i = 0; i < own; ++i)
     rows.first += is_paged(spec) ? pages_of(spec, shape.k[i]) * spec.page_size : shape.k[i];
   return rows;
 }
 
-// The entries of all lists, counted among those of their sequence; none behind the last. `visit(rows, entry)`.
+// Calls visit(rows, entry) for the entries of all lists. An entry is counted among those of its sequence, and is -1
+// behind the last.
 template <class Visit>
 void draw_entries(const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed, const Visit& visit) {
   std::mt19937_64 random(seed);
@@ -142,7 +143,7 @@ void draw_entries(const AttentionSpec& spec, const ProblemShape& shape, std::uin
     const std::int64_t count = (rows.count + of_entry - 1) / of_entry;
     const std::int64_t lists = shape.q[static_cast<std::size_t>(b)] * spec.heads_kv;
     for (std::int64_t list = 0; list < lists; ++list) {
-      // Steps of a length that has no factor in common with the number of entries meet each once.
+      // If the length of the steps has no factor in common with the number of entries, the steps meet each entry once.
       std::int64_t step = count > 0 ? 1 + below(count) : 1;
       while (std::gcd(step, count) != 1) ++step;
       std::int64_t at = count > 0 ? below(count) : 0;
@@ -186,7 +187,7 @@ RowLocator::RowLocator(const AttentionSpec& spec, const NamedTensor& k, const Na
       table_(block_table),
       page_size_(spec.page_size),
       table_heads_(has_head_tables(spec) ? spec.heads_kv : 1) {
-  if (k.shape.size() != 4) return;  // packed: sequences lie where their offsets say
+  if (k.shape.size() != 4) return;  // Packed sequences lie where their offsets say.
   const std::int64_t d = k.shape[3];
   const bool heads_first = spec.layout == Layout::Bhsd;
   const std::int64_t tokens = k.shape[heads_first ? 2 : 1], heads = k.shape[heads_first ? 1 : 2];
@@ -224,7 +225,7 @@ void poison_unused(NamedTensor& tensor, const AttentionSpec& spec, const NamedTe
 
 void poison_unchosen(NamedTensor& tensor, const AttentionSpec& spec, const NamedTensor& index,
                      const NamedTensor* key_count) {
-  // K as [outer][rows][heads] or, heads first, [outer][heads][rows]; lists as [query][head][index].
+  // K is [outer][rows][heads], or with heads first [outer][heads][rows]. Lists are [query][head][index].
   const bool heads_first = spec.layout == Layout::Bhsd, has_batch = !is_paged(spec) && tensor.shape.size() == 4;
   const std::int64_t heads = spec.heads_kv, room = listed_keys(spec), of_entry = room / spec.selected;
   const std::int64_t d = tensor.shape.back();

@@ -18,13 +18,14 @@
 namespace flashjit {
 namespace {
 
-// In units of the type's rounding: P and O are rounded, on either side, and the errors of an element seldom add up.
+// These limits count units of the type's rounding: either side rounds P and O, and the errors of an element seldom add
+// up.
 constexpr double kRmsUnits = 4, kLargestUnits = 32;
-// The unit for fp32 outputs: exp and the sums over keys cost more bits than the output's rounding.
+// This is the unit for fp32 outputs, because exp and the sums over keys cost more bits than the output's rounding.
 constexpr double kLeastUnit = 0x1p-16;
 
-// Two kernels round scores in their own ways, so either of two keys with nearly the same score may be the last of a list. A
-// wrong kernel's lists have far less in common with those of a right one.
+// Two kernels round scores in their own ways, so either of two keys with nearly the same score may be the last of a
+// list. The lists of a wrong kernel have far less in common with those of a right one.
 constexpr double kLeastCommon = 0.9;
 
 struct Sums {
@@ -33,12 +34,12 @@ struct Sums {
   std::int64_t worst = -1;
 };
 
-// Table of all values of a type of 8 or 16 bits: half a hundred million conversions take a while.
+// Makes a table of all values of a type of 8 or 16 bits, because fifty million conversions take a while.
 std::vector<float> values_of(Dtype dtype) {
   if (size_of(dtype) > 2) return {};
   std::vector<float> values(std::size_t{1} << 8 * size_of(dtype));
   for (std::uint32_t bits = 0; bits < values.size(); ++bits) values[bits] = load_float(dtype, &bits, 0);
-  return values;  // little-endian host
+  return values;  // The host is little-endian.
 }
 
 Sums compare_range(const NamedTensor& a, const NamedTensor& b, const std::vector<float>& values, std::int64_t begin,
@@ -91,7 +92,7 @@ Sums compare_all(const NamedTensor& a, const NamedTensor& b) {
   return all;
 }
 
-// The numbers of keys in a list, or nothing where they are not in order, with -1 behind the last.
+// Returns the numbers of keys in a list, or nothing if they are not in order or are not followed by -1.
 std::optional<std::span<const std::int32_t>> keys_of_list(std::span<const std::int32_t> list) {
   const auto end = std::ranges::find(list, -1);
   const bool in_order = std::ranges::is_sorted(list.begin(), end, std::ranges::less_equal());
@@ -99,7 +100,7 @@ std::optional<std::span<const std::int32_t>> keys_of_list(std::span<const std::i
   return std::span(list.begin(), end);
 }
 
-// An index has these: its lists, or how many keys each has.
+// An index has such outputs: its lists, or how many keys each has.
 std::string compare_ints(const NamedTensor& a, const NamedTensor& b) {
   const auto ints = [](const NamedTensor& t) {
     return std::span(reinterpret_cast<const std::int32_t*>(t.bytes.data()), t.bytes.size() / sizeof(std::int32_t));

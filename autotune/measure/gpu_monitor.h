@@ -1,4 +1,5 @@
-// Clock and temperature of a GPU, from NVML where it can be opened. It only reads; nothing depends on it being there.
+// NVML, where it can be opened, gives the clock and temperature of a GPU. They are only read, and nothing depends on
+// them.
 #pragma once
 
 #include <string>
@@ -6,7 +7,7 @@
 namespace flashjit {
 
 struct GpuState {
-  int clock_mhz = 0, temperature = 0;  // 0: not known
+  int clock_mhz = 0, temperature = 0;  // 0 if not known
 };
 GpuState gpu_state(const std::string& uuid);
 

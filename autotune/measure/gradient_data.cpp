@@ -13,10 +13,11 @@
 namespace flashjit {
 namespace {
 
-constexpr double kMostPairs = 4e6;  // queries with keys: seconds of the reference
+// Limit on pairs of a query and a key, which takes the reference seconds.
+constexpr double kMostPairs = 4e6;
 
-// A gradient is one of the O and LSE that are given, whatever they are, and large problems are about time. LSE is what
-// logits of deviation 1 have over all keys, so that P is that large, too; O stays noise.
+// A gradient belongs to the O and LSE that are given, whatever they are, and large problems are about time. LSE gets
+// the value that logits of deviation 1 have over all keys, so that P has its usual size, too. O stays noise.
 void set_usual_lse(NamedTensor& lse, const AttentionSpec& spec, const ProblemShape& shape) {
   const double unit = spec.lse == Lse::log2 ? std::numbers::log2e : 1;
   const double usual = (std::log(static_cast<double>(std::max<std::int64_t>(shape.longest_k(), 1))) + 0.5) * unit;
@@ -24,14 +25,14 @@ void set_usual_lse(NamedTensor& lse, const AttentionSpec& spec, const ProblemSha
   for (std::int64_t i = 0; i < elements; ++i) store_float(lse.dtype, lse.bytes.data(), i, static_cast<float>(usual));
 }
 
-// Where drawn tensors, which have no gaps, hold a row.
+// A row lies at these offsets in drawn tensors, which have no gaps.
 struct RowOffsets {
   std::int64_t o = 0, lse = 0;  // in elements
 };
 RowOffsets offsets_of(const AttentionSpec& spec, const NamedTensor& lse, const reference::RowId& row,
                       std::int64_t start) {
   const std::int64_t heads = spec.heads_q, tokens = lse.shape.back(), token = start + row.q;
-  const std::int64_t before = is_packed(spec) ? 0 : row.b;  // sequences
+  const std::int64_t before = is_packed(spec) ? 0 : row.b;  // number of sequences before
   const std::int64_t number = (before * heads + row.h) * tokens + token;
   const std::int64_t o = spec.layout == Layout::Bhsd ? number : (before * tokens + token) * heads + row.h;
   return {o * spec.d_v, number};

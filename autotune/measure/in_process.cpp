@@ -1,4 +1,4 @@
-// This file does what a prepare may ask of this folder, in the process that wants the kernel: PrepareOptions::tune and verify.
+// A prepare may ask this folder to tune or to verify in the process that wants the kernel (PrepareOptions).
 #include "autotune/measure/in_process.h"
 
 #include <mutex>
@@ -13,10 +13,10 @@ namespace flashjit {
 namespace {
 
 Result<std::optional<TunedRecord>> tune_here(const TuneOrder& order) {
-  static std::mutex one_at_a_time;  // two would measure each other
+  static std::mutex one_at_a_time;  // Two tunings at a time would measure each other.
   const std::lock_guard lock(one_at_a_time);
   EngineOptions options = order.engine;
-  options.tuned = false;  // the cost model's choice is what is compared with
+  options.tuned = false;  // Results are compared with the cost model's choice.
   options.record.clear();
   const std::string where = !options.target.empty() ? options.target : options.device == Device::Host ? "host" : "gpu";
   FLASHJIT_ASSIGN(session, Session::open(where, options, order.settings));

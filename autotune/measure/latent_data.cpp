@@ -21,7 +21,7 @@ reference::LatentRow row_of(NamedTensor& k, const AttentionSpec& spec, std::int6
 }  // namespace
 
 void set_latents(NamedTensor& k, const AttentionSpec& spec, std::uint64_t seed) {
-  constexpr std::int64_t kAtOnce = 1024;  // rows: a cache may be as large as memory
+  constexpr std::int64_t kAtOnce = 1024;  // number of rows; a cache may be as large as memory
   const std::int64_t rows = static_cast<std::int64_t>(k.bytes.size()) / latent_rows(spec.cache_format).row_bytes;
   NamedTensor numbers{k.name, k.role, Dtype::F32, {kAtOnce, spec.d_qk}, {}};
   numbers.bytes.resize(static_cast<std::size_t>(kAtOnce * spec.d_qk) * sizeof(float));

@@ -24,16 +24,17 @@ constexpr struct {
               {"sink", Name::Sink, true},       {"key", Name::Key, true},     {"rising", Name::Rising, true},
               {"falling", Name::Falling, true}, {"combs", Name::Combs, true}, {"outliers", Name::Outliers, false}};
 
-constexpr double kMostNumber = 1000;  // beyond, logits are not those of models, and fp16 has no such elements
+// Larger numbers are not the logits of models, and fp16 has no such elements.
+constexpr double kMostNumber = 1000;
 constexpr std::int64_t kComb = 64;
 
-// Where the rows of a sequence's tokens lie, of one head: the first element of each.
+// The rows of one head of a sequence lie there: `row` gives the first element of a token's row.
 struct Tokens {
   std::int64_t count;
   std::function<std::int64_t(std::int64_t token)> row;
 };
 
-// The rows of Q or K by (sequence, head), contiguous in the spec's layout.
+// Visits the rows of Q or K by (sequence, head), contiguous in the spec's layout.
 class Rows {
  public:
   Rows(NamedTensor& tensor, int heads, std::function<Tokens(std::int64_t b, std::int64_t h)> tokens, std::int64_t batch)
@@ -74,7 +75,7 @@ void repeat_first(Rows& rows) {
   });
 }
 
-// The mixture that papers on attention in 8 bits measure errors on: N(0, 1) + N(0, 100) Bernoulli(0.001).
+// This is the mixture that papers on attention in 8 bits measure errors on: N(0, 1) + N(0, 100) Bernoulli(0.001).
 void add_outliers(NamedTensor& tensor, std::uint64_t seed) {
   constexpr std::uint64_t kOneOf = 1000;
   constexpr double kDeviation = 10;
@@ -88,7 +89,7 @@ void add_outliers(NamedTensor& tensor, std::uint64_t seed) {
   }
 }
 
-// Says how far above the rest key `t` of `tokens` is; `chosen` is the one that stands out by chance.
+// Returns how far key `t` of `tokens` is above the rest. `chosen` is the key that stands out by chance.
 double height(const LogitKind& kind, std::int64_t t, std::int64_t tokens, std::int64_t chosen) {
   const double along = static_cast<double>(t) / static_cast<double>(tokens);
   switch (kind.name) {

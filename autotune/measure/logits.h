@@ -1,4 +1,4 @@
-// Logits and elements as trained models have them, where independent random numbers have none: sinks, outliers, wide ones.
+// Trained models have logits and elements that independent random numbers lack: sinks, outliers, wide ones.
 #pragma once
 
 #include <string>
@@ -30,7 +30,8 @@ Result<LogitKind> parse_logit_kind(std::string_view text);
 inline constexpr std::string_view kLogitKinds =
     "normal, wide(N), equal, sink(N), key(N), rising(N), falling(N), combs(N), outliers";
 
-// Changes a Q and K of normal numbers so that their logits, scaled as the spec says, are of this kind; for outliers V, too.
+// Changes a Q and K of normal numbers so that their logits, scaled by the spec, are of this kind. Outliers change V,
+// too.
 void shape_logits(const LogitKind& kind, const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed,
                   ProblemData& data);
 

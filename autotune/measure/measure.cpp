@@ -19,7 +19,7 @@ Result<std::vector<Timing>> measure(const std::vector<Launch>& subjects, const M
   for (int i = 0; i < options.warm_up; ++i) {
     for (const Launch& launch : subjects) FLASHJIT_TRY(sample(launch, 1));
     if (round_done) round_done(seconds_since(start));
-    if (i > 0 && seconds_since(start) > budget / 4) break;  // a slow subject is warm after one run
+    if (i > 0 && seconds_since(start) > budget / 4) break;  // A slow subject is warm after one run.
   }
   std::vector<std::vector<double>> samples(subjects.size());
   const auto first_round = Clock::now();
@@ -61,7 +61,7 @@ Result<Sampler> gpu_sampler(const GpuContext& gpu, const Stream& stream, std::si
     DeviceBuffer flush;
     Event begin, end;
   };
-  // Twice the cache: its replacement is not strictly least-recently-used.
+  // The buffer is twice the cache, because the cache's replacement is not strictly least-recently-used.
   FLASHJIT_ASSIGN(flush, DeviceBuffer::allocate(gpu, std::max<std::size_t>(2 * l2_bytes, std::size_t{64} << 20)));
   FLASHJIT_ASSIGN(begin, Event::create(gpu));
   FLASHJIT_ASSIGN(end, Event::create(gpu));

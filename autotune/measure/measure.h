@@ -1,5 +1,5 @@
-// This file says how kernels are timed. Several subjects are measured in interleaved rounds, so that clocks, temperature and
-// neighbours touch all of them alike; the median and the 10th and 90th percentile of the rounds are reported.
+// Several kernels are timed in interleaved rounds, so that clocks, temperature and neighbours touch all of them alike.
+// The median and the 10th and 90th percentile of the rounds are reported.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ struct MeasureOptions {
   int warm_up = 3;  // runs of each subject before the first that counts
   int min_rounds = 5;
   int max_rounds = 200;
-  double seconds = 1.0;  // stop after this long per subject, once min_rounds are done
+  double seconds = 1.0;  // Measuring stops after this long per subject, once min_rounds are done.
 };
 
 struct Timing {
@@ -22,15 +22,16 @@ struct Timing {
   int rounds = 0;
 };
 
-// Starts the work; on the host it is done on return, on a GPU it is on the stream that measure_gpu was given.
+// Starts the work. On the host it is done on return; on a GPU it is on the stream that measure_gpu was given.
 using Launch = std::function<Result<void>()>;
-using RoundDone = std::function<void(double seconds)>;  // for progress; the total so far
+// It shows progress, and gets the total time so far.
+using RoundDone = std::function<void(double seconds)>;
 
 Result<std::vector<Timing>> measure_host(const std::vector<Launch>& subjects, const MeasureOptions& options,
                                          const RoundDone& round_done = {});
 
-// One sample: the microseconds of a launch, taken as the mean of `starts` of them one after the other (what is shorter
-// than the clock's steps needs several).
+// Takes one sample: the microseconds of a launch, as the mean of `starts` launches one after the other. Launches that
+// are shorter than the clock's steps need several.
 using Sampler = std::function<Result<double>(const Launch& launch, int starts)>;
 Sampler host_sampler();
 Result<Sampler> gpu_sampler(const GpuContext& gpu, const Stream& stream, std::size_t l2_bytes);
@@ -41,7 +42,7 @@ Result<std::vector<Timing>> measure_gpu(const GpuContext& gpu, const Stream& str
                                         const std::vector<Launch>& subjects, const MeasureOptions& options,
                                         const RoundDone& round_done = {});
 
-// Value at `fraction` (0..1) of the sorted samples, interpolated between neighbours. Not empty.
+// Returns the value at `fraction` (0..1) of the sorted samples, interpolated between neighbours. There must be samples.
 double percentile(std::vector<double> samples, double fraction);
 
 }  // namespace flashjit

@@ -28,10 +28,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kTries = 3;        // the most of these counts: others may have had the cores in between
-constexpr int kRounds = 10'000;  // of a call: some ten microseconds
-constexpr int kChains = 12;      // sums that do not wait for each other: more than two pipes take at a time
-// The compiler can neither know nor leave out these two. Sums begin with different values, or it would compute one for all.
+// The largest rate of these tries counts, because others may have used the cores in between.
+constexpr int kTries = 3;
+constexpr int kRounds = 10'000;  // rounds of one call, which takes some ten microseconds
+// Number of sums that do not wait for each other: more than two pipes take at a time.
+constexpr int kChains = 12;
+// The compiler can neither know nor leave out these two. Sums begin with different values, because it would compute one
+// for all otherwise.
 volatile float some = 1e-3f, ignore;
 
 __attribute__((target("avx2,fma"))) double multiply_avx2() {
@@ -71,14 +74,15 @@ __attribute__((target("avx512f,avx512bf16"))) double multiply_pairs() {
   return 2.0 * 32 * kChains * kRounds;
 }
 
-// The host library has asked the system for leave to use tiles; without that leave it would not choose them.
+// The host library has asked the system for leave to use tiles. Without that leave it would not choose them.
 __attribute__((target("amx-tile,amx-bf16"))) double multiply_tiles() {
   struct alignas(64) TileConfig {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
     std::uint16_t bytes[16] = {64, 64, 64, 64, 64, 64};
     std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
   };
-  // Static, as g++ 12 holds that the instruction reads eight bytes of it, and leaves out the stores of a local's others.
+  // It is static because g++ 12 believes that the instruction reads only eight bytes of it, and leaves out the stores
+  // to the rest of a local variable.
   static constexpr TileConfig config;
   _tile_loadconfig(&config);
   _tile_zero(4);
@@ -96,7 +100,7 @@ __attribute__((target("amx-tile,amx-bf16"))) double multiply_tiles() {
 
 struct Multiply {
   const char* name;
-  double (*call)();  // gives the FLOP that it did
+  double (*call)();  // Returns the FLOP that it did.
 };
 
 Multiply multiply_of(const host::HostConfig& config) {
@@ -105,7 +109,7 @@ Multiply multiply_of(const host::HostConfig& config) {
   return config.avx512 ? Multiply{"AVX-512 FMA", multiply_avx512} : Multiply{"AVX2 FMA", multiply_avx2};
 }
 
-// Amount per second of all threads together; `body(thread)` gives an amount, and is repeated for `seconds`.
+// Returns the amount per second of all threads together. `body(thread)` gives an amount, and is repeated for `seconds`.
 double rate_of(int threads, double seconds, const std::function<double(int)>& body) {
   double most = 0;
   for (int i = 0; i < kTries; ++i) {
@@ -132,7 +136,7 @@ double rate_of(int threads, double seconds, const std::function<double(int)>& bo
   return most;
 }
 
-// Bytes per second from memory: of more than caches hold, a word of each line.
+// Returns the bytes per second from memory. It reads a word of each line of more memory than caches hold.
 double read_rate(int threads, std::size_t bytes) {
   constexpr std::size_t kLineWords = 64 / sizeof(std::uint64_t);
   const std::size_t words = bytes / static_cast<std::size_t>(threads) / sizeof(std::uint64_t);
@@ -141,7 +145,7 @@ double read_rate(int threads, std::size_t bytes) {
     buffer.reset(new (std::nothrow) std::uint64_t[words]);
     if (!buffer) return 0;
   }
-  std::vector<std::jthread> touching;  // each its own buffer, so that this lies where it is read
+  std::vector<std::jthread> touching;  // Each thread touches its own buffer, so that it lies near the thread.
   for (auto& buffer : buffers) touching.push_back(library_thread([&] { std::fill_n(buffer.get(), words, 1); }));
   touching.clear();
   std::atomic<std::uint64_t> sums = 0;

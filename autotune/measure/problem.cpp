@@ -29,7 +29,7 @@ namespace {
 using Role = NamedTensor::Role;
 
 std::uint64_t byte_count(const NamedTensor& tensor) {
-  // In floating point, because hostile shapes do not fit 64 bits.
+  // The size is a floating point number, because hostile shapes do not fit 64 bits.
   double bytes = size_of(tensor.dtype);
   for (const std::int64_t extent : tensor.shape) bytes *= static_cast<double>(extent);
   return static_cast<std::uint64_t>(std::min(bytes, 1e18));
@@ -52,7 +52,8 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
     case Dim::ListedFull: return (shape.longest_k() + spec.blocks.k - 1) / spec.blocks.k;
     case Dim::Pages: return drawn_pages(spec, shape);
     case Dim::TablePages: return (shape.longest_k() + spec.page_size - 1) / spec.page_size;
-    case Dim::Positions: {  // all that there is room for: whole pages, or all that rows of x or of Q can be at
+    // These are all positions that there is room for: whole pages, or all positions of rows of x or Q.
+    case Dim::Positions: {
       const std::int64_t page = std::max(spec.page_size, 1);
       const std::int64_t tokens = spec.append ? shape.longest_k() : std::max(shape.longest_k(), shape.longest_q());
       return (tokens + page - 1) / page * page;
@@ -68,7 +69,7 @@ std::int64_t extent_of(Dim dim, const AttentionSpec& spec, const ProblemShape& s
 
 bool is_offsets(const Operand& operand) { return operand.dims[0] == Dim::Offsets; }
 
-// Without its contents.
+// Makes the tensor without its contents.
 NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const ProblemShape& shape) {
   NamedTensor tensor{std::string(operand.name), Role::Input, operand.dtype_of(spec), {}, {}};
   if (is_offsets(operand)) tensor.role = Role::Offsets;
@@ -89,7 +90,7 @@ NamedTensor tensor_of(const Operand& operand, const AttentionSpec& spec, const P
     if (axes.at[i] >= 0) tensor.shape[static_cast<std::size_t>(axes.at[i])] = extent_of(axes.dims[i], spec, shape);
   }
   if (tensor.role == Role::Scales && spec.shared_prefix && axes.dims[0] == Dim::Batch)
-    tensor.shape[0] = 1;  // a part of K and V, which sequences share
+    tensor.shape[0] = 1;  // Scales are a part of K and V, which sequences share.
   return tensor;
 }
 
@@ -100,9 +101,9 @@ NamedTensor with_offsets(NamedTensor tensor, const std::vector<std::int64_t>& le
   return tensor;
 }
 
-// Returns how large each tensor parameter has to be for the indices that mask and score compute: the launch will check
-// the same. A tensor that comes from a file is as large as it is, and an index that runs below 0 is for the launch to
-// refuse. `room` is that for the keys of a sequence.
+// Returns how large each tensor parameter has to be for the indices that mask and score compute, because the launch
+// will check that. A tensor that comes from a file has the size of the file, and the launch refuses an index that runs
+// below 0. `room` is that for the keys of a sequence.
 Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const AttentionSpec& spec,
                                                                       const ProblemShape& shape, std::int64_t room,
                                                                       const InputFiles& inputs,
@@ -122,7 +123,7 @@ Result<std::map<std::string, std::vector<std::int64_t>>> param_shapes(const Atte
   }
   CallSizes sizes = {std::max<std::int64_t>(shape.batch, 1), std::max<std::int64_t>(shape.longest_q(), 1),
                      std::max<std::int64_t>(room, 1)};
-  if (spec.list_mask && spec.layout == Layout::Packed) {  // which takes all tokens for one sequence
+  if (spec.list_mask && spec.layout == Layout::Packed) {  // Such a mask takes all tokens for one sequence.
     sizes = {1, std::max<std::int64_t>(shape.q_tokens(), 1), std::max<std::int64_t>(shape.k_tokens(), 1)};
   }
   const auto total = [&](const char* name, std::int64_t& length) {
@@ -175,7 +176,7 @@ class Builder {
     return {};
   }
 
-  // As long as the parameters, which have been drawn.
+  // Gradients are as long as the parameters, which have been drawn.
   Result<void> gradients_of_parameters() {
     for (const int number : params_with_gradients(spec_)) {
       const Param& param = spec_.params[static_cast<std::size_t>(number)];
@@ -205,14 +206,14 @@ class Builder {
     if (tensor.role == Role::Scales) set_scales(tensor, spec_);
   }
 
-  // The seed of everything is that of dropout as well.
+  // The seed of everything is the seed of dropout, too.
   std::int64_t number(const std::string& name) const {
     if (const auto given = inputs_.scalars.find(name); given != inputs_.scalars.end())
       return static_cast<std::int64_t>(given->second);
     return name == "seed" ? static_cast<std::int64_t>(seed_) : 0;
   }
 
-  // Linux hands out memory it does not have and ends the process later; refusing beforehand is a message.
+  // Linux hands out memory that it does not have, and ends the process later. Refusing beforehand gives a message.
   Result<void> room_for(const NamedTensor& tensor) {
     planned_ += static_cast<double>(byte_count(tensor));
     if (most_bytes_ > 0) {
@@ -307,7 +308,7 @@ std::map<std::string, double> scalars_of(const AttentionSpec& spec, const InputF
   return scalars;
 }
 
-// Some rows have seen nothing yet: O may hold anything there.
+// Some rows have seen nothing yet, so O may hold anything there.
 void forget_rows(NamedTensor& o, NamedTensor& lse, const AttentionSpec& spec) {
   const bool packed = spec.layout == Layout::Packed, bhsd = spec.layout == Layout::Bhsd;
   const std::int64_t heads = spec.heads_q, tokens = lse.shape.back();
@@ -336,8 +337,8 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   Builder builder(spec, shape, inputs, seed, most_bytes);
   for (const Operand& operand : kOperands) {
     if (!operand.belongs_to(spec)) continue;
-    // Scales and lists of blocks are drawn all the same, and results written; anything else that a call may leave out it
-    // leaves out.
+    // Scales and lists of blocks are drawn in any case, and results are written. Any other operand that a call may
+    // leave out is left out.
     const bool is_asked_for = operand.is_output_of(spec) || inputs.files.contains(std::string(operand.name));
     if (operand.optional && !operand.repeats && !is_asked_for) continue;
     NamedTensor tensor = tensor_of(operand, spec, shape);
@@ -345,8 +346,8 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
       builder.tensors.push_back(with_offsets(tensor, operand.name == "offsets_q" ? shape.q : shape.k));
       continue;
     }
-    // A pool, tables and lists have room for any number of pages, positions or blocks; scales and lists may count for several
-    // heads.
+    // A pool, tables and lists have room for any number of pages, positions or blocks. Scales and lists may count for
+    // several heads.
     const bool exact = tensor.role != Role::Blocks && tensor.role != Role::Table && tensor.role != Role::Angles &&
                        tensor.role != Role::Scales && axes_of(operand, spec).dims[0] != Dim::Pages;
     FLASHJIT_TRY(tensor.role == Role::Output ? builder.output(std::move(tensor))
@@ -372,7 +373,7 @@ Result<ProblemData> ProblemData::create(const AttentionSpec& spec, const Problem
   data.tensors_ = std::move(builder.tensors);
   if (packed) data.longest_q_ = shape.longest_q();
   if (has_packed_keys(spec)) data.longest_k_ = shape.longest_k();
-  // Before anything here follows the table, which a file may have brought.
+  // The table may come from a file, so it is checked before anything here follows it.
   if (has_block_table(spec)) FLASHJIT_TRY(check_readable(spec, data.host_arguments()));
   if (inputs.logits.name != LogitKind::Name::Normal) {
     FLASHJIT_TRY(check_shapes_logits(spec, inputs));
@@ -397,7 +398,7 @@ void ProblemData::keep_earlier(const AttentionSpec& spec) {
 void ProblemData::poison() {
   for (const NamedTensor& tensor : earlier_) find(tensor.name)->bytes = tensor.bytes;
   for (NamedTensor& tensor : tensors_) {
-    // All bits set is a NaN in every float type.
+    // A NaN of every float type has all bits set.
     if (tensor.role == Role::Output) std::fill(tensor.bytes.begin(), tensor.bytes.end(), std::uint8_t{0xff});
   }
 }

@@ -1,4 +1,4 @@
-// The tensors of one run: from files, or drawn at random from a seed; on the host, and copied to a GPU.
+// These are the tensors of one run, from files or drawn at random from a seed, on the host, and copied to a GPU.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct NamedTensor {
     Lengths,
     Table,
     Chosen,
-    Positions,  // of queries and of what lists hold
+    Positions,  // positions of queries and of the entries of lists
     Prefix,
     Scales,
     Blocks,
@@ -40,59 +40,59 @@ struct NamedTensor {
   Dtype dtype = Dtype::F32;
   std::vector<std::int64_t> shape;
   std::vector<std::uint8_t> bytes;
-  Contents contents = Contents::Plain;  // what is drawn for it
+  Contents contents = Contents::Plain;  // the kind of contents that is drawn for it
 };
 
-// Inputs that can be drawn or read; offsets follow from the shape.
+// Returns whether an input can be drawn or read. Offsets follow from the shape.
 bool comes_from_files(const Operand& operand, const AttentionSpec& spec);
 
-// Where inputs come from: name -> file (an operand's name, or a parameter's); everything else is drawn.
+// Inputs come from these files, by the name of an operand or a parameter. Everything else is drawn.
 struct InputFiles {
   std::map<std::string, std::string> files;
   std::map<std::string, double> scalars;
-  LogitKind logits;  // of a Q and K that are drawn
-  // Fills shape and bytes; `exact_shape`: the shape that the tensor has is the only one that fits. Needed when there
-  // are files.
+  LogitKind logits;  // applies to a Q and K that are drawn
+  // Fills shape and bytes. `exact_shape` means that only the tensor's own shape fits. It is needed if there are files.
   std::function<Result<void>(const std::string& file, bool exact_shape, NamedTensor& tensor)> read;
 };
 
 class ProblemData {
  public:
-  // `most_bytes`: for all tensors; 0: what this machine has.
+  // `most_bytes` limits all tensors together; 0 stands for the memory of this machine.
   static Result<ProblemData> create(const AttentionSpec& spec, const ProblemShape& shape, const InputFiles& inputs,
                                     std::uint64_t seed, double most_bytes = 0);
 
-  // Overwrites the outputs with NaN: what a kernel does not write is then seen. Results that calls go on from are again
-  // what they were at first.
+  // Overwrites the outputs with NaN, which shows elements that a kernel does not write. Results that calls go on from
+  // get their first values again.
   void poison();
-  // The arguments, pointing into this object.
+  // Returns the arguments, which point into this object.
   Arguments host_arguments();
-  // The reference gets these: beside the arguments, they hold what results were before a call that goes on from them.
+  // Returns the arguments for the reference. They also hold the results before a call that goes on from them.
   Arguments reference_arguments();
   NamedTensor* find(std::string_view name);
   std::vector<NamedTensor>& tensors() { return tensors_; }
-  Arguments arguments_at(const std::vector<void*>& pointers) const;  // parallel to tensors()
+  Arguments arguments_at(const std::vector<void*>& pointers) const;  // `pointers` are parallel to tensors().
   std::uint64_t bytes() const;
   std::uint64_t score_count() const { return score_count_; }  // one per query, key and head
-  void limit_sms(std::int64_t sms) { sms_ = sms; }            // Arguments::sms of what arguments_at() gives from now on
+  // Sets Arguments::sms of the arguments that arguments_at() gives from now on.
+  void limit_sms(std::int64_t sms) { sms_ = sms; }
 
  private:
   friend class DeviceProblem;
   void keep_earlier(const AttentionSpec& spec);
   std::vector<NamedTensor> tensors_;
-  std::vector<NamedTensor> earlier_;  // copies of those that calls go on from
+  std::vector<NamedTensor> earlier_;  // copies of the tensors that calls go on from
   std::map<std::string, double> scalars_;
-  std::int64_t longest_q_ = 0, longest_k_ = 0;  // packed only
+  std::int64_t longest_q_ = 0, longest_k_ = 0;  // of packed sequences only
   std::int64_t sms_ = 0;
   std::uint64_t score_count_ = 0;
 };
 
-// A copy of the tensors in GPU memory.
+// This is a copy of the tensors in GPU memory.
 class DeviceProblem {
  public:
   static Result<DeviceProblem> create(const GpuContext& gpu, ProblemData& data, CuStream stream = nullptr);
-  // Allocates what the kernel needs beside the tensors, if there is not as much yet, and says how many bytes that are.
-  // Memory that was allocated before must not be in use.
+  // Allocates the workspace that the kernel needs beside the tensors, if there is not enough yet, and returns its
+  // bytes. Memory that was allocated before must not be in use.
   Result<std::uint64_t> make_workspace(const GpuContext& gpu, const Kernel& kernel);
   Result<void> poison(const Stream& stream) const;
   Result<void> download_outputs(ProblemData& data, CuStream stream = nullptr) const;
@@ -100,7 +100,8 @@ class DeviceProblem {
 
  private:
   std::vector<DeviceBuffer> buffers_;
-  std::map<std::size_t, std::vector<std::uint8_t>> earlier_;  // by their numbers: what calls go on from
+  // The tensors that calls go on from, by their numbers.
+  std::map<std::size_t, std::vector<std::uint8_t>> earlier_;
   std::vector<NamedTensor::Role> roles_;
   std::optional<DeviceBuffer> workspace_;
   Arguments arguments_;

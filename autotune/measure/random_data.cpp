@@ -13,19 +13,20 @@
 namespace flashjit {
 namespace {
 
-constexpr std::int64_t kChunk = 1 << 16;  // elements with a generator of their own, whichever thread fills them
+// Every chunk of elements has a generator of its own, whichever thread fills it.
+constexpr std::int64_t kChunk = 1 << 16;
 constexpr int kDocuments = 4;
 
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t bits() {  // splitmix64
+  std::uint64_t bits() {  // The generator is splitmix64.
     std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  // Two independent normal values (Box-Muller).
+  // Makes two independent normal values (Box-Muller).
   void normal(float& a, float& b) {
     const std::uint64_t both = bits();
     const double u = (static_cast<double>(both >> 32) + 1) * 0x1p-32;
@@ -45,7 +46,7 @@ std::uint64_t hash(std::string_view text, std::uint64_t seed) {
   return h;
 }
 
-// One word of the set of a node's ancestors and itself.
+// Returns one word of the bit set of a node and all its ancestors.
 std::uint64_t ancestors(std::int64_t node, std::int64_t word) {
   std::uint64_t set = 0;
   for (;; node = (node - 1) / 2) {
@@ -85,7 +86,7 @@ void fill_ints(NamedTensor& tensor, std::int64_t begin, std::int64_t end, Random
     const std::uint64_t value = tensor.contents == Contents::Tree ? ancestors(i / row % rows, i % row)
                                 : ids ? static_cast<std::uint64_t>(i % row * kDocuments / row)
                                       : random.bits();
-    std::memcpy(tensor.bytes.data() + i * size, &value, static_cast<std::size_t>(size));  // little-endian host
+    std::memcpy(tensor.bytes.data() + i * size, &value, static_cast<std::size_t>(size));  // The host is little-endian.
   }
 }
 

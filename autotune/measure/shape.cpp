@@ -44,7 +44,7 @@ Result<std::vector<std::int64_t>> parse_lengths(std::string_view name, std::stri
   return lengths;
 }
 
-// Lists of keys know no sequences; here those say from which rows the keys of a list are drawn.
+// Lists of keys know no sequences. Here sequences tell from which rows the keys of a list are drawn.
 bool has_lengths_of_q(const AttentionSpec& spec) {
   return has_own_q_lens(spec) || (selects(spec) && spec.layout == Layout::Packed);
 }
@@ -52,7 +52,7 @@ bool has_lengths_of_k(const AttentionSpec& spec) {
   return has_own_k_lens(spec) || (selects(spec) && (spec.layout == Layout::Packed || is_paged(spec)));
 }
 
-// "64..32768": so many lengths between these.
+// Draws `count` lengths from a range such as "64..32768".
 Result<std::vector<std::int64_t>> draw_key_lengths(std::string_view text, const AttentionSpec& spec,
                                                    std::int64_t count) {
   if (!has_lengths_of_k(spec))
@@ -102,7 +102,7 @@ std::int64_t ProblemShape::longest_k() const { return largest(k); }
 
 Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spec) {
   std::vector<std::int64_t> batch, q, k;
-  std::string_view drawn;  // of k
+  std::string_view drawn;  // lengths of k that are drawn
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view item = rest.substr(0, rest.find(','));
     rest = item.size() < rest.size() ? rest.substr(item.size() + 1) : std::string_view();
@@ -128,7 +128,7 @@ Result<ProblemShape> parse_shape(std::string_view text, const AttentionSpec& spe
   if (q.empty() && spec.q_len.pinned()) q = {spec.q_len.min};
   if (k.empty() && spec.k_len.pinned()) k = {spec.k_len.min};
   if (q.empty()) return invalid("--shape: q is missing; write b=2,q=4096,k=4096");
-  if (quantizes(spec)) k = {1};  // it has none
+  if (quantizes(spec)) k = {1};  // A quantize has no keys.
   if (k.empty()) k = merges(spec) ? std::vector<std::int64_t>{2} : q;
 
   ProblemShape shape;

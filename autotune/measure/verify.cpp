@@ -10,18 +10,18 @@
 namespace flashjit {
 namespace {
 
-// More than one tile in each direction, of any schedule, and the last ones not full.
+// Any schedule has more than one tile in each direction with these sizes, and the last ones are not full.
 constexpr std::int64_t kQueries = 197, kKeys = 525;
-constexpr double kWork = 2e7;  // multiply-adds of the reference: of many heads, rows are sampled
+constexpr double kWork = 2e7;  // multiply-adds of the reference; rows are sampled if there are many heads
 constexpr int kMostThreads = 8;
-// Where the spec pins large sizes, a problem is not small: beyond these, trying takes seconds and more.
+// A problem is not small if the spec pins large sizes. Beyond these limits, trying takes seconds and more.
 constexpr double kMostBytes = 1e9, kMostHostWork = 1e12, kMostGpuWork = 1e13;
 constexpr std::uint64_t kSeed = 1;
 
 std::int64_t within(const SizeBound& bound, std::int64_t size) { return std::clamp(size, bound.min, bound.max); }
 
-// Returns the small sizes as far as the spec allows them. Lengths that may differ do, and one is 0. A pin is that of
-// the longest.
+// Returns the small sizes as far as the spec allows them. Lengths that may differ do, and one is 0. A pin fixes the
+// longest.
 ProblemShape small_shape(const AttentionSpec& spec) {
   const bool differ = has_own_q_lens(spec) || has_own_k_lens(spec);
   ProblemShape shape;
@@ -45,7 +45,7 @@ Error cannot_be_tried(const std::string& why) {
 }
 
 Result<void> check_work(const AttentionSpec& spec, const ProblemShape& shape, double most) {
-  constexpr double kScore = 64;  // what its exponential costs, in multiply-adds
+  constexpr double kScore = 64;  // cost of the exponential of a score, in multiply-adds
   double scores = 0;
   for (std::size_t b = 0; b < shape.q.size(); ++b)
     scores += static_cast<double>(shape.q[b]) * static_cast<double>(shape.k[b]);
@@ -56,7 +56,7 @@ Result<void> check_work(const AttentionSpec& spec, const ProblemShape& shape, do
 }
 
 Result<void> run_on_gpu(Kernel& kernel, const GpuContext& gpu, ProblemData& data) {
-  // Some other thread may be capturing a graph: that forbids waiting as usual, and the default stream.
+  // Another thread may be capturing a graph, which forbids waiting as usual, and the default stream.
   const RelaxedCapture relaxed(*gpu.driver);
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
   FLASHJIT_ASSIGN(device, DeviceProblem::create(gpu, data, stream.get()));
@@ -76,9 +76,9 @@ Result<std::string> verify_here(const AttentionSpec& spec, Kernel& kernel, const
   if (!data) return cannot_be_tried(data.error().message);
   data->poison();
   const Arguments arguments = data->host_arguments();
-  const Arguments checked = data->reference_arguments();  // the problem points into it
+  const Arguments checked = data->reference_arguments();  // The problem points into it.
   if (auto ran = gpu ? run_on_gpu(kernel, *gpu, *data) : kernel.run(arguments); !ran) {
-    // The drawn problem is no call of this spec: an index runs below 0 with a scalar of 1, say.
+    // The drawn problem is no call of this spec: for example, an index runs below 0 with a scalar of 1.
     return ran.error().kind == ErrorKind::Invalid ? cannot_be_tried(ran.error().message) : ran.error();
   }
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, checked));

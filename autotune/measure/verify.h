@@ -1,4 +1,4 @@
-// Does a kernel compute what its spec says? Tried once, where it will run.
+// A kernel is tried once, where it will run, to see whether it computes what its spec asks for.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-// runtime/compile/verify.h says what it returns. The tensors are drawn, always the same ones.
+// runtime/compile/verify.h tells what it returns. The tensors are drawn, and always the same ones.
 Result<std::string> verify_here(const AttentionSpec& spec, Kernel& kernel, const GpuContext* gpu);
 
 }  // namespace flashjit

@@ -1,4 +1,4 @@
-// This file defines `append`: where new tokens stand, and what the cache holds after the call.
+// The reference for `append` decides where new tokens stand, and checks what the cache holds after the call.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,15 +16,15 @@ std::int64_t Problem::token_position(std::int64_t b, std::int64_t q) const { ret
 
 namespace {
 
-// As an element of 8 bits has it, in units of its scale.
+// Returns `x` as an element of 8 bits holds it, in units of its scale.
 double narrowed(double x, float scale, Dtype dtype) {
-  std::array<float, 1> element;  // room for one of any type
+  std::array<float, 1> element;  // It has room for an element of any type.
   store_float(dtype, element.data(), 0, static_cast<float>(x) / scale);
   return load_float(dtype, element.data(), 0);
 }
 
-// Is what a cache holds right? `size` 0: it must be the very number. Else fp32 has rounded on the way, by parts of what
-// was added up, and then the cache's type has.
+// Returns whether a cache holds the right element. If `size` is 0, it must be exactly the rounded number. Otherwise
+// fp32 has rounded before, by a share of `size`, and then the cache's type has.
 bool is_right_narrowed(double held, double wanted, double size, float scale, Dtype dtype) {
   const double off = std::isfinite(wanted) ? size * 0x1p-19 : 0;
   const double one = narrowed(wanted - off, scale, dtype), other = narrowed(wanted + off, scale, dtype);

@@ -29,10 +29,10 @@ Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Posi
     dot += product;
     squares += product * product;
   }
-  // A dot product makes about one rounding of a partial sum per term; partial sums wander like the terms.
+  // A dot product makes about one rounding of a partial sum per term, and partial sums wander like the terms.
   double error = unit * (std::fabs(dot) + 0.5 * std::sqrt(squares * d)) * std::fabs(scale);
   error += doubt * std::fabs(scale);
-  // A rotated query is rounded to its dtype again, each element by itself, and so may be latents with their scales.
+  // A rotated query is rounded to its dtype again, each element by itself. Latents with their scales may be, too.
   const bool rounds_latents = spec.v_in_k && has_scaled_keys(spec) && size_of(spec.dtype) == 2;
   if (spec.rope != Rope::none || rounds_latents)
     error += unit_roundoff(spec.dtype) * std::sqrt(squares / 3) * std::fabs(scale);
@@ -43,7 +43,7 @@ Logit logit_of(const AttentionSpec& spec, const Semantics& semantics, const Posi
       return std::fabs(semantics.score(at, Dual(s.f, s.d + step)).d - scored.d);
     };
     double moved = moved_by(error);
-    // Some roundings are no small steps: scores may bend within them.
+    // Some roundings are no small steps, and scores may bend within them.
     if (unit > unit_of_sums(Dtype::F32)) moved = std::max(moved, moved_by(-error));
     if (spec.rope != Rope::none) moved = std::max({moved, moved_by(-3 * error), moved_by(3 * error)});
     error = moved + std::fabs(scored.f - scored.d) + 0x1p-23 * std::fabs(scored.d);

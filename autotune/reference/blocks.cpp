@@ -9,12 +9,12 @@
 namespace flashjit::reference {
 namespace {
 
-// Batch index, head of lists, block of queries, block of keys.
+// batch index, head of lists, block of queries, block of keys
 using Block = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
 enum class State { listed, full };
 using States = std::map<Block, State>;
 
-// An element; leading dimensions may be left out, and those of size 1 count for all.
+// Reads an element. Leading dimensions may be left out, and those of size 1 count for all.
 std::int32_t element(const Tensor& tensor, std::initializer_list<std::int64_t> indices) {
   std::int64_t at = 0, contiguous = 1;
   auto index = std::rbegin(indices);
@@ -57,8 +57,8 @@ Result<void> look_at_lists(const AttentionSpec& spec, const Arguments& arguments
   };
   add("block_count", "block_index", State::listed);
   if (has_full) add("full_count", "full_index", State::full);
-  semantics.unseen_from =
-      std::numeric_limits<std::int64_t>::max();  // a full block may lie behind any bound of the mask
+  // A full block may lie behind any bound of the mask.
+  semantics.unseen_from = std::numeric_limits<std::int64_t>::max();
   semantics.visible = [states, sizes = spec.blocks, group = spec.heads_q / spec.blocks.heads,
                        inside = std::move(semantics.visible)](const Position& at) {
     const auto block = states->find({at.b, at.h / group, at.q / sizes.q, at.k / sizes.k});

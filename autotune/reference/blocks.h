@@ -1,12 +1,12 @@
-// Lists of blocks (blocks= in a spec) by their definition.
+// Lists of blocks (blocks= in a spec) are applied by their definition.
 #pragma once
 
 #include "autotune/reference/semantics.h"
 
 namespace flashjit::reference {
 
-// `semantics` says what is seen in listed blocks, and then what is seen at all. `arguments` are looked at now; lists that are
-// missing are refused.
+// `semantics` tells what is seen in listed blocks, and afterwards what is seen at all. `arguments` are looked at now,
+// and missing lists are refused.
 Result<void> look_at_lists(const AttentionSpec& spec, const Arguments& arguments, Semantics& semantics);
 
 }  // namespace flashjit::reference

@@ -23,7 +23,7 @@ struct Tally {
   double lse = 0, max_logit = 0;
   RowId worst_row;
   int worst_column = 0;
-  std::string special;  // first wrong inf, NaN, LSE or max logit
+  std::string special;  // the first wrong inf, NaN, LSE or max logit
 };
 
 std::string name(const RowId& row) { return fmt::format("batch {}, head {}, query {}", row.b, row.h, row.q); }
@@ -49,7 +49,7 @@ void check_element(const Problem& problem, const RowId& row, int c, const ExactR
     }
     return;
   }
-  // Another way to round an element of Q or K to 8 bits moves this row alone, and no limit of all rows.
+  // Another way to round an element of Q or K to 8 bits moves this row alone, and does not raise the limit of all rows.
   constexpr double kDoubts = 8;
   const double doubt = exact.o_doubt.empty() ? 0 : kDoubts * exact.o_doubt[c];
   const double error = std::max(0.0, std::fabs(ours - truth) - doubt), recipe_error = std::fabs(recipe - truth);
@@ -62,15 +62,14 @@ void check_element(const Problem& problem, const RowId& row, int c, const ExactR
   tally.norm += truth * truth;
 }
 
-// Returns error over limit.
+// Returns the error over its limit.
 double check_statistic(const char* what, double ours, double truth, double error, double doubt, double unit,
                        const RowId& row, Tally& tally) {
   const auto report = [&] {
     if (tally.special.empty()) tally.special = fmt::format("{} is {} instead of {} ({})", what, ours, truth, name(row));
   };
   if (!std::isfinite(truth) || std::fabs(truth) > 3.4e38) {
-    // +inf - +inf is NaN in a sum of exponentials: either spelling of "beyond range" is accepted, -inf is not one of
-    // them.
+    // +inf - +inf is NaN in a sum of exponentials. Either spelling of "beyond range" is accepted, but not -inf.
     const bool right = truth == -INFINITY ? ours == -INFINITY : !std::isfinite(ours) && ours != -INFINITY;
     if (!right) report();
     return 0;
@@ -105,7 +104,7 @@ std::vector<RowId> choose_rows(const Problem& problem, const CompareOptions& opt
   const double per_row = longest * (2 * problem.spec().d_qk + 4 * problem.spec().d_v + 64);
   const auto affordable = static_cast<std::size_t>(std::max(16.0, options.work / per_row));
   if (rows.size() <= affordable) return rows;
-  // Stratified: one row out of every stretch of equal length, and both ends, which are where tiles are ragged.
+  // The sample is stratified: one row out of every stretch of equal length, and both ends, where tiles are ragged.
   std::mt19937_64 random(options.seed);
   std::vector<RowId> sample = {rows.front(), rows.back()};
   for (std::size_t i = 0; i < affordable; ++i) {
@@ -136,7 +135,7 @@ Tally merge(const std::vector<Tally>& tallies) {
   return all;
 }
 
-// Calls visit(row, keys and values of it, thread) for all of them, from so many threads.
+// Calls visit(row, its keys and values, thread) for all rows, from `count` threads.
 template <class Visit>
 void visit_rows(const Problem& problem, const std::vector<RowId>& rows, std::size_t count, const Visit& visit) {
   const auto work = [&](std::size_t thread) {

@@ -1,4 +1,5 @@
-// Calls that go on from what others gave (`accumulate`), and rows that are a part of a longer sequence (`places`).
+// Calls may go on from the results of others (`accumulate`), and their rows may be a part of a longer sequence
+// (`places`).
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -9,7 +10,7 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr double kWeightError = 0x1p-21;  // of a weight that is exp of a difference of numbers of fp32
+constexpr double kWeightError = 0x1p-21;  // error of a weight that is exp of a difference of two numbers of fp32
 
 }  // namespace
 

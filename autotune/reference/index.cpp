@@ -12,8 +12,9 @@
 namespace flashjit::reference {
 namespace {
 
-// Matrix units cut off what they leave out of a sum, which makes it smaller by a share of it; besides, what they leave out is a
-// share of what is added up, as likely more as less. Three times as much as that of all heads together is seldom.
+// Matrix units cut off bits of a sum. That makes the sum smaller by a share of it (of_sum), and adds an error with a
+// share of the terms (of_terms), which is as often positive as negative. The second is seldom three times as large as
+// the sum of squares over all heads predicts.
 struct ErrorOfSums {
   double of_sum, of_terms;
 };
@@ -21,7 +22,7 @@ constexpr ErrorOfSums kWideSums = {0x1p-20, 0x1p-20}, kNarrowSums = {0x1p-10, 0x
 constexpr double kSeldom = 3;
 
 struct ScoredKey {
-  std::int64_t number = 0;  // of its row, as lists count them
+  std::int64_t number = 0;  // number of its row, as lists count rows
   bool visible = false;
   double exact = -kInfinity, recipe = -kInfinity, limit = 0;
 };
@@ -42,7 +43,7 @@ struct TallyOfScores {
   }
 };
 
-// Finds a row of [batch, query, head, ...]; packed tokens have no batch.
+// Finds a row of [batch, query, head, ...]. Packed tokens have no batch.
 std::int64_t offset_of_query(const Problem& problem, const Tensor& tensor, const RowId& row, std::int64_t head) {
   const std::vector<std::int64_t> s = strides_of(tensor);
   if (problem.spec().layout != Layout::Packed) return row.b * s[0] + row.q * s[1] + head * s[2];
@@ -122,7 +123,7 @@ void check_scores(const Problem& problem, const RowId& row, const std::vector<Sc
   }
 }
 
-// Follows the list and the keys side by side, as both are in order.
+// Follows the list and the keys side by side, because both are in order.
 std::string wrong_list(const Problem& problem, const RowId& row, const std::vector<ScoredKey>& scored) {
   const int room = problem.spec().selected;
   const std::int64_t hk = problem.kv_head(row.h);
@@ -135,7 +136,7 @@ std::string wrong_list(const Problem& problem, const RowId& row, const std::vect
         static_cast<const std::int32_t*>(given->second.data)[offset_of_query(problem, given->second, row, hk)];
     if (ours != count) return fmt::format("key_count is {} for {} ({})", ours, count, name_of_row(row, hk));
   }
-  double least = kInfinity, largest = -kInfinity;  // of what the listed may be, and the others
+  double least = kInfinity, largest = -kInfinity;  // bounds of the scores of listed keys, and of the others
   auto key = scored.begin();
   const auto value = [](const ScoredKey& of, double sign) {
     return std::isnan(of.exact) ? kInfinity : of.exact + sign * of.limit;
@@ -163,7 +164,7 @@ std::string wrong_list(const Problem& problem, const RowId& row, const std::vect
                      largest, name_of_row(row, hk));
 }
 
-// Chooses among rows with the first head of a KV head, as many as may be checked.
+// Chooses as many rows as may be checked, among rows with the first head of a KV head.
 std::vector<RowId> rows_to_check(const Problem& problem, const CompareOptions& options, std::int64_t& all) {
   const AttentionSpec& spec = problem.spec();
   const int group = spec.heads_q / spec.heads_kv;

@@ -1,4 +1,4 @@
-// A merge by its definition: its keys are the parts, whose logits are their LSE.
+// A merge is computed by its definition: its keys are the parts, whose logits are their LSE.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,7 +9,7 @@
 
 namespace flashjit::reference {
 
-// Has the sequence all keys of the prefix before its queries?
+// Returns whether the sequence has all keys of the prefix before its queries.
 bool Problem::shares(std::int64_t b) const {
   const auto first = [&](const char* name) {
     return static_cast<const std::int32_t*>(arguments_->params.at(name).data);
@@ -33,7 +33,7 @@ double Problem::largest_of_parts(const RowId& row) const {
 std::vector<float> Problem::part_lse(const RowId& row) const {
   const Tensor& tensor = arguments_->params.at("lse_parts");
   const std::vector<std::int64_t> s = strides_of(tensor);
-  const bool one = spec_->layout == Layout::Packed;  // no batch
+  const bool one = spec_->layout == Layout::Packed;  // It has no batch.
   const std::int64_t at = one ? row.h * s[1] + row.q * s[2] : row.b * s[1] + row.h * s[2] + row.q * s[3];
   const bool own_only = spec_->shared_prefix && !shares(row.b);
   std::vector<float> lse;
@@ -45,7 +45,7 @@ std::vector<float> Problem::part_lse(const RowId& row) const {
   return lse;
 }
 
-// Row after row; zeros for parts that have seen nothing.
+// Returns one row after the other, with zeros for parts that have seen nothing.
 std::vector<float> Problem::part_rows(const RowId& row) const {
   const Tensor& tensor = arguments_->params.at("o_parts");
   const std::vector<std::int64_t> s = strides_of(tensor);
@@ -64,7 +64,7 @@ std::vector<float> Problem::part_rows(const RowId& row) const {
   return rows;
 }
 
-// Weights are not rounded: they are no operand of a matrix product.
+// Weights are not rounded, because they are no operand of a matrix product.
 RecipeRow Problem::merged_recipe(const RowId& row) const {
   const std::vector<float> lse = part_lse(row), rows = part_rows(row);
   const int width = spec_->d_v;

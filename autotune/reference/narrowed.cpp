@@ -12,7 +12,7 @@
 namespace flashjit::reference {
 namespace {
 
-// Where the tokens of what has scales of its own begin, and the last ends.
+// Returns where the tokens of each group with scales of its own begin, and where the last group ends.
 std::vector<std::int64_t> begins_of(bool by_offsets, const Tensor& offsets, std::int64_t batch, std::int64_t tokens) {
   std::vector<std::int64_t> begins;
   if (by_offsets) {
@@ -51,7 +51,7 @@ Narrowed::Narrowed(const AttentionSpec& given, const AttentionSpec& spec, const 
   const std::int64_t first = at_the_end ? arguments.k.shape[tokens] - arguments.q.shape[tokens] : 0;
   narrow(given, arguments, Of::queries, first, doubts_.q);
   narrow(given, arguments, Of::keys, 0, doubts_.k);
-  std::vector<float> none;  // V is rounded as it is
+  std::vector<float> none;  // V is rounded as it is.
   if (!given.v_in_k) narrow(of_values, arguments, Of::values, 0, none);
   arguments_.params.erase("cos");
   arguments_.params.erase("sin");

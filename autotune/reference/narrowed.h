@@ -1,5 +1,5 @@
-// Q, K and V rounded to 8 bits by the definition of quantize: what attention with `compute=` is held against is that to
-// these, by its definition.
+// Q, K and V are rounded to 8 bits by the definition of quantize. Attention with `compute=` is held against attention
+// to these rounded tensors, by its definition.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ class Narrowed {
  public:
   // Rounds Q, K and V of a spec with `compute=`. Outputs are those of `arguments`.
   Narrowed(const AttentionSpec& given, const Arguments& arguments);
-  // Makes Q, K and V of a call of `spec`, which has them in 8 bits, where `given` has numbers.
+  // Makes Q, K and V for a call of `spec`, which has them in 8 bits, from numbers as `given` has them.
   Narrowed(const AttentionSpec& given, const AttentionSpec& spec, const Arguments& arguments);
-  Narrowed(const Narrowed&) = delete;  // tensors point into it
+  Narrowed(const Narrowed&) = delete;  // Tensors point into this object.
 
   const AttentionSpec& spec() const { return spec_; }
   const Arguments& arguments() const { return arguments_; }
@@ -27,7 +27,7 @@ class Narrowed {
 
  private:
   enum class Of { queries, keys, values };
-  // `given`: with the rope and rotation of this tensor. A token before position 0 turns as there.
+  // `given` has the rope and rotation of this tensor. A token before position 0 turns as at position 0.
   void narrow(const AttentionSpec& given, const Arguments& call, Of of, std::int64_t first_position,
               std::vector<float>& doubts);
 

@@ -1,4 +1,4 @@
-// Random numbers by counting: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
+// Random numbers come from a counter: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011.
 #pragma once
 
 #include <array>

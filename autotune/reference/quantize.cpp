@@ -22,7 +22,8 @@ double largest_number(Dtype dtype) { return dtype == Dtype::E4M3 ? 448 : 57344; 
 
 double sylvester(int i, int j) { return __builtin_popcount(static_cast<unsigned>(i & j)) % 2 == 0 ? 1 : -1; }
 
-// 1 + S, with S antisymmetric: the row and the column 0 of ones, then whether i - j is a square, by Euler's criterion.
+// This is an element of 1 + S with S antisymmetric: row and column 0 hold ones, and the others depend on whether i - j
+// is a square, by Euler's criterion.
 double paley(int order, int i, int j) {
   const int prime = order - 1;
   if (i == j || i == 0) return 1;
@@ -39,17 +40,17 @@ double sign(int column) {
   return word >> (column / 2 % 16 + 16 * (column % 2)) & 1 ? -1 : 1;
 }
 
-// All that are not negative, in their order, which is that of their codes.
+// Returns all numbers that are not negative, in the order of their codes, which is their own order.
 std::vector<double> numbers_of(Dtype dtype) {
   std::vector<double> numbers;
   for (int code = 0; code < 128; ++code) {
-    const double number = load_float(dtype, &code, 0);  // little-endian host
+    const double number = load_float(dtype, &code, 0);  // The host is little-endian.
     if (std::isfinite(number)) numbers.push_back(number);
   }
   return numbers;
 }
 
-// Tensors by name, in the layouts that quantize has.
+// Finds tensors by name, in the layouts that quantize has.
 class Tensors {
  public:
   Tensors(const AttentionSpec& spec, const Arguments& arguments)
@@ -100,20 +101,20 @@ class Tensors {
 
   const AttentionSpec& spec_;
   const Tensor &x_, &y_, &scale_;
-  const Tensor* positions_;  // null: tokens follow each other
+  const Tensor* positions_;  // If it is null, tokens follow each other.
   const bool packed_;
-  const std::int32_t* offsets_ = nullptr;  // of packed sequences; null: all tokens are of one
+  const std::int32_t* offsets_ = nullptr;  // offsets of packed sequences; null if all tokens belong to one
   std::int64_t sequences_ = 0;
 };
 
-// The rows of a scale.
+// These rows share a scale.
 struct BlockOfRows {
   std::int64_t b = 0, h = 0, number = 0, first = 0, end = 0;
 };
 
 struct TallyOfRows {
   double worst = 0, ideal_worst = 0, squares = 0, ideal_squares = 0, norm = 0;
-  std::string wrong;  // the first
+  std::string wrong;  // the first error
   void add(const TallyOfRows& tally) {
     worst = std::max(worst, tally.worst);
     ideal_worst = std::max(ideal_worst, tally.ideal_worst);
@@ -140,7 +141,8 @@ std::vector<BlockOfRows> blocks_of(const AttentionSpec& spec, const Tensors& ten
 std::string wrong_scale(const QuantizedRows& rows, const BlockOfRows& block, Dtype dtype, double ours) {
   const double uncertain = *std::max_element(rows.uncertain.begin(), rows.uncertain.end());
   const double tolerance = uncertain > 0 ? uncertain / largest_number(dtype) + rows.scale * 0x1p-22 : 0;
-  const bool either = std::fabs(rows.largest - kNothing) <= uncertain + kNothing * 0x1p-20;  // 1, or what it is
+  // It is near the limit between 1 and its usual value.
+  const bool either = std::fabs(rows.largest - kNothing) <= uncertain + kNothing * 0x1p-20;
   if (std::fabs(ours - rows.scale) <= tolerance || (either && ours == 1)) return {};
   return fmt::format("scale is {} instead of {} (batch {}, head {}, rows {} to {})", ours, rows.scale, block.b, block.h,
                      block.first, block.end - 1);
@@ -223,7 +225,7 @@ double round_narrow(Dtype dtype, double x) {
 void add_row(GivenRows& rows, const AttentionSpec& spec, const Arguments& arguments, const std::vector<double>& row,
              std::int64_t position) {
   const std::vector<double> exact = turned(spec, arguments, row, position);
-  const double unit = spec.dtype == Dtype::F32 ? 0x1p-22 : 0x1p-19;  // kernels compute angles to 1e-6
+  const double unit = spec.dtype == Dtype::F32 ? 0x1p-22 : 0x1p-19;  // Kernels compute angles to 1e-6.
   const auto rounded = [&](double x) { return round_to(spec.dtype, static_cast<float>(x)); };
   double size = 0;
   for (const double x : row) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
@@ -240,7 +242,7 @@ QuantizedRows quantize_rows(const GivenRows& given, int d, bool rotate, Dtype dt
   const std::size_t width = static_cast<std::size_t>(d), count = rows.size() / width;
   const double length = rotate ? 1 / std::sqrt(d) : 1;
   result.uncertain = given.uncertain;
-  std::vector<double> sums = rows;  // rotated, without the length
+  std::vector<double> sums = rows;  // They are rotated, without the factor of the length.
   const std::vector<double> matrix = rotate ? rotation_matrix(d) : std::vector<double>();
   for (std::size_t row = 0; rotate && row < count; ++row) {
     const double* x = &rows[row * width];
@@ -308,7 +310,7 @@ Comparison compare_quantized(const Problem& problem, const CompareOptions& optio
   threads.clear();
   TallyOfRows all;
   for (const TallyOfRows& tally : tallies) all.add(tally);
-  // The checks above say what each number may be. These figures say what rounding costs, beside that of the exact scale.
+  // The checks above limit each number. These figures show the cost of rounding, beside that with the exact scale.
   const double norm = all.norm > 0 ? std::sqrt(all.norm) : 1;
   result.max_abs_err = all.worst;
   result.recipe_max_abs_err = all.ideal_worst;

@@ -14,16 +14,17 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr double kNoWeight = -80;  // below it a weight may be no normal number
-// Weights of 8 bits: the largest of a row is so much, of 448 at most; and half of the least that there is besides 0.
+constexpr double kNoWeight = -80;  // Below it a weight may be no normal number.
+// Weights of 8 bits are scaled so that the largest of a row is this, of 448 at most. The other constant is half of the
+// least positive weight.
 constexpr float kLargestNarrow = 256;
 constexpr double kHalfLeastNarrow = 0x1p-10 / kLargestNarrow;
 
-// A merge of packed tokens has one sequence of them all, and so have tokens with lists of keys.
+// A merge of packed tokens has one sequence of them all, and so do tokens with lists of keys.
 bool packed(const AttentionSpec& spec) { return spec.layout == Layout::Packed && !merges(spec) && !selects(spec); }
 bool paged(const AttentionSpec& spec) { return spec.page_size > 0; }
 
-// Strides of [batch, head, token] for a tensor as the user shaped it.
+// Strides of [batch, head, token] for a tensor in the user's shape.
 struct Steps {
   std::int64_t batch = 0, head = 0, token = 0;
 };
@@ -37,24 +38,25 @@ Steps steps(const Tensor& tensor, Layout layout) {
 
 Dtype dtype_of(const Tensor& tensor) { return parse_dtype(tensor.dtype).value_or(Dtype::F32); }
 
-// A key that adds nothing: of its values only those that are not finite can be seen.
+// Such a key adds nothing. Only values that are not finite can show.
 void taint(ExactRow& row, const float* value) {
   for (std::size_t c = 0; c < row.tainted.size(); ++c) {
     if (!std::isfinite(value[c])) row.tainted[c] = true;
   }
 }
 
-// The tensor whose rows begin with those of V.
+// Returns the tensor whose rows begin with those of V.
 Tensor values_of(const AttentionSpec& spec, const Arguments& arguments) {
   return spec.v_in_k ? arguments.k : spec.v_transposed ? rows_of_columns(arguments.v, spec.layout) : arguments.v;
 }
 
-// Roundings of P are uniform within one unit, so their variance is a third of the unit squared; exp in fp32 and the logit's own
-// error move p by a relative amount, which normalisation takes back where all keys move alike. Both errors are the same for
-// keys of equal logits, so their effects on such keys add up before they are squared; or they are independent, as where a
-// kernel raised its reference between the keys: the larger counts. fp32 sums go over the keys one after the other: each step
-// rounds a partial sum, which grows from one term to the whole. Small weights of 8 bits are rounded to multiples of the least
-// one, and logits are sums of products of 8 bits as well: logits of thousands are wrong by several nats.
+// Roundings of P are uniform within one unit, so their variance is a third of the unit squared. exp in fp32 and the
+// logit's own error move p by a relative amount, which normalisation takes back if all keys move alike. Errors are
+// equal for keys of equal logits, so their effects on such keys add up before they are squared. Or they are
+// independent, for example if a kernel raised its reference between the keys. The larger variance counts. fp32 sums go
+// over the keys one after the other: each step rounds a partial sum, which grows from one term to the whole. Small
+// weights of 8 bits are rounded to multiples of the least one. Their logits are sums of products of 8 bits, too: logits
+// of thousands are wrong by several nats.
 void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::vector<Logit> logits,
                   const std::vector<float>& values, const std::vector<float>& value_scale, double reference,
                   double sum) {
@@ -71,13 +73,13 @@ void add_variance(ExactRow& row, const AttentionSpec& spec, Dtype weights, std::
   std::vector<Column> columns;
   for (auto first = std::ranges::upper_bound(logits, -kInfinity, {}, &Logit::value); first != logits.end();) {
     const auto end = std::find_if(first, logits.end(), [&](const Logit& logit) { return logit.value != first->value; });
-    double error = 0;  // one that is no number counts as none
+    double error = 0;  // An error that is NaN counts as none.
     for (auto logit = first; logit != end; ++logit) error = std::max(error, logit->error);
     const double p = std::exp(first->value - reference) / sum;
     const double move = narrow ? std::pow(deviation_of_weight(first->value - row.lse, error), 2)
                                : p * p * std::min(1.0, error * error + 0x1p-44);
     const double of_weight = std::max(p * p * rounding, least * least / 3), of_steps = p * p * steps;
-    if (end - first == 1) {  // most often: nothing has to be added up
+    if (end - first == 1) {  // This is the most frequent case, in which nothing has to be added up.
       const float* const value = &values[first->k * width];
       const double scale = value_scale[first->k];
       for (int c = 0; c < width; ++c) {
@@ -122,7 +124,7 @@ Result<Problem> Problem::create(const AttentionSpec& spec, const Arguments& argu
     problem.batch_ = spec.layout == Layout::Packed ? 1 : arguments.o.shape.at(0);
     return problem;
   }
-  if (spec.operation == Operation::Quantize) {  // compare_quantized() looks for its tensors itself
+  if (spec.operation == Operation::Quantize) {  // compare_quantized() looks for its tensors itself.
     for (const char* name : {"x", "y", "scale"}) {
       if (has_latent_rows(spec) && name == std::string_view("scale")) continue;
       if (!arguments.params.contains(name)) return invalid(fmt::format("reference: {} is missing in params", name));
@@ -227,7 +229,7 @@ std::int64_t Problem::key_offset(const Tensor& tensor, std::int64_t b, std::int6
   return page * pool[0] + in_page * pool[1] + hk * pool[2];
 }
 
-// The page of a key, and its token there.
+// Returns the page of a key, and its token in that page.
 std::pair<std::int64_t, std::int64_t> Problem::page_and_token(std::int64_t b, std::int64_t hk, std::int64_t k) const {
   const std::int64_t number = k / spec_->page_size;
   if (selects(*spec_)) return {number, k % spec_->page_size};
@@ -250,7 +252,7 @@ Problem::KeysValues Problem::keys_values(std::int64_t b, std::int64_t hk) const 
   };
   if (has_latent_rows(*spec_)) return latents(b);
   gather(arguments_->k, spec_->d_qk, kv.k);
-  if (spec_->compute) turn_keys(*spec_, *arguments_, kv.k);  // a cache holds keys that have turned
+  if (spec_->compute) turn_keys(*spec_, *arguments_, kv.k);  // A cache holds keys that have turned.
   if (!indexes(*spec_)) gather(values_of(*spec_, *arguments_), spec_->d_v, kv.v);
   for (std::int64_t k = 0; k < length; ++k) {
     kv.scale_k.push_back(element_scale("scale_k", b, hk, k));
@@ -275,8 +277,8 @@ Position Problem::position(const RowId& row) const {
 
 float Problem::sink(const RowId& row) const { return static_cast<const float*>(arguments_->sink.data)[row.h]; }
 
-// [batch, head], or with token_scales, of K and V, as K without d; with blocks [batch, block, head], or those of a page.
-// Leading dimensions may be left out, and those of size 1 count for all.
+// Scales are [batch, head]. With token_scales those of K and V are like K without d, and with blocks they are [batch,
+// block, head], or those of a page. Leading dimensions may be left out, and those of size 1 count for all.
 float Problem::element_scale(const std::string& name, std::int64_t b, std::int64_t head, std::int64_t row) const {
   const auto found = arguments_->params.find(name);
   const bool declared = std::ranges::find(spec_->params, name, &Param::name) != spec_->params.end();
@@ -341,21 +343,22 @@ ExactRow Problem::finish(const RowId& row, std::vector<Logit> logits, const std:
   result.o.assign(width, 0);
   result.variance.assign(width, 0);
   if (reference == -kInfinity && !result.nan_logit) {
-    result.lse = -kInfinity;  // nothing is visible: zeros by definition
+    result.lse = -kInfinity;  // If nothing is visible, O is zero by definition.
     return result;
   }
   double sum = spec_->sink ? std::exp(sink(row) - reference) : 0;
   for (const Logit& logit : logits) sum += std::exp(logit.value - reference);
   result.lse = reference + std::log(sum);
-  std::vector<float> weights = scale_v;  // of V
+  std::vector<float> weights = scale_v;  // weights of V
   for (const Logit& logit : logits) {
-    // -infinity is the same as hidden, whatever V holds; and fp32 may round a small weight to 0.
+    // A logit of -infinity is the same as hidden, whatever V holds. And fp32 may round a small weight to 0.
     at.k = logit.k;
     const bool dropped = dropout_.drops(at);
     if (dropped || logit.value - reference < kNoWeight) taint(result, &values[logit.k * width]);
     weights[logit.k] *= dropped ? 0 : static_cast<float>(dropout_.factor());
     const double p = std::exp(logit.value - reference) / sum * dropout_.factor();
-    if (logit.value == -kInfinity || (dropped && !std::isnan(p))) continue;  // NaN is the row's, whatever it loses
+    // A NaN makes its row NaN, whatever is dropped.
+    if (logit.value == -kInfinity || (dropped && !std::isnan(p))) continue;
     for (int c = 0; c < width; ++c) result.o[c] += p * values[logit.k * width + c] * scale_v[logit.k];
   }
   if (!with_errors) return result;
@@ -385,7 +388,8 @@ ExactRow Problem::exact(const RowId& row, const KeysValues& kv, bool with_errors
   return result;
 }
 
-// Rounded where those of the row add up to 1; or, of 8 bits, whose range is small, where the largest is near its end.
+// Weights are rounded when those of a row add up to 1. Weights of 8 bits, whose range is small, are rounded when the
+// largest is near the end of the range.
 float Problem::rounded_weight(float p, float sum, float largest) const {
   if (size_of(weights_) > 1) return round_to(weights_, p / sum);
   if (largest == 0) return 0;

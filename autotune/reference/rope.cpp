@@ -58,7 +58,7 @@ std::vector<double> Problem::query(const RowId& row) const {
   std::vector<double> query = elements(arguments_->q, query_offset(arguments_->q, row), spec_->d_qk);
   if (spec_->rope == Rope::none) return query;
   query = turned(*spec_, *arguments_, std::move(query), query_position(*spec_, q_len(row.b), k_len(row.b), row.q));
-  for (double& x : query) {  // the range of the dtype is that of a rotated query, too
+  for (double& x : query) {  // A rotated query has the range of the dtype, too.
     if (const float held = round_to(spec_->dtype, static_cast<float>(x)); !std::isfinite(held)) x = held;
   }
   return query;

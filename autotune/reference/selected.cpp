@@ -1,4 +1,4 @@
-// Lists of keys and of pages (select= in a spec) by their definition.
+// Lists of keys and of pages (select= in a spec) are followed by their definition.
 #include <numeric>
 
 #include "autotune/reference/reference.h"
@@ -7,7 +7,7 @@ namespace flashjit::reference {
 
 namespace {
 
-// An element of [batch, query, KV head, ...]; packed tokens have no batch.
+// Finds an element of [batch, query, KV head, ...]. Packed tokens have no batch.
 std::int64_t offset_of(const Tensor& tensor, Layout layout, const RowId& row, std::int64_t hk) {
   const std::vector<std::int64_t> s = strides_of(tensor);
   return layout == Layout::Packed ? row.q * s[0] + hk * s[1] : row.b * s[0] + row.q * s[1] + hk * s[2];
@@ -50,7 +50,7 @@ std::vector<std::int64_t> Problem::keys_of(const RowId& row) const {
   return keys;
 }
 
-// The mask, where a call says where a query and the first key of an entry are.
+// Applies the mask, if a call gives the positions of a query and of the first key of an entry.
 bool Problem::shows_position(const RowId& row, std::int64_t entry, std::int64_t of_entry) const {
   const Tensor &queries = arguments_->params.at("q_positions"), &keys = arguments_->params.at("k_positions");
   const std::vector<std::int64_t> s = strides_of(queries);

@@ -12,9 +12,9 @@
 namespace flashjit::reference {
 namespace {
 
-// The evaluator of this folder: separate from compiler/'s, so that each can be held against the other.
+// This folder has its own evaluator, separate from compiler/'s, so that each can be held against the other.
 struct Item {
-  std::int64_t i = 0;  // Int, Bool
+  std::int64_t i = 0;  // for Int and Bool
   Dual r;
 };
 
@@ -29,7 +29,7 @@ std::int64_t load_int(Dtype dtype, const void* data, std::int64_t index) {
     case Dtype::BF16:
     case Dtype::F32:
     case Dtype::E4M3:
-    case Dtype::E5M2: break;  // which are no ints
+    case Dtype::E5M2: break;  // They are no ints.
   }
   return 0;
 }
@@ -115,7 +115,7 @@ class Evaluator {
   }
 
   Item load(const Expr& e) const {
-    if (e->param.name == kBlockStates) return {kBlockListed, {}};  // lists are looked at elsewhere (blocks.h)
+    if (e->param.name == kBlockStates) return {kBlockListed, {}};  // Lists are looked at elsewhere (blocks.h).
     const auto found = arguments_.params.find(e->param.name);
     if (found == arguments_.params.end()) return {0, Dual(NAN)};
     const Tensor& tensor = found->second;
@@ -186,7 +186,7 @@ class Evaluator {
   const Probe* probe_;
 };
 
-// The reference computes these by their definition, and can say nothing about others.
+// The reference computes these options by their definition, and refuses others.
 constexpr std::array<std::string_view, 25> kHonoured = {
     "accumulate",   "places",     "max_logit", "sink",        "k_lens",      "v_in_k",        "v_transposed",
     "token_scales", "linear_exp", "dlse",      "append",      "rotate",      "shared_prefix", "lse",
@@ -211,7 +211,7 @@ Semantics semantics_of(const AttentionSpec& spec, const Arguments& arguments) {
       return Evaluator(arguments, position, {})(mask).i != 0;
     };
   }
-  if (spec.list_mask) semantics.unseen_from = 0;  // nothing is read for a key that it hides
+  if (spec.list_mask) semantics.unseen_from = 0;  // Nothing is read for a key that the mask hides.
   if (spec.score) {
     semantics.score = [score = spec.score, &arguments](const Position& position, Dual s) {
       return Evaluator(arguments, position, s)(score).r;

@@ -1,6 +1,6 @@
-// Semantics are what a mask and a score mean at one query and key, apart from how they are written: plain functions. They come
-// either from the expressions of a spec (semantics_of), or from hand-written C++ (named.h, the random generator), which
-// then checks the parser, the table of named rows and the evaluator as well.
+// Semantics are the meaning of a mask and a score at one query and key, independent of how they are written: plain
+// functions. They come either from the expressions of a spec (semantics_of), or from hand-written C++ (named.h, the
+// random generator), which then checks the parser, the table of named rows and the evaluator as well.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace flashjit::reference {
 
-// The options that the reference computes (compiler/spec/operations/options.h); it refuses others.
+// The reference computes these options (compiler/spec/operations/options.h), and refuses others.
 std::span<const std::string_view> honoured_options();
 Result<void> check_honoured(const AttentionSpec& spec);
 
-// A number in two precisions at once: `f` is what 32-bit arithmetic makes of it, `d` what exact arithmetic would.
-// Decisions (comparisons) follow f, as the language defines them; values are compared with d.
+// This is a number in two precisions at once: `f` is the result of 32-bit arithmetic, `d` that of exact arithmetic.
+// Decisions (comparisons) follow f, as the language defines them. Values are compared with d.
 struct Dual {
   float f = 0;
   double d = 0;
@@ -34,29 +34,31 @@ struct Position {
 };
 
 struct Semantics {
-  std::function<bool(const Position&)> visible;      // empty: everything
-  std::function<Dual(const Position&, Dual)> score;  // empty: the score itself
-  // Keys from here on are hidden from every query by a bound of the mask, so what lies there may not be seen at all.
-  // Hidden keys before it may: NaN in V of a tile that others see (compiler/SPEC.md).
+  std::function<bool(const Position&)> visible;      // If it is empty, everything is visible.
+  std::function<Dual(const Position&, Dual)> score;  // If it is empty, the score stays as it is.
+  // A bound of the mask hides keys from here on from every query, so they may not be read at all. Hidden keys before it
+  // may be read: NaN in V of a tile that others see shows (compiler/SPEC.md).
   std::int64_t unseen_from = std::numeric_limits<std::int64_t>::max();
 };
 
-// From the expressions of a spec; `arguments` must outlive the result.
+// Takes the semantics from the expressions of a spec; `arguments` must outlive the result.
 Semantics semantics_of(const AttentionSpec& spec, const Arguments& arguments);
 
-// One element of a tensor parameter, or a scalar.
+// This is one element of a tensor parameter, or a scalar.
 struct Element {
-  std::size_t param = 0;    // in AttentionSpec::params
-  std::int64_t number = 0;  // all of the tensor in the order of their indices, the last one first
+  std::size_t param = 0;  // index in AttentionSpec::params
+  // The elements of a tensor are numbered in the order of their indices, the last index first.
+  std::int64_t number = 0;
   bool operator==(const Element&) const = default;
 };
 
-// Says which elements a score reads, and what it is where one of them is another number. Both must outlive it.
+// Finds the elements that a score reads, and the score when one of them is another number. Both arguments must outlive
+// it.
 class ElementReads {
  public:
   ElementReads(const AttentionSpec& spec, const Arguments& arguments) : spec_(spec), arguments_(arguments) {}
-  std::vector<Element> of(const Position& at, const Dual& s) const;  // each once
-  // `element` greater by `by`, in exact arithmetic alone: decisions stay as they are.
+  std::vector<Element> of(const Position& at, const Dual& s) const;  // Returns each element once.
+  // Returns the score with `element` greater by `by`, in exact arithmetic alone: decisions stay as they are.
   double score(const Position& at, const Dual& s, const Element& element, double by) const;
 
  private:

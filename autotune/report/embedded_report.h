@@ -1,4 +1,4 @@
-// The files of the report's page, embedded at build time.
+// The files of the report's page are embedded at build time.
 #pragma once
 
 #include "codegen/cuda/embedded_templates.h"

@@ -1,9 +1,9 @@
-// The gains of all specs side by side: best over default, each with its interval, the largest first.
+// This draws the gains of all specs side by side: best over default, each with its interval, the largest first.
 
 const gainText = view => times(view.gain)
   + (view.gainRange ? ` (${view.gainRange.map(gain => gain.toFixed(2)).join(DASH)})` : '');
 
-// Whether the best is another schedule than the default, and one that is told apart from it.
+// Returns whether the best is another schedule than the default, and can be told apart from it.
 const gained = view => view.best !== view.base && !(view.best && untold(view, view.best));
 
 function gainMark(_, view, x, y) {
@@ -23,7 +23,7 @@ function gainReadout(chooser) {
   return readout;
 }
 
-// An SVG as wide as `width` allows; `sorted` are the views from left to right.
+// Draws an SVG as wide as `width` allows; `sorted` has the views from left to right.
 function gainPlot(chooser, sorted, width) {
   const band = Math.min(64, (width - 72) / sorted.length), numbered = band >= 24;
   const area = {left: 52, right: 52 + band * sorted.length, top: 26, bottom: 150};
@@ -54,7 +54,7 @@ function gainLegend(sorted) {
   return html('ul', {class: 'legend', 'aria-label': 'Marks'}, entries);
 }
 
-// What to put on the page, and what draws it there; neither, where there are no two gains.
+// Returns the markup for the page and the function that draws it there, or neither if there are not two gains.
 function gainStrip(views) {
   const sorted = views.filter(view => view.gain).sort((a, b) => b.gain - a.gain);
   if (sorted.length < 2) return {nodes: [], fill: () => {}};

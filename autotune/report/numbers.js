@@ -1,6 +1,6 @@
-// Numbers as text, times in the unit that suits their size, and scales whose ticks enclose the data.
+// This formats numbers as text, times in the unit that suits their size, and scales whose ticks enclose the data.
 
-// ---- numbers: one that is missing, or cannot be, is null and prints as a dash
+// ---- numbers: a number that is missing or impossible is null and prints as a dash
 
 const DASH = '\u2013', MINUS = '\u2212', TIMES = '\u00d7';
 const some = value => Number.isFinite(value) ? value : null;
@@ -16,7 +16,7 @@ const percent = value => value === null ? DASH
   : (value * 100).toFixed(Math.abs(value) < 0.0995 ? 1 : 0).replace('-', MINUS) + ' %';
 const byText = (a, b) => a.localeCompare(b, 'en', {numeric: true});
 
-// ---- units: `size` is how much of what the data holds makes one
+// ---- units: `size` is how much of the data's unit makes one
 
 const TIME_UNITS = [{name: 's', size: 1e6}, {name: 'ms', size: 1e3}, {name: '\u00b5s', size: 1}, {name: 'ns', size: 1e-3}];
 const COMPUTE_UNITS = [{name: 'PFLOP/s', size: 1e3}, {name: 'TFLOP/s', size: 1}, {name: 'GFLOP/s', size: 1e-3}];
@@ -36,7 +36,8 @@ const duration = us => positive(us) ? `${timeText(us, unitOf(us))} ${unitOf(us).
 
 const tidy = value => Number(value.toPrecision(12));
 
-// Multiples of 1, 2 or 5 times a power of ten, at most `most` steps from the one below `low` to the one above `high`.
+// Returns multiples of 1, 2 or 5 times a power of ten, at most `most` steps from the one below `low` to the one above
+// `high`.
 function evenTicks(low, high, most) {
   const power = 10 ** Math.floor(Math.log10((high - low) / most));
   const edges = step => [Math.floor(tidy(low / step)), Math.ceil(tidy(high / step))];
@@ -62,7 +63,7 @@ function logTicks(low, high, most) {
 
 const roundness = tick => ({1: 0, 2: 1, 5: 1})[Number(tick.toExponential().split('e')[0])] ?? 2;
 
-// The first tick is at or below the least value and the last at or above the largest; between them stand those that are
+// The first tick is at or below the least value and the last at or above the largest. Between them stand ticks that are
 // `gap` pixels apart, the roundest first. Values are divided by the unit's size in the labels only.
 function scale(values, from, to, {log = false, gap = 40, unit = {size: 1}} = {}) {
   let [low, high] = [Math.min(...values), Math.max(...values)];

@@ -1,10 +1,11 @@
-// Axes, marks, and the plots of one spec. A plot is an SVG of as many pixels as its frame has, so text keeps its size.
+// This draws axes, marks, and the plots of one spec. A plot is an SVG of as many pixels as its frame has, so text keeps
+// its size.
 
 const text = (x, y, anchor, content, more = {}) => svg('text', {x, y, 'text-anchor': anchor, ...more}, content);
 const line = (kind, x1, y1, x2, y2) => svg('line', {class: kind, x1, y1, x2, y2});
 const corners = points => 'M' + points.map(point => point.join(' ')).join('L');
 
-// Grid, ticks and the names of both axes; `area` is where the data goes, x and y are scales or null.
+// Draws the grid, ticks and the names of both axes. The data goes into `area`; x and y are scales or null.
 function axes(width, height, area, x, y, xName, yName) {
   const {left, right, top, bottom} = area;
   const plot = svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`});
@@ -22,8 +23,8 @@ function axes(width, height, area, x, y, xName, yName) {
   return plot;
 }
 
-// ---- marks: a family has a colour and a shape, the default is a star, the best is a diamond; grey is not told apart from the
-// default, hollow was stopped early, a cross has no time
+// ---- marks: a family has a colour and a shape, the default is a star, the best is a diamond; a grey mark cannot be
+// told apart from the default, a hollow one was stopped early, a cross has no time
 
 function mark(kind, shape, x, y, r = 4.5) {
   if (shape === 0) return svg('circle', {class: kind, cx: x, cy: y, r});
@@ -104,13 +105,13 @@ const caption = (...content) => html('figcaption', {}, ...content);
 
 const cut = label => label.length > 16 ? label.slice(0, 15) + '\u2026' : label;
 
-// A name that stands on the marks: to the side of `x` that has more room.
+// This name stands on the marks, on the side of `x` that has more room.
 function nameAt(area, x, y, name) {
   const leftwards = x > (area.left + area.right) / 2;
   return text(leftwards ? x - 10 : x + 10, y + 4, leftwards ? 'end' : 'start', name, {class: 'name'});
 }
 
-// The line joins the best time of each value: what is lost when the field is pinned to another.
+// The line joins the best time of each value: it shows what is lost when the field is pinned to another.
 function fieldPlot(view, name, width) {
   const timed = view.timed.filter(candidate => field(candidate, name) !== null);
   const labels = [...new Set(timed.map(candidate => field(candidate, name)))].sort(byText);
@@ -130,13 +131,13 @@ function fieldPlot(view, name, width) {
     plot.append(text(x, low, upright ? 'end' : 'middle', cut(label), {transform: upright ? `rotate(-90 ${x} ${low})` : null}));
   }
   plot.append(svg('path', {class: 'profile', d: corners(labels.map(label => [middle(label), y.pixel(least(label))]))}));
-  // Spread by the rank, so that equal times do not hide each other; the best of each value is on the line.
+  // Points are spread by their rank, so that equal times do not hide each other. The best of each value is on the line.
   addPoints(view, plot, `Time by ${name}`, timed.map((candidate, i) => {
     const label = field(candidate, name);
     const aside = time(candidate) === least(label) ? 0 : ((i * 0.618) % 1 - 0.5) * Math.min(band * 0.6, 40);
     return {candidate, x: middle(label) + aside, y: y.pixel(time(candidate))};
   }));
-  if (base) {  // away from its mark
+  if (base) {  // It stands away from its mark.
     const rightwards = view.base && labels.indexOf(field(view.base, name)) < labels.length / 2;
     plot.append(text(rightwards ? area.right : area.left + 4, y.pixel(base) - 5, rightwards ? 'end' : 'start', 'default', {class: 'name'}));
   }
@@ -200,7 +201,7 @@ function rooflinePlot(view, width) {
   const [x1, y1, x2, y2] = [x.pixel(foot), y.pixel(memory * foot), x.pixel(ridge), y.pixel(compute)];
   plot.append(svg('path', {class: 'roof', d: corners([[x1, y1], [x2, y2], [area.right, y2]])}));
   plot.append(text(area.right, y2 - 7, 'end', inUnit(compute, COMPUTE_UNITS)));
-  if (Math.hypot(x2 - x1, y2 - y1) > 90) {  // long enough to write on
+  if (Math.hypot(x2 - x1, y2 - y1) > 90) {  // The line is long enough to write on.
     const [cx, cy, angle] = [(x1 + x2) / 2, (y1 + y2) / 2, Math.atan2(y2 - y1, x2 - x1) * 180 / Math.PI];
     plot.append(text(cx, cy - 7, 'middle', inUnit(memory, MEMORY_UNITS), {transform: `rotate(${angle} ${cx} ${cy})`}));
   }

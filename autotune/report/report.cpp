@@ -60,7 +60,7 @@ Result<void> check(const Json& object, const std::string& path, std::span<const 
   return {};
 }
 
-// A flat object of names and values, or nothing.
+// Checks that a field is a flat object of names and values, or absent.
 Result<void> check_values(const Json& object, const std::string& path, const char* name) {
   const auto found = object.find(name);
   if (found == object.end() || found->is_null()) return {};
@@ -113,7 +113,7 @@ std::string without_tags(std::string_view json) {
 }  // namespace
 
 Result<std::string> html_report(std::string_view json) {
-  // Without exceptions. The message of the parser would name the place, but only by throwing.
+  // The parser works without exceptions. Its message would name the place, but only by throwing.
   const Json report = Json::parse(json, nullptr, false);
   // The parser takes a zero byte for the end; browsers do not.
   if (report.is_discarded() || json.find('\0') != json.npos) {
@@ -130,7 +130,8 @@ Result<std::string> html_report(std::string_view json) {
   for (const EmbeddedFile& file : embedded_report()) {
     if (file.name != "report.html") fill(std::string(file.name), file.text);
   }
-  fill("data", without_tags(json.substr(json.find('{'))));  // browsers do not skip a byte order mark, this parser does
+  // Browsers do not skip a byte order mark; this parser does.
+  fill("data", without_tags(json.substr(json.find('{'))));
   return page;
 }
 

@@ -1,4 +1,4 @@
-// The tuning report: one self-contained page, drawn in the browser from the JSON of a tuning run.
+// The tuning report is one self-contained page, drawn in the browser from the JSON of a tuning run.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 namespace flashjit {
 
 // `json` is one object {machine, command, specs: [{spec, ..., candidates: [{schedule, ...}]}]}; README.md lists the
-// fields. Only `spec` and `schedule` must be there, the page shows a dash for what is missing or null. Refused, with
-// the field: what is not JSON, or a field of another type.
+// fields. Only `spec` and `schedule` must be there; the page shows a dash for a field that is missing or null. Text
+// that is no JSON and fields of another type are refused, with the field's path.
 Result<std::string> html_report(std::string_view json);
 
 }  // namespace flashjit

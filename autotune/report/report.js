@@ -21,12 +21,12 @@ const fieldNames = candidate => Object.keys(candidate.fields ?? {});
 const hasInterval = candidate => Boolean(positive(candidate.us_low) && positive(candidate.us_high));
 const interval = (candidate, unit) => hasInterval(candidate)
   ? `${timeText(candidate.us_low, unit)}${DASH}${timeText(candidate.us_high, unit)}` : '';
-// Whether the interval of a candidate reaches that of the default: they may be equally fast.
+// Returns whether the interval of a candidate reaches that of the default, because they may be equally fast then.
 const untold = ({base}, candidate) => Boolean(base && candidate !== base && hasInterval(base) && hasInterval(candidate)
   && candidate.us_low <= base.us_high && base.us_low <= candidate.us_high);
 const fieldText = (candidate, wanted) =>
   fieldNames(candidate).filter(wanted).map(name => `${name}=${field(candidate, name)}`).join(' ');
-// What the candidates have in common does not tell them apart.
+// Fields that all candidates share do not tell them apart.
 const shortText = (view, candidate) => fieldText(candidate, name => view.varying.includes(name)) || candidate.schedule;
 const differs = (view, candidate) => candidate === view.best ? 'the best'
   : fieldText(candidate, name => !view.best || field(view.best, name) !== field(candidate, name)) || candidate.schedule;
@@ -47,7 +47,7 @@ function prepare(spec, index) {
   const candidates = spec.candidates ?? [];
   const timed = candidates.filter(time).sort((a, b) => time(a) - time(b));
   const measured = timed.filter(candidate => candidate.status === 'measured');
-  const values = new Map();  // of each field
+  const values = new Map();  // values of each field
   for (const candidate of candidates) {
     for (const name of fieldNames(candidate)) values.set(name, (values.get(name) ?? new Set()).add(field(candidate, name)));
   }
@@ -59,7 +59,7 @@ function prepare(spec, index) {
     varying: [...values.keys()].filter(name => values.get(name).size > 1),
     families: [...values.get('family') ?? []],
     gain: ratio(spec.default_us, spec.best_us),
-    // Nothing: the best is the default itself, or no interval is known.
+    // There is nothing to show if the best is the default itself, or if no interval is known.
     gainRange: base && base === best ? null : gainRange(spec, best),
     regret: some(spec.regret) ?? excess(spec.first_choice_us, spec.best_us),
     tried: triedText(some(spec.tried), some(spec.space), some(spec.tried_unlisted)),
@@ -68,7 +68,8 @@ function prepare(spec, index) {
 
 // ---- tables that sort by their heads; a missing value comes last, whichever way
 
-// A column: name, value(row) to sort by, cell(row, value) to show; `words` are put left, `wide` takes the line on a phone.
+// A column has a name, value(row) to sort by, and cell(row, value) to show. `words` are put left, `wide` takes the line
+// on a phone.
 function sortable(name, columns, rows, {shown = Infinity, onRow = () => {}} = {}) {
   const body = html('tbody', {role: 'rowgroup'});
   const made = new Map();

@@ -1,4 +1,4 @@
-// The files of templates/, embedded at build time.
+// The files of templates/ are embedded at build time.
 #pragma once
 
 #include <cstdint>

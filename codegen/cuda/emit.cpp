@@ -365,7 +365,7 @@ Result<std::string> emit_variant(const Plan& plan) {
   return text + "\n}  // namespace flashjit\n";
 }
 
-// The embedded templates that generated files include, and those that these include in turn.
+// Collects the embedded templates that generated files include, and those that these include in turn.
 class Headers {
  public:
   Result<void> add_included_by(std::string_view text) {

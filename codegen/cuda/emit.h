@@ -17,7 +17,7 @@ struct SourceFile {
 };
 
 struct KernelSource {
-  // config.gen.cuh, variant.gen.cuh, [matrix.gen.cuh,] and entry.cu, which comes last and is compiled.
+  // These are config.gen.cuh, variant.gen.cuh, [matrix.gen.cuh,] and entry.cu, which comes last and is compiled.
   std::vector<SourceFile> generated;
   std::vector<SourceFile> headers;  // The embedded templates that these include, transitively.
 };

@@ -1,4 +1,4 @@
-// Device helpers that the printed functions call, in templates/scalar_math.cuh and templates/extra_params.cuh:
+// The printed functions call these device helpers in templates/scalar_math.cuh and templates/extra_params.cuh:
 //
 //   floor_div(a, b) floor_mod(a, b)                       ints, b positive; printed only where a may be negative
 //   min_i max_i (a, b), abs_i(x)                          ints of either width

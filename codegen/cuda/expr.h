@@ -8,13 +8,13 @@
 
 namespace flashjit {
 
-// A scalar that is no parameter, and its spelling.
+// This is a scalar that is no parameter, and its spelling.
 struct NamedScalar {
   Param param;
   std::string text;
 };
 
-// The spelling of leaves in the generated function.
+// The context gives the spelling of leaves in the generated function.
 struct CudaExprContext {
   const std::vector<Param>* params = nullptr;  // The order of the parameter block: extra[i] is (*params)[i].
   bool wide_ints = false;                      // Ints are `long long` instead of `int`.

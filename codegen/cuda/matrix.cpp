@@ -25,8 +25,8 @@ std::string operands(int count, std::string_view new_line, const Operand& operan
   return text;
 }
 
-// A product as one asm statement. The compiler takes a tenth longer (70 of 700 ms at d=128) over a statement for each
-// step, because of the operands, and makes the same machine code of it.
+// A product is one asm statement. The compiler takes a tenth longer (70 of 700 ms at d=128) than over a statement for
+// each step, because of the operands, and makes the same machine code of it.
 struct Statement {
   std::string arguments;  // The arguments of the function, after the accumulator.
   std::string inputs;     // The constraints of these arguments.

@@ -1,4 +1,4 @@
-// Pieces from which generated files are put together.
+// Generated files are put together from these pieces.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// The host backend's interface: it turns a Plan of a host target into an object file, and that into machine code,
-// through LLVM. The optional library libflashjit_host.so, which holds LLVM, implements it. The runtime opens the
-// library with dlopen, so nothing else needs LLVM.
+// This is the interface of the host backend. The backend turns a Plan of a host target into an object file, and that
+// into machine code, through LLVM. The optional library libflashjit_host.so, which holds LLVM, implements it. The
+// runtime opens the library with dlopen, so nothing else needs LLVM.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct ParallelFor {
   }
 };
 
-// One compiled kernel. It may run on many threads at once. The result does not depend on the number of workers.
+// This is one compiled kernel. It may run on many threads at once. The result does not depend on the number of workers.
 class HostKernel {
  public:
   virtual ~HostKernel() = default;
@@ -41,9 +41,8 @@ class HostKernel {
 class HostBackend {
  public:
   virtual ~HostBackend() = default;
-  // Returns a relocatable ELF file, which may be kept: this library makes the same file of an equal plan in every
-  // process. `naive` asks for the textbook version, which writes scores and probabilities to memory between its three
-  // steps.
+  // Returns a relocatable ELF file, which may be kept: this library makes equal files of equal plans in every process.
+  // `naive` asks for the textbook version, which writes scores and probabilities to memory between its three steps.
   virtual Result<std::vector<std::uint8_t>> compile(const Plan& plan, bool naive) = 0;
   // Makes code in memory of the file that compile() gave for an equal plan. The bytes are trusted: whoever kept the
   // file has to know that no byte has changed.
@@ -60,9 +59,9 @@ class HostBackend {
 // (codegen/interface.cmake). Each of the two libraries has the digest of its own build, and only equal ones may meet.
 const char* host_interface();
 
-inline constexpr char kHostInterfaceSymbol[] =
-    "flashjit_host_interface";  // extern "C" const char* (): it is host_interface().
-// extern "C" HostBackend* (): it is asked for after the interface.
+// This is the symbol of extern "C" const char* (), which returns host_interface().
+inline constexpr char kHostInterfaceSymbol[] = "flashjit_host_interface";
+// This is the symbol of extern "C" HostBackend* (), which is looked up after the interface.
 inline constexpr char kHostBackendSymbol[] = "flashjit_host_backend";
 
 }  // namespace flashjit

@@ -52,11 +52,11 @@ class BackwardKernel final : public HostKernel {
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
  private:
-  // Offsets of the data kept for one query head, in bytes from the start of the head's memory.
+  // These are offsets of the data kept for one query head, in bytes from the start of the head's memory.
   struct HeadOffsets {
     std::int64_t q_rows, do_rows, q_transposed, do_transposed, lse, delta, dq, bytes;
   };
-  // A (sequence, KV head) pair of a round. Offsets are in bytes from the start of the round's memory.
+  // This is a (sequence, KV head) pair of a round. Offsets are in bytes from the start of the round's memory.
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;
@@ -76,7 +76,7 @@ class BackwardKernel final : public HostKernel {
     std::span<double> sink_sums;  // By [sequence, head].
     char* items;                  // Memory for the items of a round, and for the begins of their chains.
   };
-  // A chunk of the keys of a pair. Chunks of one chain follow each other.
+  // An item is a chunk of the keys of a pair. Chunks of one chain follow each other.
   struct Item {
     std::int64_t chain, index;  // The chain among all chains, and the item's index among those of a round.
     // `first_chunk` and `first_index` are those of the first item of its chain.

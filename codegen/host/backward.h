@@ -1,4 +1,4 @@
-// Compiled gradients, and the loops around them.
+// Gradients are compiled kernels, with loops around them.
 #pragma once
 
 #include <memory>

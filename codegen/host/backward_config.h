@@ -1,4 +1,5 @@
-// The config of a host kernel of gradients: sizes and layouts beside those of HostConfig, and the blocks of its calls.
+// The config of a host kernel of gradients has sizes and layouts beside those of HostConfig, and the blocks of its
+// calls.
 #pragma once
 
 #include "codegen/host/config.h"
@@ -28,8 +29,8 @@ struct BackwardConfig : HostConfig {
   // them.
   std::int64_t rows_of(int d) const { return round_up(round_up(d, row_block), lanes); }
 
-  // The scratch of one worker, in bytes. P and dS are those of one panel of keys. With pairs, S and dP have places of
-  // their own.
+  // These functions lay out the scratch of one worker, in bytes. P and dS are those of one panel of keys. With pairs, S
+  // and dP have memory of their own.
   std::int64_t panel_bytes() const { return std::int64_t{tile_q} * panel * 4; }
   std::int64_t s_at() const { return 0; }
   std::int64_t dp_at() const { return panel_bytes(); }
@@ -59,7 +60,7 @@ struct BackwardConfig : HostConfig {
   std::int64_t k_rows_bytes(std::int64_t keys) const { return v_panel_words(keys) * (width_qk / panel) * 4; }
 };
 
-// The arguments of a call of flashjit_pack_queries, for a tile of queries of one head.
+// These are the arguments of a call of flashjit_pack_queries, for a tile of queries of one head.
 struct QueryPackCall {
   const void* const* q;  // By row; zeros follow the last one, for whole vectors of words.
   const void* const* d_o;
@@ -75,7 +76,7 @@ struct QueryPackCall {
   std::int64_t rows;
 };
 
-// The arguments of a call of flashjit_backward, for the keys of one tile and all queries of one head.
+// These are the arguments of a call of flashjit_backward, for the keys of one tile and all queries of one head.
 struct BackwardCall {
   const void* params;
   const void* q_rows;
@@ -99,7 +100,7 @@ struct BackwardCall {
   FourWords key;  // The key of dropout.
 };
 
-// The arguments of a call of flashjit_store_keys: the gradients of a tile of keys, from a worker's scratch.
+// These are the arguments of a call of flashjit_store_keys: the gradients of a tile of keys, from a worker's scratch.
 struct KeyStoreCall {
   char* scratch;
   void* dk;
@@ -108,7 +109,7 @@ struct KeyStoreCall {
   std::int64_t keys;
 };
 
-// The arguments of a call of flashjit_store_queries: the sum of the chunks' gradients.
+// These are the arguments of a call of flashjit_store_queries: the sum of the chunks' gradients.
 struct QueryStoreCall {
   const float* sums;  // They begin with the first chunk's.
   void* dq;

@@ -1,5 +1,5 @@
-// The config of one host kernel: sizes and layouts, computed once and used by the emitters and by the code that calls
-// the kernel.
+// The config of one host kernel has sizes and layouts, which are computed once and used by the emitters and by the code
+// that calls the kernel.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +49,7 @@ struct HostConfig {
   int o_stride() const { return width_v + 16; }
   std::int64_t rows() const { return round_up(tile_q, row_block); }
 
-  // The scratch of one worker, in bytes. In the fp32 kernel P overwrites S.
+  // These functions lay out the scratch of one worker, in bytes. In the fp32 kernel P overwrites S.
   std::int64_t q_at() const { return 0; }
   std::int64_t s_at() const { return q_at() + round_up(rows() * q_stride() * 4, 64); }
   std::int64_t p_at() const { return pack == 1 ? s_at() : s_at() + round_up(rows() * s_stride() * 4, 64); }
@@ -72,7 +72,7 @@ struct HostConfig {
     return (round_up(rows, kKeptRows) + kKeptRows) * row_bytes;
   }
 
-  // The bytes of packed K and V of one sequence and KV head.
+  // These functions return the bytes of packed K and V of one sequence and KV head.
   std::int64_t padded_keys(std::int64_t keys) const { return round_up(keys, panel); }
   std::int64_t k_bytes(std::int64_t keys) const { return padded_keys(keys) * words_qk * 4; }
   std::int64_t v_panel_words(std::int64_t keys) const { return padded_keys(keys) / pack * panel; }
@@ -108,7 +108,8 @@ inline HostConfig config_of(const Plan& plan) {
   return c;
 }
 
-// The arguments of a call of flashjit_tile, for one query tile of one head. Generated code reads them through offsetof.
+// These are the arguments of a call of flashjit_tile, for one query tile of one head. Generated code reads them through
+// offsetof.
 struct TileCall {
   const void* params;  // KernelParams, which hold the run-time parameters of mask and score.
   const void* q;       // It begins with row q_lo.
@@ -132,12 +133,12 @@ struct TileCall {
   FourWords key;                     // The key of dropout.
 };
 
-// The keys that a call may see: outside of them it reads neither K nor V.
+// A call may see these keys: outside of them it reads neither K nor V.
 struct SeenKeys {
   std::int64_t begin, end;
 };
 
-// The arguments of a call of flashjit_pack_k or flashjit_pack_v, for `keys` keys from a panel's first key on.
+// These are the arguments of a call of flashjit_pack_k or flashjit_pack_v, for `keys` keys from a panel's first key on.
 struct PackCall {
   const void* const* rows;  // By key; rows of zeros fill up a whole panel.
   void* target;
@@ -146,7 +147,7 @@ struct PackCall {
   std::uint8_t* not_finite;  // V: 1 for keys with an infinity or NaN, for which zeros are packed; 0 for all others.
 };
 
-// The arguments of a call of a step of the textbook version, for one query row of one head.
+// These are the arguments of a call of a step of the textbook version, for one query row of one head.
 struct NaiveCall {
   const void* params;
   const void* q;

@@ -1,4 +1,4 @@
-# The host backend: LLVM and everything that needs it, in one library that the runtime opens when it is there.
+# The host backend is LLVM and everything that needs it, in one library that the runtime opens if it is there.
 if(FLASHJIT_HOST_BACKEND STREQUAL "OFF")
   return()
 endif()
@@ -22,7 +22,8 @@ target_include_directories(flashjit_host_code SYSTEM PUBLIC ${LLVM_INCLUDE_DIRS}
 target_compile_options(flashjit_host_code PRIVATE -ffunction-sections -fdata-sections)
 target_precompile_headers(flashjit_host_code PRIVATE ${FLASHJIT_PURE_HEADERS} <llvm/IR/IRBuilder.h>)
 
-# The static libraries, whether LLVM was found as one shared library or not: a second LLVM in the process must not matter.
+# LLVM's static libraries are linked, even if LLVM was found as one shared library: a second LLVM in the process must
+# not matter.
 # Their system libraries are named here because LLVM's own list has some that nothing reachable from here uses.
 execute_process(COMMAND ${LLVM_TOOLS_BINARY_DIR}/llvm-config --link-static --libfiles orcjit passes x86codegen x86desc x86info
   OUTPUT_VARIABLE flashjit_llvm OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
@@ -33,7 +34,8 @@ target_link_libraries(flashjit_host_code PUBLIC
   "$<LINK_GROUP:RESCAN,${flashjit_llvm}>" ${FLASHJIT_ZSTD} ${FLASHJIT_ZLIB} Threads::Threads ${CMAKE_DL_LIBS})
 
 add_library(flashjit_host SHARED host/backend.cpp host/exit.cpp ${flashjit_interface})
-add_dependencies(flashjit_host flashjit_codegen)  # which makes that file: two that made it at a time would spoil it
+# This target makes that file. Two targets that made it at a time would spoil it.
+add_dependencies(flashjit_host flashjit_codegen)
 target_link_libraries(flashjit_host PRIVATE flashjit_host_code)
 target_link_options(flashjit_host PRIVATE
   -Wl,--build-id=sha1  # part of the key of stored kernels

@@ -24,7 +24,7 @@ void optimise(llvm::Module& module, llvm::TargetMachine& machine, Emitted emitte
 
 Result<std::vector<std::uint8_t>> object_of(llvm::Module& module, llvm::TargetMachine& machine);
 
-// Machine code in memory, which is freed with the object.
+// This is machine code in memory, which is freed with the object.
 class Code {
  public:
   static Result<std::unique_ptr<Code>> link(std::span<const std::uint8_t> object);

@@ -85,7 +85,7 @@ class BlockedKernel final : public HostKernel {
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
  private:
-  // One (sequence, KV head) pair of a round.
+  // This is one (sequence, KV head) pair of a round.
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;

@@ -1,4 +1,4 @@
-// Compiled kernels, and the loops over batch, heads and tiles around them.
+// These functions compile kernels, and put loops over batch, heads and tiles around them.
 #pragma once
 
 #include <memory>

@@ -22,7 +22,7 @@ class NaiveGradientsKernel final : public HostKernel {
   Result<void> run(const KernelParams& params, const ParallelFor& parallel) const override;
 
  private:
-  // A (sequence, KV head) pair, and the addresses of its rows; the queries of all its heads follow each other.
+  // This is a (sequence, KV head) pair, and the addresses of its rows. The queries of all its heads follow each other.
   struct Pair {
     std::int64_t b = 0, hk = 0;
     Sequence sequence;

@@ -9,7 +9,7 @@
 
 namespace flashjit::host {
 
-// The arguments for one query of one head: its rows of P and dS, and its gradient.
+// These are the arguments for one query of one head: its rows of P and dS, and its gradient.
 struct NaiveQueryCall {
   const void* params;
   const void* q;
@@ -26,7 +26,7 @@ struct NaiveQueryCall {
   FourWords key;  // The key of dropout.
 };
 
-// The arguments for one key of one KV head: its gradients, from all queries of the heads that it serves.
+// These are the arguments for one key of one KV head: its gradients, from all queries of the heads that it serves.
 struct NaiveKeyCall {
   const void* const* q_rows;  // By query.
   const void* const* do_rows;

@@ -1,4 +1,4 @@
-// Memory in which items of work add up gradients of parameters, so that sums have one order however many threads there
+// Items of work add up gradients of parameters in this memory, so that sums have one order however many threads there
 // are.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace flashjit::host {
 
-// The items that never meet in an element: those of different sequences, KV heads or keys.
+// Items of different sequences, KV heads or keys may never meet in an element.
 struct ItemsApart {
   bool by_b = true, by_hk = true, by_k = true;
 };

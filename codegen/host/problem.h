@@ -19,7 +19,8 @@ struct Sequence {
   std::int64_t q_len = 0, k_len = 0;
 };
 
-// The place of a key in K: `block` is the page, else the sequence, or 0 if all are packed; `token` is the token in it.
+// This is the address of a key in K: `block` is the page, else the sequence, or 0 if all are packed; `token` counts in
+// it.
 struct KeyAddress {
   std::int64_t block = 0, token = 0;
 };

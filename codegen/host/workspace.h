@@ -1,5 +1,5 @@
-// Memory of one run, kept for the next one: fresh pages cost more than a small kernel. The runtime uses it as well, for
-// kernels of parts.
+// The memory of one run is kept for the next one, because fresh pages cost more than a small kernel. The runtime uses
+// it, too, for kernels that are made of others.
 #pragma once
 
 #include <algorithm>

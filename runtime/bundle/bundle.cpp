@@ -32,7 +32,7 @@ Error unreadable(const std::string& path, std::string_view what, int code) {
   return {ErrorKind::Io, fmt::format("{}: {}: {}", path, what, std::strerror(code)), {}};
 }
 
-// Bytes that are there; fewer where the file ends.
+// Reads `bytes` bytes at `offset`, or fewer if the file ends before.
 Result<std::vector<std::uint8_t>> read_at(int file, const std::string& path, std::uint64_t offset,
                                           std::uint64_t bytes) {
   std::vector<std::uint8_t> into(bytes);
@@ -54,14 +54,14 @@ std::string digest_of(std::span<const SourceFile> files) {
   return key.finish().digest;
 }
 
-// In a shell.
+// Quotes a text for a shell.
 std::string shell_quoted(std::string_view text) {
   std::string quoted = "'";
   for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return quoted + "'";
 }
 
-// The way out of a bundle that another version has built.
+// Returns the advice for a bundle that another version has built: the command that builds it anew.
 std::string command_for(const Bundle& bundle) {
   std::set<std::string> targets;
   for (const BundleItem& item : bundle.index().items) targets.insert(item.key.target);
@@ -70,7 +70,7 @@ std::string command_for(const Bundle& bundle) {
                      shell_quoted(bundle.path()));
 }
 
-// From what a bundle holds to what a compile would have given.
+// Turns a kernel of a bundle into what a compile would have given.
 Result<Compiled> revive(const Bundle& bundle, const BundleItem& item, const Request& request) {
   FLASHJIT_ASSIGN(code, bundle.code(item));
   const auto other_version = [&](std::string_view what) {
@@ -105,7 +105,7 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-// Says how many words of the two texts are in one of them only.
+// Counts the words that only one of the two keys has.
 std::size_t distance(const BundleKey& a, const BundleKey& b) {
   const auto x = words_of(a.spec + " " + a.pins), y = words_of(b.spec + " " + b.pins);
   std::vector<std::string> different;
@@ -165,8 +165,8 @@ Result<void> write_bundle(const std::string& path, std::span<const std::uint8_t>
 
 Result<void> Bundle::check_trusted() const { return check_owner(file_.get(), path_, Trust::OwnOrRoot); }
 
-// The head is hashed as it was decoded, whatever the file holds by now. Code is read again when it is needed, and
-// compared with what the head says of it.
+// The head is hashed in the form in which it was decoded, even if the file has changed by now. Code is read again when
+// it is needed, and is then compared with what the head says about it.
 Result<void> Bundle::check_listed(std::span<const std::uint8_t> head, const TrustedList& trusted) const {
   constexpr std::uint64_t kChunk = 1 << 20;
   Sha256 hash;

@@ -1,6 +1,5 @@
-// Bundles on disk, and what an engine finds in them. A kernel is found by what was asked for: spec, pins and target. No
-// compiler is needed for that, nor its name: what must agree is the source, which this library generates anew and
-// compares by its digest.
+// An engine finds kernels in bundles on disk. It looks them up by what was asked for: spec, pins and target. That needs
+// no compiler, and not even its name. The source has to agree: this library generates it anew and compares its digest.
 #pragma once
 
 #include <memory>
@@ -18,18 +17,19 @@
 
 namespace flashjit {
 
-// One file. It is read, not mapped: a mapped file that somebody cuts short ends the process.
+// A bundle is one file. It is read, not mapped, because a mapped file that somebody cuts short ends the process.
 class Bundle {
  public:
-  // Checks the index; with a list, the whole file must be on it. Error messages begin with the path.
+  // Checks the index. If there is a list, the whole file must be on it. Error messages begin with the path.
   static Result<std::shared_ptr<const Bundle>> open(const std::string& path, const TrustedList* trusted = nullptr);
 
   const std::string& path() const { return path_; }
   const BundleIndex& index() const { return index_; }
-  const BundleItem* find(const BundleKey& key) const;                     // null: not in here
-  Result<std::vector<std::uint8_t>> frame(const BundleItem& item) const;  // as it is in the file; not checked
-  Result<std::vector<std::uint8_t>> code(const BundleItem& item) const;   // checked
-  Result<void> check_trusted() const;  // a kernel is code: nobody but this user and root may be able to write it
+  const BundleItem* find(const BundleKey& key) const;  // Returns null if the bundle has no such kernel.
+  Result<std::vector<std::uint8_t>> frame(const BundleItem& item) const;  // Returns the bytes of the file, unchecked.
+  Result<std::vector<std::uint8_t>> code(const BundleItem& item) const;   // Returns code that has been checked.
+  // Checks that nobody but this user and root may write the file, because a kernel is code.
+  Result<void> check_trusted() const;
 
  private:
   Bundle() = default;
@@ -39,13 +39,13 @@ class Bundle {
   BundleIndex index_;
 };
 
-// The bytes of encode_bundle to `path`. Whatever the umask, only the owner may write the file: else no engine would trust
-// it.
+// Writes the bytes of encode_bundle to `path`. Only the owner may write the file, whatever the umask, because no engine
+// would trust it otherwise.
 Result<void> write_bundle(const std::string& path, std::span<const std::uint8_t> bytes);
 
-// The key under which a kernel is found: spec and pins in canonical text.
+// Returns the key under which a kernel is found: its spec and pins in canonical text.
 BundleKey bundle_key(const Request& request);
-// A kernel as it goes into a bundle; `compiler`: its identity, for people.
+// Makes the item of a bundle for a kernel. People can read there which compiler made it: `compiler` is its identity.
 BundleItem bundle_item(const BundleKey& key, const Compiled& compiled, std::string_view compiler);
 // Checks all that can be told of a kernel without a GPU: its bytes are those that were written, and a cubin for its
 // target. If this version of the library made the kernel, the check is also that its spec is the one it is found by,
@@ -58,25 +58,28 @@ std::string templates_digest();
 // These are the bundles of an engine, in the order in which kernels are looked up in them.
 class Bundles {
  public:
-  // Error: one of them is damaged, not to be trusted, not on the list if there is one, or made by another version of
-  // the library.
+  // It is an error if one of the bundles is damaged, is not to be trusted, is missing from the list if there is one, or
+  // was made by another version of the library.
   static Result<Bundles> open(const std::vector<std::string>& paths, const TrustedList* trusted = nullptr);
   bool empty() const { return bundles_.empty(); }
   std::span<const std::shared_ptr<const Bundle>> all() const { return bundles_; }
 
-  // Nothing: no bundle has it. Error: the one that has it is damaged, or its code is not what this library would make.
+  // Returns nothing if no bundle has the kernel. It is an error if the bundle that has it is damaged, or if its code is
+  // not what this library would make.
   Result<std::optional<Compiled>> find(const Request& request) const;
 
-  // Why there is no kernel: what the bundles hold instead, and the command that builds it.
+  // Makes the error for a kernel that is missing: it tells what the bundles hold instead, and which command builds the
+  // kernel.
   Error missing(const Request& request) const;
-  // Error: the bundles hold nothing for `target`; it says what they hold.
+  // It is an error if the bundles hold nothing for `target`; the message tells what they hold.
   Result<void> check_target(std::string_view target) const;
-  // Error NotFound: all lines of the manifest for `target` that are in no bundle, and the command that builds them.
+  // Error NotFound lists all lines of the manifest for `target` that are in no bundle, and the command that builds
+  // them.
   Result<void> check_manifest(const std::string& path, std::string_view target) const;
 
  private:
   bool has(const BundleKey& key) const;
-  std::string targets() const;  // "sm_80, sm_90a"
+  std::string targets() const;  // for example "sm_80, sm_90a"
   std::vector<std::shared_ptr<const Bundle>> bundles_;
 };
 

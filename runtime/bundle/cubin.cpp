@@ -16,7 +16,7 @@ Error no_cubin(std::string_view why) {
   return {ErrorKind::Io, fmt::format("its code is no cubin: {}; build it again", why), {}};
 }
 
-// A `T` at this offset; nothing where the bytes end before its end.
+// Reads a `T` at this offset. Returns nothing if the bytes end before the end of it.
 template <class T>
 std::optional<T> read(std::span<const std::uint8_t> code, std::uint64_t at) {
   T value;
@@ -25,8 +25,8 @@ std::optional<T> read(std::span<const std::uint8_t> code, std::uint64_t at) {
   return value;
 }
 
-// The architecture that the header names. Cubins of CUDA 13 have it in the second byte of the flags, older ones in the
-// first.
+// Returns the architecture that the header names. Cubins of CUDA 13 have it in the second byte of the flags, older ones
+// in the first.
 unsigned architecture(const Elf64_Ehdr& header) {
   constexpr unsigned char kInSecondByte = 8;
   return header.e_ident[EI_ABIVERSION] >= kInSecondByte ? header.e_flags >> 8 & 0xff : header.e_flags & 0xff;

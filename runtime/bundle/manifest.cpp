@@ -20,7 +20,7 @@
 namespace flashjit {
 namespace {
 
-constexpr std::string_view kSeparator = ";;";  // in no expression and no name, hence in no spec
+constexpr std::string_view kSeparator = ";;";  // No expression and no name contains it, and hence no spec.
 constexpr std::size_t kMaxManifestBytes = std::size_t{64} << 20;
 constexpr std::string_view kExpected = "a manifest is a file of lines, or - for standard input";
 constexpr std::chrono::seconds kLockWait{2};
@@ -78,8 +78,9 @@ Result<ManifestLine> parse_line(std::string_view text, std::string_view location
   return line;
 }
 
-// A lock of flock() belongs to the opened file: threads wait for each other because each opens it for itself. A path that is no
-// regular file is only written to, and a FIFO that nobody reads is an error, because a program must not wait here.
+// A lock of flock() belongs to the opened file, so each thread opens the file for itself to make threads wait for each
+// other. A path that is no regular file is only written to. A FIFO that nobody reads is an error, because a program
+// must not wait here.
 FileHandle open_for_recording(const std::string& path) {
   struct stat info;
   const bool is_file = stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode);
@@ -124,7 +125,7 @@ std::string print(const ManifestLine& line) {
 Result<Recorder> Recorder::open(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
-    return Recorder(path);  // closing it would end its reader
+    return Recorder(path);  // Closing it would end its reader.
   FLASHJIT_TRY(make_folders_above(path));
   const FileHandle file = open_for_recording(path);
   if (!file) return io(path, "cannot be opened for recording", errno);
@@ -135,7 +136,7 @@ Result<void> Recorder::add(const ManifestLine& line) const {
   const FileHandle file = open_for_recording(path_);
   if (!file) return io(path_, "cannot be opened for recording", errno);
   const auto lock_until = std::chrono::steady_clock::now() + kLockWait;
-  // A stopped process must not stop all others: without the lock a line may come twice, which does no harm.
+  // A stopped process must not stop all others. Without the lock a line may come twice, which does no harm.
   while (flock(file.get(), LOCK_EX | LOCK_NB) != 0 && std::chrono::steady_clock::now() < lock_until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -1,4 +1,5 @@
-// Manifests: texts that say which kernels are wanted, one per line. `flashjit build` reads them, recordings write them.
+// Manifests are texts that list the kernels that are wanted, one per line. `flashjit build` reads them, and recordings
+// write them. For example:
 //
 //   # a comment
 //   fwd bf16 d=128 heads=32/8 mask="causal"
@@ -14,21 +15,21 @@
 namespace flashjit {
 
 struct ManifestLine {
-  std::string spec, schedule;      // as written; the schedule pins what it names
-  std::vector<std::string> archs;  // empty: those of the command
-  int number = 0;                  // of the line, from 1 on
+  std::string spec, schedule;      // as written; the schedule pins the fields that it names
+  std::vector<std::string> archs;  // If empty, the command's targets are meant.
+  int number = 0;                  // number of the line, from 1 on
   bool operator==(const ManifestLine&) const = default;
 };
 
-// Specs and schedules are not looked into. Errors begin with `name` and the number of the line.
+// The contents of specs and schedules are not checked. Errors begin with `name` and the number of the line.
 Result<std::vector<ManifestLine>> parse_manifest(std::string_view text, std::string_view name);
 Result<std::vector<ManifestLine>> read_manifest(const std::string& path);
-std::string print(const ManifestLine& line);  // without the line's end
+std::string print(const ManifestLine& line);  // Returns the line without its end.
 
-// Appends what was prepared, each line once. Several processes may record into one file.
+// Appends kernels that were prepared, each line once. Several processes may record into one file.
 class Recorder {
  public:
-  static Result<Recorder> open(const std::string& path);  // creates the file, and folders above it
+  static Result<Recorder> open(const std::string& path);  // Creates the file, and folders above it.
   Result<void> add(const ManifestLine& line) const;
 
  private:

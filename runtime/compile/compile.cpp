@@ -27,7 +27,7 @@ Result<Plan> plan_for_gpu(const Request& request, const CompileOptions& options)
                   first.target.name));
 }
 
-// Nothing: the compiler has to make it, and `note` says why, if a bundle has it and it cannot be used.
+// Returns nothing if the compiler has to make the kernel. If a bundle has it but cannot be used, `note` tells why.
 Result<std::optional<Compiled>> look_in_bundles(const Request& request, const CompileOptions& options,
                                                 std::string& note) {
   const auto start = Clock::now();

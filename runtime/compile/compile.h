@@ -1,4 +1,4 @@
-// Everything from a request to a cubin. Needs NVRTC, but no GPU and no driver.
+// compile_spec() does everything from a request to a cubin. It needs NVRTC, but no GPU and no driver.
 #pragma once
 
 #include <functional>
@@ -21,18 +21,24 @@ class Bundles;
 struct Compiled;
 
 struct CompileOptions {
-  EnvironmentSettings settings;      // as whoever is at the edge has read them: nothing here looks at the environment
-  KernelStore* store = nullptr;      // null: always compile, keep nothing
-  DumpSink dump;                     // sees the program after every pass
-  const Bundles* bundles = nullptr;  // looked in before the store
-  CompileBounds bounds;              // of all that may wait: other compiles of the same kernel, the compiler
-  Effort effort = Effort::Best;      // quick: of a family that can be compiled quickly
-  std::string override_dir;  // see source_override.h; the first schedule is then the only one, and is never passed over
-  // Tries a kernel before it enters the store (verify.h) and says what is wrong with it, if anything is. None: it could
-  // not be tried, and shall be taken all the same. No function: none is tried.
+  // The caller has read these. Nothing here looks at the environment.
+  EnvironmentSettings settings;
+  // Without a store every kernel is compiled, and none is kept.
+  KernelStore* store = nullptr;
+  DumpSink dump;                     // It sees the program after every pass.
+  const Bundles* bundles = nullptr;  // They are looked in before the store.
+  // They limit everything that may wait: other compiles of the same kernel, and the compiler.
+  CompileBounds bounds;
+  // Quick takes a family that can be compiled quickly.
+  Effort effort = Effort::Best;
+  // See source_override.h. The first schedule is then the only one, and is never passed over.
+  std::string override_dir;
+  // Tries a kernel before it enters the store (verify.h). Returns what is wrong with it, an empty text if nothing is, or
+  // no text if the kernel could not be tried and shall be taken all the same. Without this function no kernel is tried.
   std::function<Result<std::optional<std::string>>(const Compiled& compiled)> verify;
-  std::string
-      compiler_program;  // of a compiler in a process of its own (find_compiler_program); empty: in this process
+  // Path of a compiler that runs in a process of its own (find_compiler_program). If it is empty, the compiler runs in
+  // this process.
+  std::string compiler_program;
 };
 
 struct Compiled {
@@ -40,21 +46,23 @@ struct Compiled {
   KernelSource source;
   StoreKey key;
   Facts facts;
-  std::shared_ptr<const StoreEntry> binary;  // payload: the cubin; facts: "log", "warnings" and more
+  // The payload is the cubin. Facts are "log", "warnings" and more.
+  std::shared_ptr<const StoreEntry> binary;
 };
 
-// The cost model's choice, or what the pins leave of it; search.h says which kernels are passed over. A kernel of a
-// bundle was judged when it was built: it is found by what was asked for, without NVRTC. With FLASHJIT_JIT=off nothing
-// else is looked for, and NVRTC is never opened. Errors Timeout and Cancelled: `options.bounds`.
+// Compiles the cost model's choice, or the choice that the pins leave; search.h tells which kernels are passed over. A
+// kernel of a bundle was judged when it was built: it is found by what was asked for, without NVRTC. With
+// FLASHJIT_JIT=off nothing else is looked for, and NVRTC is never opened. Errors Timeout and Cancelled come from
+// `options.bounds`.
 Result<Compiled> compile_spec(const Request& request, const CompileOptions& options);
 
-// This structure says what compile_spec would take from the store, without a compile. A miss names the key that is not
-// there: that of the first schedule, or of a looser one where those before it are stored and bad.
+// This structure holds what compile_spec would take from the store, without a compile. A miss names the key that is not
+// there: that of the first schedule, or of a looser one if those before it are stored and bad.
 struct StoredSpec {
   std::optional<Compiled> hit;
   StoreKey key;
-  std::string spec, schedule;  // of `key`, in canonical form
-  std::string miss;            // what was looked at, and what was wrong there
+  std::string spec, schedule;  // both belong to `key`, in canonical form
+  std::string miss;            // tells what was looked at, and what was wrong there
 };
 Result<StoredSpec> find_spec(const Request& request, const CompileOptions& options);
 

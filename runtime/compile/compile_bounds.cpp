@@ -6,7 +6,8 @@ namespace flashjit {
 
 CompileBounds::CompileBounds(std::chrono::milliseconds timeout, const std::atomic<bool>* cancel)
     : timeout_(timeout), cancel_(cancel) {
-  constexpr auto kLongest = std::chrono::milliseconds(std::chrono::hours(24 * 365));  // beyond, the sum could overflow
+  // With a longer timeout the sum could overflow.
+  constexpr auto kLongest = std::chrono::milliseconds(std::chrono::hours(24 * 365));
   if (timeout > timeout.zero()) deadline_ = Clock::now() + std::min(timeout, kLongest);
 }
 

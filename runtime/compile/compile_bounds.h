@@ -1,4 +1,4 @@
-// This file says how long a prepare may take, and who may call it off.
+// These bounds limit how long a prepare may take, and let its caller cancel it.
 #pragma once
 
 #include <algorithm>
@@ -14,13 +14,13 @@ class CompileBounds {
  public:
   using Clock = std::chrono::steady_clock;
 
-  CompileBounds() = default;  // without any bound
+  CompileBounds() = default;  // An object made in this way has no bounds.
   // The clock starts here. A timeout of 0 is no bound.
   CompileBounds(std::chrono::milliseconds timeout, const std::atomic<bool>* cancel);
 
   bool any() const { return deadline_ != Clock::time_point::max() || cancel_; }
   bool is_over() const { return (cancel_ && cancel_->load(std::memory_order_relaxed)) || Clock::now() >= deadline_; }
-  // Returns the error, Timeout or Cancelled, for when it is over.
+  // Returns the error, Timeout or Cancelled, for a caller whose bounds are over.
   Error error() const;
   std::optional<Error> over() const { return is_over() ? std::optional(error()) : std::nullopt; }
   // Returns how long a caller may sleep before it looks again.
@@ -38,7 +38,7 @@ class CompileBounds {
     return true;
   }
 
-  static constexpr std::chrono::milliseconds kLook{20};  // a cancellation is seen after at most this long
+  static constexpr std::chrono::milliseconds kLook{20};  // A cancellation is seen after at most this long.
 
  private:
   Clock::time_point deadline_ = Clock::time_point::max();
@@ -46,7 +46,7 @@ class CompileBounds {
   const std::atomic<bool>* cancel_ = nullptr;
 };
 
-// Errors that say something of the caller, nothing of the kernel: nobody else may be given them.
+// These errors concern the caller and not the kernel, so nobody else may be given them.
 inline bool is_callers_own(ErrorKind kind) { return kind == ErrorKind::Timeout || kind == ErrorKind::Cancelled; }
 
 }  // namespace flashjit

@@ -14,7 +14,7 @@ namespace flashjit {
 namespace {
 
 Result<StoreEntry> run_llvm(const Plan& plan, const HostLibrary& library, const CompileBounds& bounds) {
-  if (auto over = bounds.over()) return std::move(*over);  // LLVM, once at work, cannot be stopped
+  if (auto over = bounds.over()) return std::move(*over);  // Nothing can stop LLVM once it works.
   const CompilerPass pass;
   FLASHJIT_TRY(pass.status());
   FLASHJIT_TRY(verify_plan(plan));
@@ -62,7 +62,8 @@ Result<Compiled> compile_host_spec(const Request& request, const HostLibrary& li
   FLASHJIT_ASSIGN(compiled, begin(request, library, options.dump));
   const std::string& dump_dir = options.settings.dump_dir;
   std::string undumped;
-  if (!dump_dir.empty()) undumped = dump_source(dump_dir, compiled);  // before: it is there if LLVM hangs
+  // The source is written before LLVM runs, so that it is there if LLVM hangs.
+  if (!dump_dir.empty()) undumped = dump_source(dump_dir, compiled);
   auto fetched = fetch_kernel(compiled, options, [&] { return run_llvm(compiled.plan, library, options.bounds); });
   if (fetched) finish(compiled, std::move(*fetched));
   const Result<void> outcome = fetched ? Result<void>() : Result<void>(fetched.error());

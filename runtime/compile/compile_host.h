@@ -1,5 +1,5 @@
-// These functions do everything from a request to the object file of a processor's kernel. The store keeps a kernel in
-// the same form and order as for GPUs; there is one schedule, and no source.
+// These functions do everything from a request to the object file of a processor's kernel. The store keeps such a
+// kernel in the same form and order as one for GPUs. There is one schedule, and no source.
 #pragma once
 
 #include "runtime/compile/compile.h"
@@ -7,7 +7,7 @@
 
 namespace flashjit {
 
-// Error: FLASHJIT_JIT=off, with which nothing opens a compiler.
+// It is an error if FLASHJIT_JIT=off, because nothing may open a compiler then.
 Result<void> check_host_jit(const EnvironmentSettings& settings);
 
 // Only settings, store, dump and bounds of `options` count. The payload of `binary` is for HostBackend::link.

@@ -12,7 +12,7 @@
 namespace flashjit {
 namespace {
 
-// The same for every compile of the same source: ptxas says how long it took.
+// Leaves out how long ptxas took, so that the log is the same for every compile of the same source.
 std::string without_times(std::string_view log) {
   std::string kept;
   while (!log.empty()) {
@@ -26,7 +26,7 @@ std::string without_times(std::string_view log) {
 
 CompileMode mode_of(const CompileOptions& options) { return {options.effort, options.settings.line_info}; }
 
-// Generated source has every kernel that is launched; one that somebody edited may have lost some.
+// Generated source has every kernel that is launched. Source that somebody edited may have lost some.
 Result<void> check_kernels(const Plan& plan, const std::vector<EntryUsage>& compiled, const std::string& override_dir) {
   for (const KernelLaunch& launch : plan.launches) {
     if (override_dir.empty() || std::ranges::count(compiled, launch.entry, &EntryUsage::entry) > 0) continue;
@@ -65,7 +65,7 @@ Result<StoreEntry> run_compiler(const Plan& plan, const KernelSource& source, co
   return entry;
 }
 
-// A kernel on its way: all but its code, with what was noted.
+// A kernel on its way has all but its code, and the notes that were made.
 struct Begun {
   Compiled compiled;
   std::vector<std::string> notes;
@@ -98,7 +98,7 @@ void finish(Begun& begun, KernelStore::Fetched fetched) {
                              .notes = std::move(begun.notes)});
 }
 
-// Its front half runs once more. A kernel that was refused has it, too: it may be the assembler that did.
+// The front half of the compiler runs once more. A kernel that was refused has PTX, too, if the assembler refused it.
 std::optional<SourceFile> ptx_of(const Compiled& compiled, const Nvrtc& nvrtc, const CompileOptions& options) {
   auto ptx = nvrtc.ptx(compiled.source, compiled.plan.target, options.bounds);
   if (!ptx) return std::nullopt;
@@ -117,7 +117,8 @@ Result<Compiled> compile_plan(Plan plan, const CompileOptions& options) {
   FLASHJIT_ASSIGN(nvrtc, Nvrtc::open(options.settings.nvrtc, options.compiler_program, options.bounds));
   FLASHJIT_ASSIGN(begun, begin(std::move(plan), options, *nvrtc));
   std::string undumped;
-  if (!dump_dir.empty()) undumped = dump_source(dump_dir, begun.compiled);  // before: it is there if the compiler hangs
+  // The source is written before the compiler runs, so that it is there if the compiler hangs.
+  if (!dump_dir.empty()) undumped = dump_source(dump_dir, begun.compiled);
   auto fetched = fetch(begun.compiled, options, *nvrtc);
   if (fetched) finish(begun, std::move(*fetched));
   const Result<void> outcome = fetched ? Result<void>() : Result<void>(fetched.error());

@@ -1,4 +1,4 @@
-// One plan to one cubin: its source, its key, and code that the store or the compiler has.
+// A plan becomes a cubin here: its source, its key, and code that the store or the compiler has.
 #pragma once
 
 #include "runtime/compile/compile.h"
@@ -6,7 +6,8 @@
 namespace flashjit {
 
 Result<Compiled> compile_plan(Plan plan, const CompileOptions& options);
-// Only looks in the store. Without a binary: it is not there, and Facts::miss says what was looked at.
+// Only looks in the store. If the kernel is not there, the result has no binary, and Facts::miss tells what was looked
+// at.
 Result<Compiled> find_plan(Plan plan, const CompileOptions& options);
 
 }  // namespace flashjit

@@ -11,12 +11,12 @@
 namespace flashjit {
 namespace {
 
-// The longest compile that was seen takes some seconds; one that hangs must not keep the process.
+// The longest compile that was seen takes some seconds. A compile that hangs must not keep the process.
 constexpr std::chrono::seconds kMostWait{30};
 
 enum class Process { Runs, IsEnding, HasEnded };
 
-// No mutex: a child that is forked while a thread holds one would keep it for ever.
+// There is no mutex, because a child that is forked while a thread holds one would keep it for ever.
 std::atomic<int> passes{0};
 std::atomic<Process> process{Process::Runs};
 
@@ -33,10 +33,11 @@ void end(Process how) {
   wait_while([] { return passes > 0; });
 }
 
-// Objects that compilers make while they compile are not to be destroyed (never_destroy in nvrtc.cpp), but not every
-// NVRTC lets us see to that: then exit() destroys such objects before it comes to what was registered when the library
-// was loaded. But before everything else it ends the thread-local objects of its thread. This object belongs to the
-// thread that loads the library, which is mostly the main thread, whose end is mostly that of the process.
+// Objects that compilers make while they compile should not be destroyed (never_destroy in nvrtc.cpp), but some
+// versions of NVRTC do not let us ensure that. Then exit() destroys such objects before it calls the functions that
+// were registered when the library was loaded. But before everything else it ends the thread-local objects of its
+// thread. This object belongs to the thread that loads the library. That is mostly the main thread, and when it ends,
+// the process mostly ends, too.
 struct EndOfMainThread {
   ~EndOfMainThread() {
     if (getpid() == gettid()) end(Process::IsEnding);
@@ -50,7 +51,7 @@ thread_local EndOfMainThread end_of_main_thread;
 CompilerPass::CompilerPass() {
   while (process != Process::HasEnded && !given_) {
     wait_while([] { return process == Process::IsEnding; });
-    // The main thread alone has ended, by pthread_exit().
+    // Only the main thread has ended, by pthread_exit().
     Process waited = Process::IsEnding;
     process.compare_exchange_strong(waited, Process::Runs);
     ++passes;
@@ -69,7 +70,7 @@ Result<void> CompilerPass::status() const {
 }
 
 void CompilerPass::library_was_loaded() {
-  // In a child, those who held passes are not there.
+  // A forked child does not have the threads that held passes.
   [[maybe_unused]] static const int forks = pthread_atfork(nullptr, nullptr, [] { passes = 0; });
   atexit([] { end(Process::HasEnded); });
 }

@@ -27,7 +27,7 @@ class Folder {
     if (!at_) failed_ = invalid(fmt::format("cannot be opened: {}", std::strerror(errno)));
   }
   void write(const std::string& name, std::string_view text) {
-    if (failed_) return;  // one reason is enough
+    if (failed_) return;  // One reason is enough.
     if (const auto done = write_beneath(at_.get(), fmt::format("{}/{}", name_, name), text); !done)
       failed_ = done.error();
   }
@@ -55,7 +55,7 @@ std::string dump_source(const std::string& all, const Compiled& compiled) {
   folder.write("spec.txt", print(plan.spec) + "\n");
   folder.write("schedule.txt", print(plan.schedule) + "\n");
   folder.write("key.txt", compiled.key.text);
-  // The plan was made from pins and a choice; with the choice pinned the passes do the same again.
+  // The plan was made from pins and a choice. With the choice pinned, the passes do the same again.
   int pass_number = 0;
   const auto sink = [&](std::string_view pass, const std::string& dump) {
     folder.write(fmt::format("ir/{:02}_{}.txt", ++pass_number, pass), dump);

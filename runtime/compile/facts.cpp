@@ -26,7 +26,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// A bundle has all that was noted when it was built.
+// A bundle has all notes that were made when it was built.
 std::vector<std::string> notes_of(const Plan& plan, const StoreFacts& said, std::vector<std::string> on_the_way) {
   if (said.contains("notes")) return lines_of(fact(said, "notes"));
   std::vector<std::string> notes = plan.all_notes();

@@ -1,4 +1,4 @@
-// Facts of a kernel, whether it was compiled, stored, in a bundle or made for the host.
+// Facts of a kernel have the same form whether it was compiled, stored, in a bundle or made for the host.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,17 @@
 
 namespace flashjit {
 
-// Where a kernel came from: see Facts.
+// This tells where a kernel came from; see Facts.
 struct Origin {
   std::string source, layer, miss;
-  std::vector<std::string> notes;  // about the way
+  std::vector<std::string> notes;  // about the way to the kernel
 };
 
-// All but the time it took. `said`: what the compiler said of the kernel, as the store and bundles keep it; empty for a
-// compiler that says nothing.
+// Returns all facts but the time that the kernel took. `said` has the compiler's statements about the kernel, as the
+// store and bundles keep them. It is empty for a compiler that makes none.
 Facts facts_of(const Plan& plan, std::string_view key, const StoreFacts& said, std::size_t code_bytes, Origin origin);
 
-// Empty: there is none of this name.
+// Returns an empty text if there is no fact of this name.
 std::string fact(const StoreFacts& said, std::string_view name);
 
 }  // namespace flashjit

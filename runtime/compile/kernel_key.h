@@ -1,4 +1,4 @@
-// The name of a kernel: all that decides its bytes.
+// The key names a kernel by everything that decides its bytes.
 #pragma once
 
 #include <string>

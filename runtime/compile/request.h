@@ -16,23 +16,24 @@ namespace flashjit {
 
 struct Request {
   Request(AttentionSpec what, const Target& where, Schedule pinned = {});
-  // `target` names a row of the table; `sm_count`: of the device, 0: that of the row. Error: of the first text that
-  // does not parse.
+  // `target` names a row of the table. `sm_count` is that of the device, or 0 for that of the row. The error is about
+  // the first text that does not parse.
   static Result<Request> parse(std::string_view spec, std::string_view target, std::string_view pins, int sm_count = 0);
 
   AttentionSpec spec;
-  std::string text;  // of the spec, in canonical form: what keys, records and manifests hold
+  // The spec in canonical form, as keys, records and manifests hold it.
+  std::string text;
   Target target;
-  Schedule pins;  // the caller's, or all that a record or a bundle says
+  Schedule pins;  // the caller's pins, or the whole schedule of a record or a bundle
 };
 
-// Do several kernels compute it, launched one after the other (compiler/cascade.h, compiler/narrowing.h)?
+// Returns whether several kernels compute the request, one after the other (compiler/cascade.h, compiler/narrowing.h).
 bool is_composite(const Request& request);
-// Returns the kernels that the request takes: one, as it is, or its components.
+// Returns the kernels that the request takes: the request itself, or its components.
 Result<std::vector<Request>> kernels_of(const Request& request);
 
-// The steps of a compile that need no compiler, for who may find the code in a store: verify_plan() is for who compiles.
-// Also for host targets.
+// Does the steps of a compile that need no compiler, because the code may be in a store. Whoever compiles calls
+// verify_plan(), too. It works for host targets as well.
 Result<Plan> plan_spec(const Request& request, const DumpSink& dump = {});
 
 }  // namespace flashjit

@@ -14,7 +14,7 @@
 namespace flashjit {
 namespace {
 
-// Why a kernel must not run, or could not be made for want of registers; empty: neither.
+// Returns why a kernel must not run, or could not be made for want of registers, or an empty text if neither is so.
 std::string why_rejected(Family family, const Result<Compiled>& compiled) {
   CompilerFindings findings;
   std::string refused, serialised, ignored;
@@ -31,10 +31,10 @@ std::string why_rejected(Family family, const Result<Compiled>& compiled) {
   return family->why_rejected(findings);
 }
 
-// This is how many candidates of a family are compiled before it is given up, or one that spills is accepted: each costs a
-// compile.
+// This many candidates of a family are compiled before the family is given up, or one that spills is accepted. Each
+// costs a compile.
 constexpr int kMostAttempts = 4;
-constexpr int kRegisterStep = 16;  // estimated registers by which each further attempt is looser
+constexpr int kRegisterStep = 16;  // Each further attempt has at least this many more spare registers, by estimate.
 
 class Search {
  public:
@@ -66,7 +66,7 @@ class Search {
                        fmt::format("{}", fmt::join(notes_, "\n")));
   }
 
-  // The first choice's, and those after it.
+  // Returns the family of the first choice, and the families after it.
   std::span<const Family> left() const {
     return {std::ranges::find(families(), first_.schedule.family), families().end()};
   }
@@ -75,14 +75,15 @@ class Search {
   }
   int room(const Schedule& schedule) const { return spare_registers(problem_, schedule); }
 
-  // Nobody pinned its schedule: of the first choice's family that plan knows why, and of another what was passed over.
+  // Nobody pinned the schedule of such a plan. The first plan knows why its family was chosen. For another family the
+  // notes tell what was passed over.
   Result<Plan> plan_of(const Candidate& candidate) const {
     FLASHJIT_ASSIGN(plan, draft_plan(first_.spec, first_.target, candidate.schedule));
     plan.why_family = candidate.schedule.family == first_.schedule.family ? first_.why_family : "";
     return std::move(plan);
   }
 
-  // Nothing: the pins leave none of the family.
+  // Returns nothing if the pins leave no schedule of the family.
   Result<std::optional<Plan>> best_of(Family family) const {
     if (family == first_.schedule.family) return std::optional(first_);
     for (const Candidate& candidate : *first_.candidates) {
@@ -93,7 +94,8 @@ class Search {
     return std::optional<Plan>();
   }
 
-  // The choice itself if its family allows it, else the best of one that does; what spills will do for so short a time.
+  // Takes the choice itself if its family compiles quickly, else the best schedule of a family that does. Spills do not
+  // matter for such a short time.
   Result<Compiled> run_quick() {
     for (const Family family : left()) {
       if (!family->compiles_quickly) continue;
@@ -108,7 +110,7 @@ class Search {
                        fmt::format("{}", fmt::join(notes_, "\n")));
   }
 
-  // Another schedule would need other edits, and who edits wants to see what becomes of them.
+  // Another schedule would need other edits, and whoever edits wants to see what becomes of them.
   Result<Compiled> run_as_it_is() {
     auto compiled = compile_(first_);
     if (!compiled) return compiled;
@@ -118,7 +120,8 @@ class Search {
     return compiled;
   }
 
-  // The first that spills nothing, or the one that spills least. Nothing: all are rejected, and notes say why.
+  // Takes the first kernel that spills nothing, or the one that spills least. Returns nothing if all are rejected; then
+  // notes tell why.
   Result<std::optional<Compiled>> run_family(Family family, Plan start) {
     std::optional<Compiled> best;
     std::string passed_over;
@@ -128,8 +131,8 @@ class Search {
     for (const Candidate& candidate : *first_.candidates) {
       if ((best && best->facts.spill_bytes == 0) || tried.size() == kMostAttempts) break;
       if (!is_legal(candidate, family) || std::ranges::find(tried, candidate.schedule) != tried.end()) continue;
-      // All that rejects a kernel but its results comes from registers: one that is estimated to be as tight would be
-      // no better.
+      // Except for wrong results, all reasons to reject a kernel come from registers. A schedule that is estimated to
+      // be as tight would be no better.
       if (!last_was_wrong_ && room(candidate.schedule) < least + kRegisterStep) continue;
       least = std::max(least, room(candidate.schedule));
       auto next = plan_of(candidate);
@@ -164,8 +167,8 @@ class Search {
   const Problem problem_{first_.spec, first_.target, first_.tiles};
   const CompileOptions& options_;
   const CompilePlan& compile_;
-  std::vector<std::string> notes_;  // of schedules that were passed over
-  bool last_was_wrong_ = false;     // the last attempt computed wrong results
+  std::vector<std::string> notes_;  // notes about schedules that were passed over
+  bool last_was_wrong_ = false;     // The last attempt computed wrong results.
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ Result<std::string> read_file(const fs::path& path) {
   return std::move(text).str();
 }
 
-// A launch is prepared for the plan: source of another one would read past the end of what it is given.
+// A launch is prepared for this plan. Source that was made for another plan would read past the end of its arguments.
 Result<void> check_made_for(const fs::path& folder, const char* file, const std::string& ours) {
   std::error_code ignored;
   if (!fs::is_regular_file(folder / file, ignored)) return {};

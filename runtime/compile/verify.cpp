@@ -8,7 +8,8 @@
 namespace flashjit {
 namespace {
 
-// The newest that the table of tests/device has passed with, in full. tests/device/RESULTS.md has the runs.
+// These are the newest versions with which the whole table of tests/device has passed. tests/device/RESULTS.md has the
+// runs.
 constexpr int kTestedNvrtc = 13000;
 constexpr int kTestedDriver = 13000;
 
@@ -19,7 +20,7 @@ std::atomic<Verifier> verifier = nullptr;
 bool is_tried(const StoreFacts& facts) { return is_verified(facts) || !known_wrong(facts).empty(); }
 
 Result<void> try_out(const Compiled& compiled, const CompileOptions& options, StoreEntry& entry) {
-  if (auto over = options.bounds.over()) return std::move(*over);  // a kernel, once it runs, cannot be stopped
+  if (auto over = options.bounds.over()) return std::move(*over);  // Nothing can stop a kernel once it runs.
   Compiled candidate = compiled;
   candidate.binary = std::make_shared<const StoreEntry>(entry);
   FLASHJIT_ASSIGN(problem, options.verify(candidate));

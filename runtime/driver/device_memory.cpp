@@ -54,7 +54,7 @@ Result<void> DeviceBuffer::fill(unsigned char value, CuStream stream) const {
 }
 
 Result<Stream> Stream::create(const GpuContext& gpu) {
-  constexpr unsigned kNonBlocking = 1;  // independent of the default stream
+  constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING makes the stream independent of the default stream.
   Stream stream;
   stream.gpu_ = gpu;
   const CurrentContext current(gpu);
@@ -116,7 +116,7 @@ Result<float> Event::milliseconds_since(const Event& start) const {
 }
 
 Result<Graph> Graph::capture(const GpuContext& gpu, const Stream& stream, const std::function<Result<void>()>& work) {
-  constexpr int kThreadLocal = 1;  // calls of other threads do not break the capture
+  constexpr int kThreadLocal = 1;  // Calls of other threads do not break a capture of this mode.
   const Driver& driver = *gpu.driver;
   const CurrentContext current(gpu);
   FLASHJIT_TRY(current.status());

@@ -1,4 +1,4 @@
-// Memory, streams, events and graphs for work counters, tools and device tests. Nothing here is called in run().
+// Memory, streams, events and graphs are for work counters, tools and device tests. run() calls none of this.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@ class DeviceBuffer {
   DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
 
-  void* data() const { return reinterpret_cast<void*>(pointer_); }  // null for zero bytes
+  void* data() const { return reinterpret_cast<void*>(pointer_); }  // It is null if the buffer has zero bytes.
   std::size_t bytes() const { return bytes_; }
-  Result<void> upload(const void* from, CuStream stream = nullptr) const;  // synchronous, all bytes
-  Result<void> download(void* to, CuStream stream = nullptr) const;        // synchronous, all bytes
+  Result<void> upload(const void* from, CuStream stream = nullptr) const;  // Copies all bytes and waits for them.
+  Result<void> download(void* to, CuStream stream = nullptr) const;        // Copies all bytes and waits for them.
   Result<void> fill(unsigned char value, CuStream stream) const;
 
  private:
@@ -51,7 +51,7 @@ class Event {
   Event(Event&& other) noexcept { *this = std::move(other); }
   Event& operator=(Event&& other) noexcept;
   Result<void> record(const Stream& stream) const;
-  // Waits for this event; milliseconds since `start`.
+  // Waits for this event, and returns the milliseconds since `start`.
   Result<float> milliseconds_since(const Event& start) const;
 
  private:

@@ -8,9 +8,9 @@
 namespace flashjit {
 namespace {
 
-constexpr int kOldestDriver = 12000;  // cuLibrary* begins here
+constexpr int kOldestDriver = 12000;  // cuLibrary* begins with this version.
 
-// CUdevice_attribute and CUfunction_attribute
+// The driver numbers its attributes: CUdevice_attribute and CUfunction_attribute.
 constexpr int kMultiprocessors = 16, kL2Bytes = 38, kMajor = 75, kMinor = 76, kSmemPerBlockOptin = 97;
 constexpr int kMaxDynamicSmem = 8;
 
@@ -174,7 +174,7 @@ Result<std::unique_ptr<LoadedLibrary>> LoadedLibrary::load(const GpuContext& gpu
 }
 
 LoadedLibrary::~LoadedLibrary() {
-  // At exit the driver may be gone already; then this fails, and nothing is lost.
+  // At exit the driver may be gone already. Then this call fails, and nothing is lost.
   if (library_) gpu_.driver->api.library_unload(library_);
 }
 

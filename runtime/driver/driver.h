@@ -1,5 +1,5 @@
-// The CUDA driver, opened at run time through its own entry point look-up; no CUDA header. Everything here is a thin,
-// checked layer: calls return Result, messages carry the driver's name for the error, its text and the remedy.
+// The CUDA driver is opened at run time through its own entry point look-up, without a CUDA header. This is a thin,
+// checked layer: calls return Result, and messages carry the driver's name for the error, its text and the remedy.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace flashjit {
 
-// The types of the driver's stable C interface, as far as used.
+// These are the types of the driver's stable C interface that FlashJIT uses.
 using CuResult = int;
 using CuDevice = int;
 using CuContext = struct CuContextOpaque*;
@@ -28,8 +28,10 @@ using CuGraphExec = struct CuGraphExecOpaque*;
 using CuPointer = std::uint64_t;
 
 struct CuLaunchAttribute {
-  static constexpr int kCluster = 4;   // blocks of a cluster
-  static constexpr int kOverlaps = 6;  // programmatic stream serialization: the launch waits for the one before itself
+  static constexpr int kCluster = 4;  // The value is the number of blocks of a cluster.
+  // Programmatic stream serialization: the launch may begin before the launch before it has ended, for which its kernel
+  // itself waits.
+  static constexpr int kOverlaps = 6;
   int id;
   int padding = 0;
   union {
@@ -48,7 +50,7 @@ struct CuLaunchConfig {
   unsigned attribute_count;
 };
 
-// One row per function: member, exported name, type, and the version whose signature is meant.
+// Each row is a function: its member, exported name and type, and the version whose signature is meant.
 // clang-format off
 #define FLASHJIT_DRIVER_FUNCTIONS(row)                                                                         \
   row(get_error_name, "cuGetErrorName", CuResult (*)(CuResult, const char**), 6000)                            \
@@ -106,31 +108,32 @@ struct DriverApi {
 #define FLASHJIT_DECLARE(member, name, type, version) std::add_pointer_t<std::remove_pointer_t<type>> member = nullptr;
   FLASHJIT_DRIVER_FUNCTIONS(FLASHJIT_DECLARE)
 #undef FLASHJIT_DECLARE
-  CuResult (*function_load)(CuFunction) = nullptr;  // from 12.4 on; null: the first launch loads
+  CuResult (*function_load)(CuFunction) = nullptr;  // It exists from 12.4 on. Without it the first launch loads.
 };
 
 struct GpuInfo {
   int ordinal = 0;
-  std::string name, uuid;  // "NVIDIA H200", "GPU-8f6f..."
+  std::string name, uuid;  // for example "NVIDIA H200" and "GPU-8f6f..."
   int major = 0, minor = 0;
   int sm_count = 0;
-  int smem_per_block = 0;  // the most a block can ask for
+  int smem_per_block = 0;  // the most that a block can ask for
   std::int64_t l2_bytes = 0, memory_bytes = 0;
 };
 
 class Driver {
  public:
-  // The process-wide driver, initialised. Error NotFound: no driver, or no GPU; Driver: it does not work.
+  // Opens and initialises the process-wide driver. Error NotFound means that there is no driver or no GPU; error Driver
+  // means that it does not work.
   static Result<std::shared_ptr<const Driver>> open();
   explicit Driver(const DriverApi& functions, int version = 0) : api(functions), version_(version) {}
 
   const DriverApi api;
-  int version() const { return version_; }  // 13000 for CUDA 13.0
+  int version() const { return version_; }  // 13000 is CUDA 13.0.
   const std::string& path() const { return path_; }
   int device_count() const { return device_count_; }
   Result<GpuInfo> device(int ordinal) const;
 
-  // Nothing, or an error with the name, the text and the remedy.
+  // Returns nothing if the call worked, else an error with the driver's name for it, its text and the remedy.
   Result<void> check(CuResult code, const char* call) const {
     if (code == 0) return {};
     return error(code, call);
@@ -144,8 +147,8 @@ class Driver {
   std::string path_;
 };
 
-// A GPU's primary context, which is the one the CUDA runtime and PyTorch use too. Never released: its life is the
-// process.
+// A GPU's primary context is the one that the CUDA runtime and PyTorch use, too. It is never released, and lives as
+// long as the process.
 struct GpuContext {
   std::shared_ptr<const Driver> driver;
   CuDevice device = 0;
@@ -153,7 +156,7 @@ struct GpuContext {
   static Result<GpuContext> open(std::shared_ptr<const Driver> driver, int ordinal);
 };
 
-// Makes a context current on this thread for a scope; costs one thread-local read when it is current already.
+// Makes a context current on this thread for a scope. If it is current already, this costs one thread-local read.
 class CurrentContext {
  public:
   explicit CurrentContext(const GpuContext& gpu) : driver_(*gpu.driver) {
@@ -177,8 +180,8 @@ class CurrentContext {
   bool pushed_ = false;
 };
 
-// While some thread captures in the default mode, loading code and allocating would break that capture; in relaxed
-// mode, for a scope of this thread, they do not.
+// Puts this thread into relaxed capture mode for a scope. While some thread captures in the default mode, loading code
+// or allocating in any other mode would break that capture.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) { driver_.api.exchange_capture_mode(&mode_); }
@@ -192,12 +195,13 @@ class RelaxedCapture {
   int mode_ = kRelaxed;
 };
 
-// A cubin in the driver.
+// The driver has loaded this cubin.
 class LoadedLibrary {
  public:
   static Result<std::unique_ptr<LoadedLibrary>> load(const GpuContext& gpu, std::span<const std::uint8_t> cubin);
   ~LoadedLibrary();
-  // Loaded on the device and allowed its shared memory: nothing is left for the first launch to do.
+  // Returns a function that is loaded on the device and may use its shared memory, so that nothing is left for the
+  // first launch to do.
   Result<CuFunction> function(const std::string& name, int dynamic_smem_bytes) const;
 
  private:

@@ -52,7 +52,7 @@ std::string build_id_in_notes(const std::string& notes) {
   return {};
 }
 
-// In hex; empty if the file has none or cannot be read.
+// Returns the build id in hex, or an empty text if the file has none or cannot be read.
 std::string elf_build_id(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   Elf64_Ehdr header;
@@ -72,7 +72,7 @@ std::string elf_build_id(const std::string& path) {
   return {};
 }
 
-// Says whether the loader has made the memory at `address` read-only after it wrote there (relro).
+// Returns whether the loader has made the memory at `address` read-only after it wrote there (relro).
 bool is_write_protected(const link_map& map, ElfW(Addr) address) {
   struct Question {
     ElfW(Addr) base, offset;
@@ -96,7 +96,7 @@ bool is_write_protected(const link_map& map, ElfW(Addr) address) {
 }  // namespace
 
 Result<DynamicLibrary> DynamicLibrary::open(const std::string& name) {
-  // The loader would wait for somebody to write into a FIFO.
+  // A FIFO is refused, because the loader would wait for somebody to write into it.
   struct stat info;
   if (name.find('/') != name.npos && stat(name.c_str(), &info) == 0 && S_ISFIFO(info.st_mode))
     return Error{ErrorKind::NotFound, name + ": is a FIFO", {}};
@@ -149,7 +149,7 @@ std::string own_directory() {
   if (dladdr1(here, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) && map && *map->l_name)
     path = real_path(map->l_name);
   if (!path.starts_with('/')) {
-    // The main program: the loader has argv[0] for it, which may be any file's name.
+    // This is the main program. The loader has argv[0] for it, which may be the name of any file.
     char buffer[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", buffer, sizeof buffer);
     if (length <= 0) return {};

@@ -1,4 +1,4 @@
-"""FlashJIT from Python.
+"""This program uses FlashJIT from Python.
 
     attention.py libflashjit.so torch    on a GPU, with PyTorch: against its own attention, and in a CUDA graph
     attention.py libflashjit.so host     on the processor, with NumPy
@@ -28,7 +28,7 @@ def on_torch():
     expected = torch.nn.functional.scaled_dot_product_attention(wide(q), wide(k), wide(v), is_causal=True).transpose(1, 2)
     error = (eager.float() - expected).abs().max().item()
 
-    graph = torch.cuda.CUDAGraph()  # the kernel was prepared by the call above
+    graph = torch.cuda.CUDAGraph()  # The call above prepared the kernel.
     with torch.cuda.graph(graph):
         o = flashjit.attention(q, k, v, mask="causal")
     graph.replay()
@@ -46,7 +46,7 @@ def on_host():
     q, k, v = numpy.random.default_rng(1).standard_normal((3, 1, 5, 2, 32), "float32")
     o = flashjit.attention(q, k, v, mask="causal")
     print(f"o[0] = {o[0, 0, 0, 0]}")
-    return numpy.allclose(o[:, 0], v[:, 0])  # the first token sees itself alone
+    return numpy.allclose(o[:, 0], v[:, 0])  # The first token sees itself alone.
 
 
 if __name__ == "__main__":

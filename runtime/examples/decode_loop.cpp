@@ -1,8 +1,8 @@
-// An autoregressive loop over one attention layer: two prompts are read in one launch, then every step adds a token to
-// each sequence. Keys and values lie in a paged cache, which the calls fill themselves (`append`), with rotary positions,
-// a sliding window beside the first tokens, and sink logits. Each token is compared with attention by its definition:
-// plain loops in double over all tokens so far. On GPU 0 where there is one and this was built with CUDA's runtime (for
-// the memory), else on the processor.
+// This program is an autoregressive loop over one attention layer: two prompts are read in one launch, then every step
+// adds a token to each sequence. Keys and values lie in a paged cache, which the calls fill themselves (`append`), with
+// rotary positions, a sliding window beside the first tokens, and sink logits. Each token is compared with attention by
+// its definition: plain loops in double over all tokens so far. The program runs on GPU 0 if there is one and it was
+// built with CUDA's runtime (for the memory), else on the processor.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -28,14 +28,14 @@ const std::string kLayer =
     "fwd bf16 d=64 heads=8/2 mask=\"causal & (window(24, 0) | k < 4)\" sink append "
     "rope=half(64) rope_base=10000 k_len<=128 layout=";
 
-// On a GPU, memory that both sides can read. (A real program has device memory, and streams.)
+// On a GPU this is memory that both sides can read. (A real program has device memory, and streams.)
 bool on_gpu = false;
 void* allocate(std::size_t bytes) {
   void* memory = nullptr;
 #ifdef WITH_CUDA
   if (on_gpu) return cudaMallocManaged(&memory, bytes) == cudaSuccess ? memory : nullptr;
 #endif
-  return memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);  // what a workspace has to begin at
+  return memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);  // A workspace has to begin at such a multiple.
 }
 void wait() {
 #ifdef WITH_CUDA
@@ -65,7 +65,7 @@ Tensor tensor_of(const char* dtype, int element, std::vector<std::int64_t> shape
   return {allocate(bytes), dtype, std::move(shape), {}};
 }
 
-using Row = std::vector<double>;  // of one head
+using Row = std::vector<double>;  // a row of one head
 
 // The history is all that the model has seen of a sequence, and holds nothing that a kernel made: K is as it was before
 // it was rotated.
@@ -83,7 +83,7 @@ Row rotated(const Row& x, int position) {
   return y;
 }
 
-// Attention of the token at `position`.
+// Returns the attention of the token at `position`.
 Row attention(const History& history, const Row& query, int head, int position, double sink) {
   const int hk = head / (kHeads / kKvHeads);
   const Row q = rotated(query, position);
@@ -102,7 +102,7 @@ Row attention(const History& history, const Row& query, int head, int position, 
   return o;
 }
 
-// The rest of the model: a row of Q, K or V of a token, made of what came out of the layer before.
+// This stands for the rest of the model: it makes a row of Q, K or V of a token from the layer's last output.
 void next_row(std::uint16_t* row, const std::uint16_t* out, int token, int head, int salt) {
   for (int i = 0; i < kDim; ++i) {
     const double before = out ? from_bf16(out[(head * kDim + i * 7 + salt) % (kHeads * kDim)]) : 0;
@@ -117,7 +117,8 @@ Row row_at(const Tensor& tensor, int row) {
 
 struct Layer {
   std::shared_ptr<flashjit::Kernel> kernel;
-  flashjit::Arguments a;  // a.q, a.o, k_new and v_new: [tokens, heads, d], or [sequences, 1, heads, d]
+  // a.q, a.o, k_new and v_new are [tokens, heads, d], or [sequences, 1, heads, d].
+  flashjit::Arguments a;
 
   void tensors(std::vector<std::int64_t> tokens) {
     const auto rows = [&](int heads) {
@@ -128,7 +129,7 @@ struct Layer {
     a.q = rows(kHeads), a.o = rows(kHeads);
     a.params["k_new"] = rows(kKvHeads), a.params["v_new"] = rows(kKvHeads);
   }
-  // Row `at` of the call is token `token` of a sequence; `out`: what the layer gave for the token before.
+  // Puts token `token` of a sequence into row `at` of the call. `out` is the layer's output for the token before.
   void put(History& history, int at, int token, const std::uint16_t* out) {
     for (int h = 0; h < kHeads; ++h) next_row(data_of<std::uint16_t>(a.q) + (at * kHeads + h) * kDim, out, token, h, 1);
     for (int hk = 0; hk < kKvHeads; ++hk) {
@@ -144,7 +145,7 @@ struct Layer {
     if (!bytes) return bytes.error();
     if (*bytes > a.workspace_bytes)
       a.workspace = allocate(static_cast<std::size_t>(*bytes)), a.workspace_bytes = *bytes;
-    auto done = kernel->run(a);  // a null stream: the default one
+    auto done = kernel->run(a);  // A null stream is the default one.
     wait();
     return done;
   }
@@ -164,18 +165,20 @@ int fail(const flashjit::Error& error) {
   return error.kind == flashjit::ErrorKind::NotFound ? 77 : 1;
 }
 
-// The cache, and which pages of it belong to whom: pages are handed out when a sequence grows into them.
+// The cache knows which of its pages belong to which sequence. Pages are handed out when a sequence grows into them.
 struct Cache {
   Tensor k = tensor_of("bf16", 2, {kPages, kPage, kKvHeads, kDim}), v = tensor_of("bf16", 2, k.shape);
   Tensor table = tensor_of("i32", 4, {kSequences, kPagesOfSequence}), lens = tensor_of("i32", 4, {kSequences});
   std::vector<int> free_pages;
 
   Cache() {
-    std::memset(k.data, 0xff, std::size_t{kPages} * kPage * kKvHeads * kDim * 2);  // NaN: nobody may look at it
+    // NaN shows if somebody reads an element that nobody wrote.
+    std::memset(k.data, 0xff, std::size_t{kPages} * kPage * kKvHeads * kDim * 2);
     std::memset(v.data, 0xff, std::size_t{kPages} * kPage * kKvHeads * kDim * 2);
     std::memset(table.data, 0xff, sizeof(std::int32_t) * kPages);
     std::memset(lens.data, 0, sizeof(std::int32_t) * kSequences);
-    for (int page = 0; page < kPages; ++page) free_pages.push_back((page * 5 + 3) % kPages);  // in no order
+    // Pages are handed out in no order.
+    for (int page = 0; page < kPages; ++page) free_pages.push_back((page * 5 + 3) % kPages);
   }
   void grow(int sequence, int tokens) {
     std::int32_t& length = data_of<std::int32_t>(lens)[sequence];
@@ -183,7 +186,7 @@ struct Cache {
       data_of<std::int32_t>(table)[sequence * kPagesOfSequence + page] = free_pages.back();
       free_pages.pop_back();
     }
-    length += tokens;  // with the tokens that the next call appends
+    length += tokens;  // The length includes the tokens that the next call appends.
   }
   void give(Layer& layer, const Tensor& sink) const {
     layer.a.k = k, layer.a.v = v, layer.a.sink = sink;
@@ -191,7 +194,7 @@ struct Cache {
   }
 };
 
-// All tokens of both prompts in one call, packed.
+// Reads all tokens of both prompts in one call, packed.
 flashjit::Result<void> read_prompts(Layer& prompts, Cache& cache, const Tensor& sink, History* history) {
   prompts.tensors({kPrompts[0] + kPrompts[1]});
   prompts.a.offsets_q = tensor_of("i32", 4, {kSequences + 1});
@@ -217,7 +220,8 @@ int main() {
 #endif
   if (!engine) return fail(engine.error());
 
-  // Once, when the program starts: this may compile. Prompts of different lengths are packed; then all have one token.
+  // This is done once, when the program starts, because it may compile. Prompts of different lengths are packed; then
+  // all sequences have one token.
   Layer prompts, steps;
   for (const auto& [layer, layout] :
        {std::pair(&prompts, "packed/paged(16)"), std::pair(&steps, "paged(16) q_len=1")}) {
@@ -238,7 +242,7 @@ int main() {
       worst = std::max(worst, prompts.difference(history[s], (s > 0 ? kPrompts[0] : 0) + token, token));
   }
 
-  // Every step: what came out for the last token makes the next one, which the call appends and attends with.
+  // In every step, the output for the last token makes the next one, which the call appends and attends with.
   steps.tensors({kSequences, 1});
   cache.give(steps, sink);
   std::vector<std::uint16_t> last(kSequences * kHeads * kDim);

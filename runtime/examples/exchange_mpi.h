@@ -1,5 +1,5 @@
-// The memory of ring.cpp and its messages: on processors vectors, which MPI sends. exchange_nccl.h has the same for
-// GPUs.
+// This is the memory of ring.cpp and its messages for processors: the memory is vectors, which MPI sends.
+// exchange_nccl.h has the same for GPUs.
 #pragma once
 
 #include <mpi.h>
@@ -10,7 +10,7 @@
 
 #include "flashjit/flashjit.hpp"
 
-// The type of Q, K, V and of the gradient of O. Results of steps, and sums of gradients, are fp32.
+// This is the type of Q, K, V and of the gradient of O. Results of steps, and sums of gradients, are fp32.
 using Element = float;
 constexpr double kLargestError = 1e-5;
 
@@ -21,7 +21,7 @@ std::string dtype_of() {
   return "fp32";
 }
 
-// Memory that kernels and messages use.
+// Kernels and messages use this memory.
 template <class T>
 class Buffer {
  public:
@@ -36,7 +36,7 @@ class Buffer {
   std::vector<T> values_;
 };
 
-// A rank's device, and the ways to others.
+// The network knows a rank's device, and the ways to other ranks.
 class Network {
  public:
   static flashjit::EngineOptions engine() {
@@ -48,7 +48,7 @@ class Network {
   static int sms_beside_exchanges() { return 0; }
 };
 
-// Two messages on their way: one leaves this rank, one arrives.
+// An exchange is two messages on their way: one leaves this rank, one arrives.
 class Exchange {
  public:
   Exchange(const Network&, int tag) : tag_(tag) {}

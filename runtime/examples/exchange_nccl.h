@@ -1,5 +1,5 @@
-// The memory of ring.cpp and its messages on GPUs: NCCL sends them, on a stream beside that of the kernels. MPI starts
-// the processes, and tells all of them NCCL's id. exchange_mpi.h has the same for processors.
+// This is the memory of ring.cpp and its messages for GPUs: NCCL sends them, on a stream beside that of the kernels.
+// MPI starts the processes, and tells all of them NCCL's id. exchange_mpi.h has the same for processors.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,11 +19,11 @@
 
 #include "flashjit/flashjit.hpp"
 
-// The type of Q, K, V and of the gradient of O: bf16. Results of steps, and sums of gradients, are fp32.
+// This is the type of Q, K, V and of the gradient of O: bf16. Results of steps, and sums of gradients, are fp32.
 enum class Element : std::uint16_t {};
 constexpr double kLargestError = 2e-2;
 
-// To the nearest, and of two that are as near to the even one.
+// Rounds to the nearest, and from the middle to the even one.
 inline Element element_of(float x) {
   std::uint32_t bits = 0;
   std::memcpy(&bits, &x, sizeof bits);
@@ -52,7 +52,7 @@ inline void check(ncclResult_t status, const char* what) {
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-// Memory that kernels and messages use.
+// Kernels and messages use this memory.
 template <class T>
 class Buffer {
  public:
@@ -62,12 +62,12 @@ class Buffer {
     check(cudaMalloc(reinterpret_cast<void**>(&data), std::max<std::size_t>(size_, 1) * sizeof(T)), "cudaMalloc");
     data_.reset(data);
     check(cudaMemcpy(data, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
-    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // other streams do not wait for this copy by themselves
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");  // Other streams do not wait for this copy by themselves.
   }
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
   int size() const { return static_cast<int>(size_); }
-  // Once all streams are done.
+  // All streams have to be done before it is read.
   std::vector<T> read() const {
     std::vector<T> values(size_);
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -83,7 +83,8 @@ class Buffer {
   std::size_t size_ = 0;
 };
 
-// A rank's GPU, and the ways to others: GPUs of a node are given out in the order of the node's ranks.
+// The network knows a rank's GPU, and the ways to other ranks. GPUs of a node are given out in the order of the node's
+// ranks.
 class Network {
  public:
   Network() {
@@ -95,11 +96,11 @@ class Network {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     check(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
-    gpu_ = of_node % gpus;  // of two ranks on one GPU NCCL says that it does not take them
+    gpu_ = of_node % gpus;  // NCCL refuses two ranks on one GPU, and tells so.
     check(cudaSetDevice(gpu_), "cudaSetDevice");
     check(cudaDeviceGetAttribute(&sms_, cudaDevAttrMultiProcessorCount, gpu_), "cudaDeviceGetAttribute");
     check(cudaStreamCreateWithFlags(&kernels_, cudaStreamNonBlocking), "cudaStreamCreate");
-    // Kernels of an exchange are short, and others wait for them: they go first where both want SMs.
+    // Kernels of an exchange are short, and others wait for them, so they go first if both want SMs.
     int least = 0, greatest = 0;
     check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
     check(cudaStreamCreateWithPriority(&messages_, cudaStreamNonBlocking, greatest), "cudaStreamCreate");
@@ -125,7 +126,7 @@ class Network {
   cudaStream_t stream() const { return kernels_; }
   cudaStream_t messages() const { return messages_; }
   ncclComm_t ranks() const { return ranks_; }
-  // For `sms` of Arguments: kernels of an exchange need some, too.
+  // This number is for `sms` of Arguments, because kernels of an exchange need some SMs, too.
   int sms_beside_exchanges() const { return sms_ - kLeft; }
 
  private:
@@ -135,8 +136,8 @@ class Network {
   ncclComm_t ranks_ = nullptr;
 };
 
-// Two messages on their way: one leaves this rank, one arrives. The host waits for nothing: the stream of messages waits
-// for the kernels before it, and the kernels behind end() for the messages.
+// An exchange is two messages on their way: one leaves this rank, one arrives. The host waits for nothing: the stream
+// of messages waits for the kernels before it, and the kernels after end() wait for the messages.
 class Exchange {
  public:
   Exchange(const Network& network, int /* tag: messages of a pair of ranks keep their order */) : network_(network) {
@@ -160,7 +161,7 @@ class Exchange {
     check(cudaEventRecord(event_, messages), "cudaEventRecord");
     is_under_way_ = true;
   }
-  // Nothing is done where nothing is on its way.
+  // It does nothing if nothing is on its way.
   void end() {
     if (is_under_way_) check(cudaStreamWaitEvent(network_.stream(), event_, 0), "cudaStreamWaitEvent");
     is_under_way_ = false;

@@ -1,6 +1,6 @@
-"""The attention of DeepSeek V3.2 over a cache in pages, from indexer to output: rows of 8 bits are made, all keys of a token are
-scored, and the latents of the best are read. Each step is a call whose results the next one reads as they are. Then the whole
-is computed once more in float64.
+"""This is the attention of DeepSeek V3.2 over a cache in pages, from indexer to output: rows of 8 bits are made, all
+keys of a token are scored, and the latents of the best are read. Each step is a call whose results the next one
+reads as they are. Then everything is computed once more in float64.
 
     indexed.py libflashjit.so [TOKENS]    with PyTorch, on a GPU if there is one
 
@@ -10,13 +10,14 @@ import sys
 
 import flashjit
 
-PAGE, HEADS, BEST = 64, 16, 96                # the model has 128 heads, and reads 2048 keys
+PAGE, HEADS, BEST = 64, 16, 96  # The model has 128 heads, and reads 2048 keys.
 INDEX_HEADS, INDEX_DIM, LATENT, VALUE = 64, 128, 576, 512
 PAGES = f"packed/paged({PAGE})"
 
 
 class Calls:
-    """The kernels. A page holds the latents of its tokens, and beside them their keys of the indexer, in pages alike."""
+    """These are the kernels. A page holds the latents of its tokens. Beside them the keys of the indexer lie in equal
+    pages."""
 
     def __init__(self, device):
         engine = flashjit.Engine("gpu" if device == "cuda" else "host")
@@ -29,7 +30,8 @@ class Calls:
 
 
 def exact(torch, call, lengths, q_lens, table, wide_latents):
-    """What the lists and O should be, in float64, from the rows of 8 bits. The list that was made may differ where scores do not."""
+    """Computes the right lists and O, in float64, from the rows of 8 bits. A kernel's list may differ where scores do
+    not."""
     latents = wide_latents.double()
     index_keys = call["k"].double() * call["scale_k"][..., None].double()
     o, begin, doubts = [], 0, []
@@ -52,7 +54,7 @@ def exact(torch, call, lengths, q_lens, table, wide_latents):
 
 
 def widened(torch, pool):
-    """Rows of latent656 as numbers: 512 e4m3 with four scales, and 64 bf16."""
+    """Converts rows of latent656 to numbers: 512 e4m3 with four scales, and 64 bf16."""
     rows = pool.view(-1, 656)
     narrow = rows[:, :512].contiguous().view(torch.float8_e4m3fn).float().view(-1, 4, 128)
     scales = rows[:, 512:528].contiguous().view(torch.float32)
@@ -72,7 +74,7 @@ def main(tokens):
     ints = lambda values: torch.tensor(values, device=device, dtype=torch.int32)
     calls = Calls(device)
 
-    # Two sequences: one reads the end of its prompt, one decodes a token.
+    # There are two sequences: one reads the end of its prompt, one decodes a token.
     lengths, q_lens = [tokens, tokens // 2], [min(7, tokens), 1]
     of_sequence = math.ceil(tokens / PAGE)
     pages, new = 2 * of_sequence, sum(q_lens)

@@ -1,6 +1,6 @@
-// Prefill: three prompts of different lengths in one launch, with grouped heads and a causal mask, on GPU 0 where there
-// is one and this was built with CUDA's runtime (for the memory), else on the processor. Each prompt alone has to give
-// the same.
+// Prefill runs three prompts of different lengths in one launch, with grouped heads and a causal mask. It runs on GPU 0
+// if there is one and it was built with CUDA's runtime (for the memory), else on the processor. Each prompt alone has
+// to give the same results.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -18,14 +18,14 @@ using flashjit::Tensor;
 constexpr std::int64_t kHeads = 8, kKvHeads = 2, kDim = 64;
 constexpr char kSpec[] = "fwd bf16 d=64 heads=8/2 mask=\"causal\" layout=packed";
 
-// On a GPU, memory that both sides can read. (A real program has device memory, and streams.)
+// On a GPU this is memory that both sides can read. (A real program has device memory, and streams.)
 bool on_gpu = false;
 void* allocate(std::size_t bytes) {
   void* memory = nullptr;
 #ifdef WITH_CUDA
   if (on_gpu) return cudaMallocManaged(&memory, bytes) == cudaSuccess ? memory : nullptr;
 #endif
-  return memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);  // what a workspace has to begin at
+  return memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);  // A workspace has to begin at such a multiple.
 }
 void wait() {
 #ifdef WITH_CUDA
@@ -58,7 +58,7 @@ Tensor offsets_of(const std::vector<std::int32_t>& offsets) {
   return {data, "i32", {static_cast<std::int64_t>(offsets.size())}, {}};
 }
 
-// Tokens from..to of a packed tensor.
+// Returns tokens from..to of a packed tensor.
 Tensor part(const Tensor& whole, std::int64_t from, std::int64_t to) {
   Tensor result = whole;
   result.data = static_cast<std::uint16_t*>(whole.data) + from * whole.shape[1] * kDim;
@@ -81,7 +81,7 @@ int main() {
 #endif
   if (!engine) return fail(engine.error());
 
-  // Once, when the program starts: this may compile.
+  // This is done once, when the program starts, because it may compile.
   auto kernel = (*engine)->prepare(kSpec);
   if (!kernel) return fail(kernel.error());
   for (const std::string& note : (*kernel)->facts().notes) std::printf("note: %s\n", note.c_str());
@@ -95,7 +95,7 @@ int main() {
   all.o = tokens_of(tokens, kHeads, 0);
   all.offsets_q = all.offsets_k = offsets_of(ends);
   all.max_q_len = 100;
-  if (auto done = (*kernel)->run(all); !done) return fail(done.error());  // a null stream: the default one
+  if (auto done = (*kernel)->run(all); !done) return fail(done.error());  // A null stream is the default one.
   wait();
 
   float worst = 0;

@@ -1,7 +1,7 @@
-// Ring attention over the processes of MPI, forward and backward: `mpirun -n 4 ring`. Each rank has a share of a
-// causal sequence. Its queries stay, while keys and values travel from rank to rank, and in each step the rank computes
-// with those that it has, adding to what earlier steps gave (`accumulate`). The next ones arrive meanwhile. At the end
-// rank 0 compares all with attention by its definition: plain loops in double over the whole sequence.
+// This is ring attention over the processes of MPI, forward and backward: `mpirun -n 4 ring`. Each rank has a share of
+// a causal sequence. Its queries stay, while keys and values travel from rank to rank, and in each step the rank
+// computes with those that it has, adding to what earlier steps gave (`accumulate`). The next ones arrive meanwhile. At
+// the end rank 0 compares all with attention by its definition, in plain loops in double over the whole sequence.
 //
 // `ring` computes on processors in fp32, and MPI sends what travels. `ring_nccl` is the same program for GPUs, with a
 // GPU for each rank, bf16, and NCCL: what differs is in exchange_mpi.h and exchange_nccl.h.
@@ -27,7 +27,8 @@
 using flashjit::Arguments;
 using flashjit::Tensor;
 
-constexpr int kChunk = 64, kRows = 2 * kChunk;  // tokens of a chunk, and of a share, which is two chunks
+// A chunk has kChunk tokens, and a share is two chunks.
+constexpr int kChunk = 64, kRows = 2 * kChunk;
 constexpr int kHeads = 4, kKvHeads = 2, kDim = 64;
 const std::string kLayer = " " + dtype_of<Element>() + " d=64 heads=4/2 accumulate";
 
@@ -63,24 +64,25 @@ Buffer<Element> elements_of(const Rows& rows) {
   return Buffer<Element>(std::move(elements));
 }
 
-// K and behind it V of a share, or their gradients: one message.
+// A pair is K and behind it V of a share, or their gradients, in one message.
 using Pair = Buffer<Element>;
 using Gradients = Buffer<float>;
 constexpr int kPart = kRows * kKvHeads * kDim, kPair = 2 * kPart;
 
-// The part of a rank's tokens that stays with it.
+// These tensors of a rank's tokens stay with the rank.
 struct Queries {
   Buffer<Element> q, go, final_o;  // `go` is the gradient of O, which comes from the layers above
   Buffer<float> o, dq, lse;        // LSE: [kHeads, kRows]
 };
 
-// A kernel, and how many SMs its launches may take beside an exchange. 0: all, which those take that cannot be limited.
+// This is a kernel and the number of SMs that its launches may take beside an exchange. 0 stands for all, which kernels
+// need that cannot be limited.
 struct Step {
   std::shared_ptr<flashjit::Kernel> kernel;
   int sms;
 };
 
-// A kernel for the step in which a rank has its own keys, and one for all others, whose mask hides nothing.
+// One kernel is for the step in which a rank has its own keys, and one for all others, whose mask hides nothing.
 struct Kernels {
   Step causal, full;
 
@@ -93,8 +95,8 @@ struct Span {
   int begin, count;
 };
 
-// The rows of this rank's queries that see keys of `owner`, and the rows of the keys that they see. The chunks of an
-// earlier rank are before and behind both of ours, and those of a later rank lie between ours. Our own two are in
+// Returns the rows of this rank's queries that see keys of `owner`, and the rows of the keys that they see. The chunks
+// of an earlier rank are before and behind both of ours, and those of a later rank lie between ours. Our own two are in
 // order, as if nothing were between them.
 std::pair<Span, Span> seen(int owner) {
   const Span all = {0, kRows}, first = {0, kChunk}, second = {kChunk, kChunk};
@@ -107,7 +109,7 @@ Tensor rows_of(T* data, int heads, Span rows) {
   return {data + rows.begin * heads * kDim, dtype_of<T>(), {1, rows.count, heads, kDim}, {}};
 }
 
-// The operands of a step that forward and backward share.
+// Makes the operands of a step that forward and backward share.
 Arguments step_of(Queries& mine, Pair& theirs, int owner) {
   const auto [queries, keys] = seen(owner);
   Arguments a;
@@ -118,7 +120,7 @@ Arguments step_of(Queries& mine, Pair& theirs, int owner) {
   return a;
 }
 
-// Launches keep something in it between their steps. All are on one stream, so that they can share it.
+// Launches keep data in it between their steps. All launches are on one stream, so they can share it.
 Buffer<char> workspace;
 
 void run(const Network& network, Kernels& kernels, Arguments& a, int owner) {
@@ -179,7 +181,7 @@ Rows backward(const Network& network, Kernels& kernels, Queries& mine, Pair own)
     // This step's sum leaves, the next step adds to the one that has arrived, and the third has room for another.
     std::swap(sum, leaving);
     std::swap(sum, arriving);
-    const int hops = step + 1 < ranks ? 2 : 1;  // After the last step home is the next rank.
+    const int hops = step + 1 < ranks ? 2 : 1;  // After the last step the owner of the sum is the next rank.
     exchange.begin(leaving, neighbour(hops), arriving, neighbour(-hops));
   });
   exchange.end();
@@ -191,8 +193,8 @@ Rows backward(const Network& network, Kernels& kernels, Queries& mine, Pair own)
 
 enum Drawn { kQ, kK, kV, kGo };
 
-// Random rows at these tokens, which are numbers of an element. Each rank can draw all of them, so that inputs need not
-// be sent to rank 0.
+// Draws random rows at these tokens, in numbers that an Element can hold. Each rank can draw all of them, so that
+// inputs need not be sent to rank 0.
 Rows draw(Drawn which, int heads, const std::vector<int>& tokens) {
   Rows rows;
   for (const int token : tokens) {
@@ -209,10 +211,10 @@ struct Whole {
 
 double dot(const float* a, const float* b) { return std::inner_product(a, a + kDim, b, 0.0); }
 
-// One head of one query, at place `at`, and all that it adds to gradients; K and V begin at `at_kv`.
+// Adds one head of one query, at index `at`, and all its contributions to gradients. K and V begin at `at_kv`.
 void add_query(const Rows& q, const Rows& k, const Rows& v, const Rows& go, int token, int at, int at_kv, Whole& to) {
   const double scale = 1 / std::sqrt(double{kDim});
-  const int step = kKvHeads * kDim;  // from one key to the next
+  const int step = kKvHeads * kDim;  // distance from one key to the next
   std::vector<double> p;
   double total = 0, delta = 0;
   for (int j = 0; j <= token; ++j) p.push_back(std::exp(dot(&q[at], &k[at_kv + j * step]) * scale));
@@ -247,8 +249,8 @@ Whole by_definition() {
   return whole;
 }
 
-// All ranks call it with their shares. The result of rank 0 is the norm of what differs, divided by that of `wanted`;
-// a NaN anywhere makes it NaN.
+// All ranks call it with their shares. The result of rank 0 is the norm of the difference, divided by the norm of
+// `wanted`. A NaN anywhere makes it NaN.
 double error_of(const float* share, int heads, const std::vector<double>& wanted) {
   const int width = heads * kDim, count = kRows * width;
   std::vector<float> shares(rank == 0 ? ranks * count : 0);
@@ -262,7 +264,7 @@ double error_of(const float* share, int heads, const std::vector<double>& wanted
   return std::sqrt(differs / norm);
 }
 
-// Says whether the results are right, which rank 0 alone can say.
+// Returns whether the results are right. Only rank 0 knows.
 bool compare(const Queries& mine, const Rows& gradients) {
   const Whole whole = rank == 0 ? by_definition() : Whole{};
   const Rows o = mine.o.read(), dq = mine.dq.read();
@@ -279,7 +281,8 @@ bool compare(const Queries& mine, const Rows& gradients) {
 
 bool compute() {
   const Network network;
-  // Once, when the program starts: this may compile. Each spec is compiled by one rank, for which the others wait.
+  // This is done once, when the program starts, because it may compile. Each spec is compiled by one rank, for which
+  // the others wait.
   const auto engine = value_of(flashjit::Engine::create(network.engine()));
   const int sms = ranks > 1 ? network.sms_beside_exchanges() : 0;
   Kernels forwards(*engine, "fwd", sms), backwards(*engine, "bwd", sms);

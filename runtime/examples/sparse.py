@@ -1,6 +1,6 @@
-"""One layer of attention is trained on documents of many lengths, none of them packed or padded by hand: their numbers are a
-tensor, and what that hides is skipped, forward and backward. Then the same on blocks of keys that lists name for each block of
-queries.
+"""One layer of attention is trained on documents of many lengths, none of them packed or padded by hand. A tensor has
+the number of each token's document, and hidden keys are skipped, forward and backward. Then blocks of queries get
+lists of the blocks of keys that they see.
 
     sparse.py libflashjit.so [TOKENS]    with PyTorch, on a GPU if there is one
 
@@ -12,7 +12,7 @@ import flashjit
 
 
 def train(torch, name, device, tokens, heads, d, seen, **words):
-    """Twenty steps towards copying the token before, where `words` let it. `seen` says the same for PyTorch."""
+    """Trains twenty steps towards copying the token before, where `words` let it. `seen` is the same mask for PyTorch."""
     torch.manual_seed(1)
     x = torch.randn(1, tokens, heads * d, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
     wanted = torch.roll(x, 1, dims=1)
@@ -28,9 +28,9 @@ def train(torch, name, device, tokens, heads, d, seen, **words):
         optimizer.step()
         losses.append(loss.item())
         if step == 0:
-            begin = time.perf_counter()  # the kernels have been made
+            begin = time.perf_counter()  # The kernels have been made.
     with torch.no_grad():
-        last = min(tokens, 512)  # of the queries
+        last = min(tokens, 512)  # It counts queries.
         wide = [t.transpose(1, 2).float() for t in (q[:, -last:], k, v)]
         exact = torch.nn.functional.scaled_dot_product_attention(*wide, attn_mask=seen(torch.arange(tokens - last, tokens, device=device)[:, None],
                                                                                        torch.arange(tokens, device=device)))

@@ -1,7 +1,7 @@
-// Training: one attention layer learns to give the token before. A step is the forward call, which also writes the
-// logarithms of its sums (`lse`), a loss, the backward call, which reads them, and plain gradient descent on the three
-// projections that make Q, K and V. On GPU 0 where there is one and this was built with CUDA's runtime (for the memory),
-// else on the processor.
+// In this training one attention layer learns to return the token before. A step is the forward call, which also writes
+// the logarithms of its sums (`lse`), a loss, the backward call, which reads them, and plain gradient descent on the
+// three projections that make Q, K and V. The program runs on GPU 0 if there is one and it was built with CUDA's
+// runtime (for the memory), else on the processor.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -19,18 +19,18 @@
 using flashjit::Tensor;
 
 constexpr int kTokens = 48, kSteps = 200, kHeads = 4, kKvHeads = 2, kDim = 16;
-constexpr int kWidth = 2 * kDim;  // of a token: what it says, and where it is
+constexpr int kWidth = 2 * kDim;  // A token has its contents and its position.
 constexpr float kRate = 4;
 const std::string kLayer = " bf16 d=16 heads=4/2 mask=\"causal\" lse=ln";
 
-// On a GPU, memory that both sides can read. (A real program has device memory, and streams.)
+// On a GPU this is memory that both sides can read. (A real program has device memory, and streams.)
 bool on_gpu = false;
 void* allocate(std::size_t bytes) {
   void* memory = nullptr;
 #ifdef WITH_CUDA
   if (on_gpu) return cudaMallocManaged(&memory, bytes) == cudaSuccess ? memory : nullptr;
 #endif
-  return memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);  // what a workspace has to begin at
+  return memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);  // A workspace has to begin at such a multiple.
 }
 void wait() {
 #ifdef WITH_CUDA
@@ -59,7 +59,8 @@ Tensor fp32_rows(int heads) { return {allocate(4 * kTokens * heads * kDim), "fp3
 
 using Tokens = std::vector<float>;  // [token, kWidth]
 
-// A row holds what token t says, and turns of its position at kDim / 2 speeds, the slowest of which tell all tokens apart.
+// A row holds the contents of token t, and rotations by its position at kDim / 2 speeds, the slowest of which tell all
+// tokens apart.
 Tokens make_tokens() {
   Tokens x;
   for (int t = 0; t < kTokens; ++t) {
@@ -73,7 +74,7 @@ Tokens make_tokens() {
   return x;
 }
 
-// Rows of Q, K or V of all tokens: `rows` = x `weights`.
+// A projection makes the rows of Q, K or V of all tokens: `rows` = x `weights`.
 struct Projection {
   int columns;
   std::vector<float> weights;  // [kWidth, columns]
@@ -103,7 +104,7 @@ struct Projection {
   }
 };
 
-// Half the mean square of what separates each head from the token before, and the gradient of that.
+// Returns half the mean square of the difference between each head and the token before, and the gradient of that.
 double loss_of(const Tokens& x, const Tensor& o, const Tensor& gradient) {
   constexpr int kCount = kTokens * kHeads * kDim;
   double sum = 0;
@@ -116,7 +117,7 @@ double loss_of(const Tokens& x, const Tensor& o, const Tensor& gradient) {
   return sum;
 }
 
-// Once for all calls of these sizes.
+// This is done once for all calls of these sizes.
 flashjit::Result<void> give_workspace(const flashjit::Kernel& kernel, flashjit::Arguments& a) {
   auto bytes = kernel.workspace_bytes(a);
   if (!bytes) return bytes.error();
@@ -140,7 +141,7 @@ int main() {
 #endif
   if (!engine) return fail(engine.error());
 
-  // Once, when the program starts: this may compile. Gradients have the type of `out`.
+  // This is done once, when the program starts, because it may compile. Gradients have the type of `out`.
   auto forward = (*engine)->prepare("fwd" + kLayer);
   if (!forward) return fail(forward.error());
   auto backward = (*engine)->prepare("bwd" + kLayer + " out=fp32");
@@ -151,7 +152,7 @@ int main() {
   flashjit::Arguments a;
   a.q = q.rows, a.k = k.rows, a.v = v.rows, a.o = bf16_rows(kHeads);
   a.lse = {allocate(4 * kHeads * kTokens), "fp32", {1, kHeads, kTokens}, {}};
-  flashjit::Arguments b = a;  // what the forward call read and wrote, and beside it:
+  flashjit::Arguments b = a;  // It has what the forward call read and wrote, and the gradients beside it.
   b.params["do"] = bf16_rows(kHeads);
   b.params["dq"] = q.gradient, b.params["dk"] = k.gradient, b.params["dv"] = v.gradient;
   if (auto done = give_workspace(**forward, a); !done) return fail(done.error());
@@ -160,7 +161,7 @@ int main() {
   double first = 0, last = 0;
   for (int step = 0; step < kSteps; ++step) {
     for (Projection* projection : {&q, &k, &v}) projection->forward(x);
-    if (auto done = (*forward)->run(a); !done) return fail(done.error());  // a null stream: the default one
+    if (auto done = (*forward)->run(a); !done) return fail(done.error());  // A null stream is the default one.
     wait();
     last = loss_of(x, a.o, b.params["do"]);
     if (step == 0) first = last;

@@ -17,10 +17,10 @@
 namespace flashjit {
 namespace {
 
-// Persistent kernels count in ints, and each block a little beyond the last item.
+// Persistent kernels count items in ints, and each block counts a little beyond the last item.
 constexpr std::int64_t kLargestGrid = std::numeric_limits<std::int32_t>::max() - 65535;
 
-// Blocks write it and read it in no order, so outputs and inputs have to lie elsewhere.
+// The blocks of a call write and read the workspace in no order, so outputs and inputs have to lie elsewhere.
 constexpr TensorRule kWorkspace{.name = "workspace", .dtype = Dtype::U8, .rank = 1, .output = true};
 
 Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBound& bound) {
@@ -35,14 +35,14 @@ Result<void> check_bound(std::string_view name, std::int64_t value, const SizeBo
 
 // Returns the scalar given for an operand that a tensor of one number can hold as well.
 Result<Int64> whole_number(const ParamView& param) {
-  constexpr double kLargestExact = 0x1p53;  // of those that a double has all of
+  constexpr double kLargestExact = 0x1p53;  // A double holds every integer up to this one.
   if (std::abs(param.scalar) <= kLargestExact && param.scalar == std::floor(param.scalar))
     return static_cast<Int64>(param.scalar);
   return invalid(fmt::format("scalars.{}: {} is no whole number up to {:.0f}; give larger ones in params, as i64 [1]",
                              param.name, param.scalar, kLargestExact));
 }
 
-// Says how many of the last dimensions lie without gaps: columns, or the tokens, head and bytes of a page of latents.
+// Returns how many last dimensions lie without gaps: the columns, or the tokens, head and bytes of a page of latents.
 int contiguous_dims(const Operand& operand, const AttentionSpec& spec) {
   if (operand.is_in_bytes_of(spec) && latent_rows(spec.cache_format).scales_behind_page) return 3;
   if (operand.aligned) return 1;
@@ -231,7 +231,7 @@ Result<void> ArgumentChecker::find_buffers(const CallArguments& call, const Call
   return {};
 }
 
-// The tensor with all dimensions of its operand. One that it has of another size is left as it is.
+// Returns the tensor with all dimensions of its operand. A dimension that it has in another size is left unchanged.
 const TensorView& ArgumentChecker::repeat(std::size_t operand, const Extents& extents, Given& given) const {
   const TensorView& tensor = *given.operands[operand];
   const OperandAxes& axes = rows_[operand].axes;
@@ -241,7 +241,8 @@ const TensorView& ArgumentChecker::repeat(std::size_t operand, const Extents& ex
   const auto dim_at = [&](int i) { return axes.dims[std::ranges::find(axes.at, i) - std::begin(axes.at)]; };
   std::int64_t next = 1;
   for (int i = axes.rank - 1, at = tensor.rank - 1; i >= 0; --i, --at) {
-    const std::int64_t extent = extents[static_cast<std::size_t>(dim_at(i))];  // or what this tensor says
+    // If the call gives no extent, the tensor's own counts.
+    const std::int64_t extent = extents[static_cast<std::size_t>(dim_at(i))];
     const bool repeats = at < 0 || (tensor.shape[at] == 1 && extent >= 0);
     all.shape[i] = repeats ? extent : tensor.shape[at];
     all.strides[i] = repeats ? 0 : tensor.strides ? tensor.strides[at] : next;
@@ -308,7 +309,7 @@ Result<void> ArgumentChecker::fill_operands(const CallArguments& call, Given& gi
   return {};
 }
 
-// Returns how many blocks of so many rows a sequence has. For packed sequences the call says how long the longest is.
+// Returns how many blocks of `rows` rows a sequence has. For packed sequences the call gives the longest length.
 std::int64_t ArgumentChecker::blocks_of(const CallArguments& call, Dim tokens, std::int64_t extent, int rows) const {
   const bool of_q = tokens == Dim::Queries, packed = of_q ? is_packed(spec_) : has_packed_keys(spec_);
   const std::int64_t longest = of_q ? call.max_q_len : call.max_k_len;
@@ -342,7 +343,7 @@ Result<void> ArgumentChecker::check_extents(const CallArguments& call, std::size
 
 Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const {
   const auto extent = [&](Dim dim) { return extents[static_cast<std::size_t>(dim)]; };
-  if (!reads_keys(spec_) && !is_packed(spec_)) {  // of packed tokens it does not ask which sequence they are of
+  if (!reads_keys(spec_) && !is_packed(spec_)) {  // Such a spec does not ask which sequence a packed token belongs to.
     const std::int64_t batch = spec_.layout == Layout::Packed ? 1 : extent(Dim::Batch), queries = extent(Dim::Queries);
     sizes = {batch, queries, merges(spec_) ? extent(Dim::Parts) : 1, batch * queries, 0};
     return {};
@@ -350,8 +351,8 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
   const Dim pages = selects(spec_) ? Dim::Pages : Dim::TablePages;
   const std::int64_t room = is_paged(spec_) ? room_in_pages(extent(Dim::Pages), extent(pages)) : 1;
   const std::int64_t keys = is_paged(spec_) || quantizes(spec_) ? room : extent(Dim::Keys);
-  const bool has_batch =
-      is_packed(spec_) || spec_.layout != Layout::Packed;  // packed queries with lists are those of one
+  // Packed queries with lists of keys belong to one sequence.
+  const bool has_batch = is_packed(spec_) || spec_.layout != Layout::Packed;
   sizes = {has_batch ? extent(Dim::Batch) : 1, extent(Dim::Queries), keys, extent(Dim::Queries), keys};
   if (!has_packed_keys(spec_)) sizes.k_tokens = std::min(sizes.k_len, SizeBound::kLargest) * sizes.batch;
   sizes.k_rows = is_paged(spec_) ? extent(Dim::Pages) * spec_.page_size : sizes.k_tokens;
@@ -374,7 +375,7 @@ Result<void> ArgumentChecker::find_sizes(const CallArguments& call, const Extent
   return {};
 }
 
-// Kernels take each query for a sequence, whose keys are the indices into its list, unless a launch merges the lists.
+// For kernels each query is a sequence, whose keys are the indices into its list, unless a launch merges the lists.
 void ArgumentChecker::take_lists_for_sequences(const Extents& extents, CallSizes& sizes, KernelParams& params) const {
   const std::int64_t rows =
       is_paged(spec_) ? extents[static_cast<std::size_t>(Dim::Pages)] * spec_.page_size : sizes.k_len;
@@ -391,7 +392,7 @@ void ArgumentChecker::take_lists_for_sequences(const Extents& extents, CallSizes
   sizes.k_len = listed_keys(spec_);
 }
 
-// A row of scores has one for each key that a sequence may have.
+// A row of scores has one score for each key that a sequence may have.
 Result<void> ArgumentChecker::check_scores(const Extents& extents, const CallSizes& sizes) const {
   const std::int64_t columns = extents[static_cast<std::size_t>(Dim::ScoredKeys)];
   if (columns == sizes.k_len) return {};
@@ -402,7 +403,7 @@ Result<void> ArgumentChecker::check_scores(const Extents& extents, const CallSiz
                                                       : "those of k"));
 }
 
-// Returns the room for the keys of a sequence: all its pages, up to the bound of the spec, which the last page may pass.
+// Returns the room for a sequence's keys: all its pages, up to the bound of the spec, which the last page may pass.
 std::int64_t ArgumentChecker::room_in_pages(std::int64_t pages, std::int64_t of_sequence) const {
   if (pages == 0) return 0;
   const std::int64_t room = std::min(of_sequence, SizeBound::kLargest) * spec_.page_size;
@@ -417,7 +418,8 @@ Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
   return tensor_maps_ && is_packed(spec_) ? check_packed_reach(sizes) : Result<void>();
 }
 
-// Scales are a part of K and V, which the sequences share, and so are their queries then; those of keys lie in pages.
+// Scales are a part of K and V. Sequences share the keys of the prefix and their queries run as those of one sequence,
+// so they have to share the scales of queries, too. The scales of keys lie in pages.
 Result<void> ArgumentChecker::check_scales(const CallSizes& sizes, const KernelParams& params) const {
   if (!spec_.shared_prefix || sizes.batch <= 1) return {};
   for (const auto& [name, stride] : {std::pair("scale_q", params.scale_q_stride),
@@ -448,7 +450,8 @@ Result<void> ArgumentChecker::check_positions(std::int64_t positions, const Call
   if (quantizes(spec_)) return check_positions_of_x(positions, sizes, params);
   std::int64_t needed = sizes.k_len;
   if (spec_.alignment == Alignment::TopLeft) needed = std::max(needed, sizes.q_len);
-  if (narrows(spec_) && sizes.q_tokens > 0) needed = std::max<std::int64_t>(needed, 1);  // for queries without keys
+  // Queries without keys are rounded, too.
+  if (narrows(spec_) && sizes.q_tokens > 0) needed = std::max<std::int64_t>(needed, 1);
   if (positions >= needed) return {};
   return invalid(
       fmt::format("cos.shape[0]: {} positions, sequences of this call can have {} tokens ({}); give longer "
@@ -456,7 +459,8 @@ Result<void> ArgumentChecker::check_positions(std::int64_t positions, const Call
                   positions, needed, needed > sizes.k_len ? "q_len" : "k_len"));
 }
 
-// A token before the first position turns as the first one, and one whose position lies on the device has any.
+// A token before the first position turns like the first one. A token whose position lies on the device may have any
+// position.
 Result<void> ArgumentChecker::check_positions_of_x(std::int64_t positions, const CallSizes& sizes,
                                                    const KernelParams& params) const {
   if (sizes.q_tokens == 0) return {};
@@ -466,7 +470,7 @@ Result<void> ArgumentChecker::check_positions_of_x(std::int64_t positions, const
                              positions, last));
 }
 
-// No sequence is too long for its map: the bounds of a spec are smaller.
+// Sequences that are not packed always fit their maps, because the bounds of a spec are smaller.
 Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
   for (const auto& [name, tokens, packed] :
        {std::tuple{"q", sizes.q_tokens, true}, std::tuple{"k", sizes.k_tokens, has_packed_keys(spec_)}}) {
@@ -480,7 +484,7 @@ Result<void> ArgumentChecker::check_packed_reach(const CallSizes& sizes) const {
 }
 
 Result<void> check_readable(const AttentionSpec& spec, const Arguments& arguments) {
-  Plan plan;  // of a processor: nothing is launched
+  Plan plan;  // The plan is one for a processor, because nothing is launched.
   plan.spec = spec;
   plan.target.gpu = false;
   const ArgumentChecker checker(plan);

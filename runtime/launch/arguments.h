@@ -1,4 +1,4 @@
-// The arguments of one run: checked against the spec and against each other, and turned into the parameter block of the
+// The arguments of one run are checked against the spec and against each other, and become the parameter block of the
 // kernel. Nothing here allocates unless there is an error to report.
 #pragma once
 
@@ -21,18 +21,19 @@
 
 namespace flashjit {
 
-// The value as the kernel reads it: the bits of the declared type. Refused where it is none of this type.
+// Returns the value as the kernel reads it: the bits of the declared type. A value that this type does not have is
+// refused.
 Result<Int64> scalar_bits(const Param& param, double value);
 
-// Has the call at least so many bytes of workspace?
+// Checks that the call brings at least this many bytes of workspace.
 Result<void> check_workspace(const CallArguments& call, std::int64_t bytes);
 
-// Checks calls of one kernel. Immutable, so any number of threads may use it.
+// Checks calls of one kernel. It is immutable, so any number of threads may use it.
 class ArgumentChecker {
  public:
-  // `ordinal`: the GPU that the kernel runs on; ignored for host kernels.
+  // `ordinal` is the GPU that the kernel runs on. Host kernels ignore it.
   explicit ArgumentChecker(const Plan& plan, int ordinal = 0);
-  ArgumentChecker(const ArgumentChecker&) = delete;  // rules point to names of the spec
+  ArgumentChecker(const ArgumentChecker&) = delete;  // Rules point to names of the spec.
 
   // Fills `params` and `sizes`.
   Result<void> fill(const CallArguments& call, KernelParams& params, CallSizes& sizes) const;
@@ -43,15 +44,16 @@ class ArgumentChecker {
   }
   // Returns the workspace that a call needs. The call has to be right in all but its workspace.
   Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
-  // Where the buffers lie in the caller's workspace; after fill().
+  // Finds where the buffers lie in the caller's workspace. It has to be called after fill().
   using Buffers = std::array<void*, kMaxBuffers>;
   Result<void> find_buffers(const CallArguments& call, const CallSizes& sizes, Buffers& buffers) const;
 
-  // Host kernels only, whose offsets and tables can be read here; `params` and `sizes` of the same call.
+  // Checks what offsets and tables hold. That is for host kernels only, because there they can be read. `params` and
+  // `sizes` come from fill() for the same call.
   Result<void> check_contents(const CallArguments& call, const KernelParams& params, const CallSizes& sizes) const;
 
  private:
-  // A tensor with all dimensions of its operand, some of which it repeats.
+  // This is a tensor that has all dimensions of its operand. Along some of them it repeats the caller's tensor.
   struct Repeated {
     TensorView tensor;
     std::int64_t shape[kMaxTensorRank], strides[kMaxTensorRank];
@@ -60,20 +62,20 @@ class ArgumentChecker {
   // This structure points to all that the caller gave, whether by a field or by name.
   struct Given {
     const TensorView* operands[kOperands.size()];
-    const ParamView* values[kOperands.size()] = {};  // numbers of operands that can be given so
-    const ParamView* params[kMaxParams] = {};        // parallel to those of the spec
-    const ParamView* gradients[kMaxGradients] = {};  // of those whose gradients it asks for
+    const ParamView* values[kOperands.size()] = {};  // operands that can be given as a number
+    const ParamView* params[kMaxParams] = {};        // parallel to the parameters of the spec
+    const ParamView* gradients[kMaxGradients] = {};  // gradients of parameters that the spec asks for
     const ParamView* places[kPlaceNumbers.size()] = {};
     Repeated repeated[kRepeating];
     std::size_t repeated_count = 0;
   };
-  // An operand of calls of this spec.
+  // One row describes an operand in calls of this spec.
   struct Row {
     bool wanted = false;
     OperandAxes axes;
     TensorRule rule;
   };
-  using Extents = std::array<std::int64_t, kDims>;  // by Dim; negative: not known yet
+  using Extents = std::array<std::int64_t, kDims>;  // by Dim; negative if not known yet
   Result<void> find_named(const CallArguments& call, Given& given) const;
   const ParamView** slot_of(const ParamView& param, Given& given) const;
   Result<void> find_operand_of(const ParamView& param, Given& given) const;
@@ -110,22 +112,22 @@ class ArgumentChecker {
 
   AttentionSpec spec_;
   std::array<Row, kOperands.size()> rows_;
-  Extents extents_;  // that the spec knows
+  Extents extents_;  // extents that the spec fixes
   std::vector<GridRule> grids_;
   std::vector<WorkspaceBuffer> workspace_;
   HeadGroups groups_;
   bool gpu_, tensor_maps_;
   int ordinal_;
-  int merged_entries_;  // The entries of a list that a launch merges, or 0.
+  int merged_entries_;                   // number of entries of a list that a launch merges, or 0
   std::vector<TensorRule> param_rules_;  // parallel to the parameters that calls give
-  std::vector<int> gradient_params_;     // parameters whose gradients are wanted, ...
+  std::vector<int> gradient_params_;     // parameters whose gradients are wanted
   std::vector<std::string> gradient_names_;
-  std::vector<TensorRule> gradient_rules_;  // ... parallel to them
+  std::vector<TensorRule> gradient_rules_;  // parallel to gradient_params_
   IndexChecker indices_;
 };
 
-// Checks a call of this spec whose tensors can all be read here, wherever it will run: what a kernel on a GPU finds in
-// offsets and tables, too.
+// Checks a call of this spec, wherever it will run, if all its tensors can be read here. That includes what only the
+// kernel would find on a GPU: the contents of offsets and tables.
 Result<void> check_readable(const AttentionSpec& spec, const Arguments& arguments);
 
 }  // namespace flashjit

@@ -7,7 +7,7 @@
 namespace flashjit {
 namespace {
 
-// The operands of the first version. Others are given by name alone.
+// The operands of the first version have fields. All others are given by name alone.
 constexpr struct {
   std::size_t operand;
   Tensor Arguments::* field;

@@ -1,5 +1,5 @@
-// The arguments of one run as both APIs give them: views of the caller's tensors, nothing copied and nothing checked
-// against a spec.
+// Both APIs turn the arguments of a run into these views of the caller's tensors. Nothing is copied, and nothing is
+// checked against a spec.
 #pragma once
 
 #include <array>
@@ -14,20 +14,20 @@ namespace flashjit {
 struct Arguments;
 struct Tensor;
 
-// A tensor of the caller, whichever API it came through.
+// This is a tensor of the caller, whichever API it came through.
 struct TensorView {
   enum class Device { Unknown, Host, Gpu };
   void* data = nullptr;
   std::string_view dtype;
   int rank = 0;
   const std::int64_t* shape = nullptr;
-  const std::int64_t* strides = nullptr;  // null: contiguous
+  const std::int64_t* strides = nullptr;  // null if contiguous
   Device device = Device::Unknown;
-  int ordinal = 0;  // which GPU
+  int ordinal = 0;  // number of the GPU
   bool given() const { return data != nullptr || rank > 0; }
 };
 
-// Given by name: a parameter of the spec, the gradient of one, or an operand.
+// A parameter of the spec, the gradient of one, or an operand, that the caller gives by name.
 struct ParamView {
   std::string_view name;
   bool is_scalar = false;
@@ -36,13 +36,13 @@ struct ParamView {
 };
 
 struct CallArguments {
-  std::array<TensorView, kOperands.size()> operands;  // that were given by a field
+  std::array<TensorView, kOperands.size()> operands;  // operands that were given by a field
   std::int64_t max_q_len = 0, max_k_len = 0;
-  std::int64_t first_position = 0;  // of the tokens of x, for rope: of calls that are a part of others
-  std::int64_t sms = 0;             // that persistent loops may run on; 0: all
+  std::int64_t first_position = 0;  // position of the first token of x, for rope in calls that do a part of another
+  std::int64_t sms = 0;             // number of SMs that persistent loops may run on; 0 is all
   void* workspace = nullptr;
   std::int64_t workspace_bytes = 0;
-  // As many as a call can have; more are counted, and some of them are wrong.
+  // A call can have at most this many. More are counted but not kept: some of them are wrong in any case.
   static constexpr int kMostParams = kMaxParams + kMaxGradients + static_cast<int>(kOperands.size());
   std::array<ParamView, kMostParams> params;
   int param_count = 0;
@@ -56,7 +56,7 @@ struct CallArguments {
 Result<void> view(const Arguments& arguments, CallArguments& call);
 Result<void> view(const Tensor& tensor, std::string_view name, TensorView& result);
 
-// Where the C++ API takes the operand of this name: its field, or a new entry of `params`.
+// Returns the place where the C++ API takes the operand of this name: its field, or a new entry of `params`.
 Tensor& operand_of(Arguments& arguments, std::string_view name);
 
 }  // namespace flashjit

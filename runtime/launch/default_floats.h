@@ -1,5 +1,6 @@
-// Floating point as it is when a program starts, whatever the program has set since: numbers round to the nearest,
-// nothing traps, subnormals count. Texts of specs, constants in code and results depend on it.
+// While code of the library runs, floating point is as it is when a program starts, whatever the program has set since:
+// numbers round to the nearest, nothing traps, subnormals count. Texts of specs, constants in code and results depend
+// on it.
 #pragma once
 
 #include <cfenv>
@@ -10,7 +11,8 @@
 
 namespace flashjit {
 
-// While it lives, for its thread. Afterwards all is as before, and no flag of an exception is raised.
+// Sets these defaults for its thread while it lives. Afterwards all is as before, and no flag of an exception is
+// raised.
 class DefaultFloats {
  public:
   DefaultFloats(const DefaultFloats&) = delete;
@@ -25,7 +27,7 @@ class DefaultFloats {
   ~DefaultFloats() { set(sse_, x87_); }
 
  private:
-  // All exceptions masked, rounding to the nearest.
+  // All exceptions are masked, and numbers round to the nearest.
   static constexpr unsigned kSseAtTheStart = 0x1f80;
   static constexpr unsigned short kX87AtTheStart = 0x37f;
   static void set(unsigned sse, const unsigned short& x87) {

@@ -5,7 +5,7 @@
 namespace flashjit {
 namespace {
 
-// K and V of the heads in work may take this much of L2: the rest is for Q, O and what is on its way in and out.
+// K and V of the heads in work may take this much of L2. The rest is for Q, O and other data on its way in and out.
 constexpr std::int64_t kCachedBytes = 32 << 20;
 
 }  // namespace

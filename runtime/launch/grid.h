@@ -1,4 +1,4 @@
-// This file says how many blocks a launch has, and in which order persistent kernels take their items.
+// The grid rule of a launch gives the number of its blocks and the order in which persistent kernels take their items.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace flashjit {
 
-// For so many items, on a device with this many SMs.
+// Returns the number of blocks for `items` items on a device with `sm_count` SMs.
 int blocks_of(const GridRule& rule, int items, int sm_count);
 
 // Returns how many of these clusters fit on so many SMs.
 ResidentClusters limited(const GridRule& rule, const ResidentClusters& resident, int sm_count);
 
-// Heads whose items follow each other, so that what these share is in L2 while they are worked on.
+// The items of a group of heads follow each other, so that the rows that these heads share stay in L2 meanwhile.
 class HeadGroups {
  public:
   explicit HeadGroups(const Plan& plan);
@@ -21,8 +21,10 @@ class HeadGroups {
 
  private:
   int heads_kv_;
-  int heads_per_kv_;  // that have items of their own, and read the same K and V
-  bool of_queries_;   // are the rows that are shared
+  // Number of heads that have items of their own and read the same K and V.
+  int heads_per_kv_;
+  // The shared rows are those of queries, not of keys.
+  bool of_queries_;
   HeadGroupRule rule_;
 };
 

@@ -14,7 +14,7 @@
 namespace flashjit {
 namespace {
 
-constexpr int kUsualSlots = 128;  // more of them take an allocation per launch
+constexpr int kUsualSlots = 128;  // More slots take an allocation per launch.
 
 int look_ups_of(const Expr& expr) {
   int most = 0;
@@ -23,7 +23,7 @@ int look_ups_of(const Expr& expr) {
   return most + (expr->op == Op::Load);
 }
 
-// Elements [first, last] of the innermost dimension, of the type that they have.
+// Widens `range` by elements [first, last] of the innermost dimension, in the type that they have.
 template <class T>
 void widen(IntInterval& range, const char* row, std::int64_t first, std::int64_t last, std::int64_t stride) {
   for (std::int64_t i = first; i <= last; ++i) {
@@ -47,7 +47,7 @@ Widen widen_of(Dtype dtype) {
     case Dtype::BF16:
     case Dtype::F32:
     case Dtype::E4M3:
-    case Dtype::E5M2: break;  // none of which is an index
+    case Dtype::E5M2: break;  // None of these types is an index.
   }
   return nullptr;
 }
@@ -73,7 +73,8 @@ IntInterval range_of_values(const TensorView& tensor, Dtype dtype, std::span<con
     for (int i = 0; i < inner; ++i) offset += at[i] * stride[i];
     widen(range, static_cast<const char*>(tensor.data) + offset * size_of(dtype), first[inner], last[inner],
           stride[inner]);
-    // The next row: the last of the other dimensions that has one goes on, those behind it begin again.
+    // Goes on to the next row: the last of the other dimensions that has another index advances, and those behind it
+    // begin again.
     for (d = inner - 1; d >= 0 && at[d] == last[d]; --d) at[d] = first[d];
     if (d >= 0) ++at[d];
   }
@@ -89,7 +90,7 @@ IndexChecker::IndexChecker(const AttentionSpec& spec) : ranges_(spec.params) {
 
 void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
   if (!expr) return;
-  // The DAG may share nodes; a stack with a list of those seen keeps this linear.
+  // Nodes of the DAG may be shared. A stack and a list of the nodes that were seen keep this linear.
   std::vector<Expr> stack = {expr};
   std::vector<const Node*> seen;
   while (!stack.empty()) {
@@ -103,7 +104,7 @@ void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
       return std::ranges::find(spec.params, param) - spec.params.begin();
     };
     if (index_of(at->param) == std::ssize(given_params(spec)))
-      continue;  // states of blocks are made as large as is read
+      continue;  // States of blocks are made as large as the kernel reads them.
     const bool by_position = uses(at, Variable::Q) || uses(at, Variable::K);
     for (std::size_t i = 0; i < at->args.size(); ++i) {
       const Expr& expr = at->args[i];
@@ -125,7 +126,7 @@ void IndexChecker::collect(const AttentionSpec& spec, const Expr& expr) {
 
 Result<void> IndexChecker::check(const AttentionSpec& spec, const CallSizes& sizes, const ParamView* const* params,
                                  const std::int64_t* scalars, bool readable) const {
-  if (sizes.batch == 0 || sizes.q_len == 0) return {};  // no element is read
+  if (sizes.batch == 0 || sizes.q_len == 0) return {};  // No element is read.
   std::array<IntInterval, kUsualSlots> usual;
   std::vector<IntInterval> many;
   if (ranges_.slots() > kUsualSlots) many.resize(static_cast<std::size_t>(ranges_.slots()));
@@ -135,7 +136,7 @@ Result<void> IndexChecker::check(const AttentionSpec& spec, const CallSizes& siz
                ? range_of_values(params[param]->tensor, spec.params[static_cast<std::size_t>(param)].dtype, indices)
                : range_of(spec.params[static_cast<std::size_t>(param)].dtype);
   };
-  // By reference, as a copy of the lambda would take memory at every launch.
+  // The lambda is passed by reference, because a copy of it would take memory at every launch.
   ranges_.evaluate(variable_ranges(spec, sizes.batch, sizes.q_len, sizes.k_len), scalars, std::cref(range_of_read),
                    values);
   for (const Index& index : indices_) {
@@ -172,7 +173,7 @@ std::vector<IndexChecker::IndexRange> IndexChecker::ranges(const AttentionSpec& 
   return found;
 }
 
-// ---- what tensors of a call on processors hold ----
+// ---- checks of what the tensors of a call on processors hold ----
 
 Result<void> ArgumentChecker::check_contents(const CallArguments& call, const KernelParams& params,
                                              const CallSizes& sizes) const {
@@ -195,7 +196,7 @@ Result<void> ArgumentChecker::check_given_positions(const KernelParams& params, 
   return {};
 }
 
-// Only pages that hold keys are checked: behind a length the table may hold anything.
+// Only pages that hold keys are checked. Behind a sequence's length the table may hold anything.
 Result<void> ArgumentChecker::check_table(const KernelParams& params, const CallSizes& sizes) const {
   if (!has_block_table(spec_)) return {};
   for (std::int64_t b = 0; b < sizes.batch; ++b) {
@@ -237,7 +238,7 @@ Result<void> ArgumentChecker::check_offsets(const CallArguments& call) const {
   } lists[] = {{tensor(operand("offsets_q")), tensor(of_offsets_q), "offsets_q", call.max_q_len},
                {tensor(operand("offsets_k")), tensor(operand("k")), "offsets_k", call.max_k_len}};
   for (const auto& [offsets, rows, name, longest] : lists) {
-    if (!offsets.given()) continue;  // keys in pages, or none
+    if (!offsets.given()) continue;  // The keys lie in pages, or there are none.
     const int* at = static_cast<const int*>(offsets.data);
     for (std::int64_t i = 0; i < offsets.shape[0]; ++i) {
       if (at[i] < 0 || at[i] > rows.shape[0] || (i > 0 && at[i] < at[i - 1])) {

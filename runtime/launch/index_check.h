@@ -1,5 +1,5 @@
-// Does every index of a tensor parameter lie inside its tensor, at the sizes and with the scalars of a call? Where it is
-// looked up in another tensor: with all that this one holds in the elements that may be read.
+// The check is whether every index of a tensor parameter lies inside its tensor, at the sizes and with the scalars of a
+// call. An index that is looked up in another tensor is checked with all values of the elements that may be read there.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace flashjit {
 
-// The smallest and the largest of a tensor's ints in a box: dimension by dimension, those of an interval, as far as the
-// tensor has them. It is 0 where there are none. The tensor can be read here.
+// Returns the smallest and the largest of a tensor's integers in a box. The box has an interval for each dimension,
+// which is cut to the tensor. An empty box gives 0. The tensor must be readable here.
 IntInterval range_of_values(const TensorView& tensor, Dtype dtype, std::span<const IntInterval> box);
 
 class IndexChecker {
@@ -25,12 +25,12 @@ class IndexChecker {
   explicit IndexChecker(const AttentionSpec& spec);
   bool nothing() const { return indices_.empty(); }
 
-  // `params`, `scalars`: parallel to those of the spec. `readable`: tensors can be read here. If not, kernels cut what is
-  // looked up to its tensor, which must not be empty.
+  // `params` and `scalars` are parallel to those of the spec. `readable` means that tensors can be read here. If they
+  // cannot, kernels cut an index that is looked up to its tensor, which must not be empty.
   Result<void> check(const AttentionSpec& spec, const CallSizes& sizes, const ParamView* const* params,
                      const std::int64_t* scalars, bool readable) const;
 
-  // For who makes the tensors: what check() will compare with their shapes.
+  // Callers who make the tensors can ask what check() will compare with their shapes.
   struct IndexRange {
     int param = 0, dimension = 0;
     std::string text;
@@ -40,14 +40,14 @@ class IndexChecker {
                                  const RangeProgram::RangeOfRead& range_of_read) const;
 
  private:
-  // As it stands in the mask or score.
+  // This is one index as it stands in the mask or score.
   struct Index {
     int param = 0, dimension = 0;
-    bool by_position = false;  // the element depends on q or k: without keys it is not read
-    int look_ups = 0;          // reads of tensors in it, one inside of the other
-    int slot = 0;              // of its range
-    // For messages: as text, the numbers of the int scalars in it, and the names of the tensors that it reads. A launch
-    // walks no expression: that takes stack.
+    bool by_position = false;  // The element depends on q or k. Without keys it is not read.
+    int look_ups = 0;          // depth of nested reads of tensors in it
+    int slot = 0;              // where the range of this index is kept
+    // Messages need the index as text, the numbers of the int scalars in it, and the names of the tensors that it
+    // reads. They are kept because a launch must not walk an expression, which takes stack.
     std::string text;
     std::vector<std::size_t> scalars;
     std::string tensors;
@@ -55,7 +55,7 @@ class IndexChecker {
   void collect(const AttentionSpec& spec, const Expr& expr);
 
   RangeProgram ranges_;
-  std::vector<Index> indices_;  // after those of the tensors in which they are looked up
+  std::vector<Index> indices_;  // An index comes after those of the tensors in which it is looked up.
 };
 
 }  // namespace flashjit

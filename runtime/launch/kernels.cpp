@@ -153,7 +153,7 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
   const Entry& first = entries_.front();
   const Teams teams =
       teams_of(first.launch.grid, sizes, call.sms > 0 ? limited(first.launch.grid, resident_, sms) : resident_);
-  // ArgumentChecker::fill refuses more items than an int holds.
+  // ArgumentChecker::fill refuses calls with more items than an int holds.
   const auto items = [&](const GridRule& grid) {
     return static_cast<int>(items_of(grid, sizes)) * parts_of(grid, sizes, sms).count;
   };
@@ -174,7 +174,8 @@ Result<void> GpuKernel::launch(const CallArguments& call, void* stream) {
     const bool has_teams = teams.count > 0 && entry.launch.grid.team.most > 1;
     params.items = items(entry.launch.grid);
     const int blocks = has_teams ? teams.count * teams.blocks : blocks_of(entry.launch.grid, params.items, sms);
-    // A launch that begins while another runs would wait for its end on the SMs that are left to others.
+    // An overlapping launch waits on its SMs for the end of the launch before it. With a limit on SMs, these may be SMs
+    // that are left to others.
     const bool overlaps = entry.launch.overlaps && sms == sm_count_;
     return launch(entry, static_cast<CuStream>(stream), blocks, overlaps, params, maps, buffers);
   };
@@ -244,7 +245,7 @@ Result<void> GpuKernel::launch(const Entry& entry, CuStream stream, int blocks, 
 
 namespace {
 
-// Waking threads takes longer than so many products of a forward call, or their gradients.
+// Waking threads takes longer than a forward call, or the gradients of one, with this many products.
 constexpr double kFewProducts = 1 << 17;
 
 }  // namespace

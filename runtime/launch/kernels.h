@@ -1,4 +1,4 @@
-// Prepared kernels: what run() of the public API does, for a GPU and for the host.
+// A prepared kernel does what run() of the public API promises, for a GPU or for the host.
 #pragma once
 
 #include <memory>
@@ -32,11 +32,11 @@ class RunnableKernel : public Kernel {
         last_param_(std::max<std::size_t>(plan.spec.params.size(), 1) - 1) {}
   const Facts& facts() const override { return facts_; }
   Result<void> run(const Arguments& arguments, void* stream) override;
-  Result<void> run(const CallArguments& call, void* stream);  // lets no exception out
+  Result<void> run(const CallArguments& call, void* stream);  // It lets no exception out.
   Result<std::int64_t> workspace_bytes(const Arguments& arguments) const override;
   virtual Result<std::int64_t> workspace_bytes(const CallArguments& call) const;
   std::int64_t workspace_bytes(const CallSizes& sizes) const { return checker_.workspace_bytes(sizes); }
-  // Says where in the workspace a kernel that rotates Q leaves it, contiguous.
+  // Returns where in the workspace a kernel that rotates Q leaves it, contiguous.
   std::int64_t rotated_q_at(const CallSizes& sizes) const { return checker_.offset_of(rotated_q_, sizes); }
 
  protected:
@@ -44,13 +44,14 @@ class RunnableKernel : public Kernel {
   const Facts facts_;
   const ArgumentChecker checker_;
   const int rotated_q_, value_rows_, wide_rows_, shown_keys_, merged_lists_, block_states_,
-      tile_lists_;                // their buffers, as in the plan
-  const std::size_t last_param_;  // which `block_states_` is for
+      tile_lists_;                // numbers of these buffers in the plan
+  const std::size_t last_param_;  // the parameter that `block_states_` is for
 };
 
 class GpuKernel : public RunnableKernel {
  public:
-  // Loads the cubin: nothing is left for the first launch to do. `counters`: needed when takes_items(compiled.plan).
+  // Loads the cubin, so that nothing is left for the first launch to do. `counters` is needed when
+  // takes_items(compiled.plan).
   static Result<std::shared_ptr<GpuKernel>> load(const GpuContext& gpu, int ordinal, const Compiled& compiled,
                                                  std::shared_ptr<WorkCounters> counters);
 
@@ -65,7 +66,7 @@ class GpuKernel : public RunnableKernel {
     KernelLaunch launch;
   };
   bool has_blocks(const CallSizes& sizes) const;
-  // The SMs that loops of a call with this limit may have.
+  // Returns the number of SMs that loops of a call with this limit may have.
   Result<int> sms_for(std::int64_t limit) const;
   Result<void> launch(const Entry& entry, CuStream stream, int blocks, bool overlaps, KernelParams& params,
                       TensorMaps& maps, ArgumentChecker::Buffers& buffers) const;
@@ -75,13 +76,13 @@ class GpuKernel : public RunnableKernel {
   void use_wide_rows(KernelParams& params, const CallSizes& sizes, void* rows) const;
   void use_rotated_q(KernelParams& params, const CallSizes& sizes, void* rotated) const;
   std::vector<Entry> entries_;          // in the order of their launches
-  ResidentClusters resident_ = {};      // of the one of teams
+  ResidentClusters resident_ = {};      // belongs to the launch of teams
   std::vector<Entry> before_;           // launched before `entries_`, in this order
-  const std::vector<OperandMap> maps_;  // empty: none of them takes tensor maps
+  const std::vector<OperandMap> maps_;  // empty if no entry takes tensor maps
   const std::vector<InputMap> input_maps_;
   const KernelConfig config_;
   const int sm_count_;
-  std::shared_ptr<WorkCounters> counters_;  // null: items are dealt out evenly
+  std::shared_ptr<WorkCounters> counters_;  // null if items are dealt out evenly
 };
 
 class HostRunner : public RunnableKernel {
@@ -92,9 +93,11 @@ class HostRunner : public RunnableKernel {
   Result<void> launch(const CallArguments& call, void* stream) override;
 
   std::unique_ptr<HostKernel> kernel_;
-  bool writes_without_queries_;  // gradients of keys, which are 0, and scales
-  bool writes_always_;           // without sequences, too: gradients of parameters
-  double products_;              // of a query and a key, in all heads
+  // It writes the gradients of keys, which are then 0, and scales even if a call has no queries.
+  bool writes_without_queries_;
+  // It writes the gradients of parameters even if a call has no sequences.
+  bool writes_always_;
+  double products_;  // products of one query and one key in all heads
   std::shared_ptr<ThreadPool> pool_;
   ParallelFor parallel_, alone_;
 };

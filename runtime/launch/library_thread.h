@@ -1,4 +1,4 @@
-// This file says how every thread of the library is made.
+// Every thread of the library is made by library_thread().
 #pragma once
 
 #include <signal.h>
@@ -10,8 +10,9 @@
 
 namespace flashjit {
 
-// Threads that are made while it lives, by its thread, get no signal of the program: one that the program's own threads
-// have blocked would end it instead of waiting for sigwait(). Faults of the threads themselves are told to the program.
+// Threads that this object's thread makes while the object lives get no signal of the program. A signal that the
+// program's own threads have blocked would end the program instead of waiting for sigwait(). The program still gets the
+// faults of these threads.
 class SignalsHeldOff {
  public:
   SignalsHeldOff() {
@@ -28,7 +29,8 @@ class SignalsHeldOff {
   sigset_t before_;
 };
 
-// A thread without signals and with the default floating point. Throws std::system_error where there can be no more.
+// Makes a thread without signals and with the default floating point. It throws std::system_error if the limit on
+// threads is reached.
 template <class Function>
 std::jthread library_thread(Function function) {
   const SignalsHeldOff held_off;

@@ -7,7 +7,7 @@ namespace {
 
 struct Bytes {
   std::uint64_t begin;
-  Dimensions d;  // its strides in bytes
+  Dimensions d;  // Its strides are in bytes.
   std::int64_t element;
 };
 
@@ -17,7 +17,7 @@ Bytes bytes_of(const TensorView& tensor, const TensorRule& rule, std::uint64_t b
   return bytes;
 }
 
-// Says how many bytes a tensor covers from each multiple of the period on, which it takes wherever its strides lead.
+// Returns how many bytes the tensor covers behind every multiple of the period, to which its other strides lead.
 std::int64_t width(const Bytes& bytes, std::int64_t period) {
   std::int64_t width = bytes.element;
   for (int i = 0; i < bytes.d.rank; ++i) {
@@ -26,7 +26,7 @@ std::int64_t width(const Bytes& bytes, std::int64_t period) {
   return width;
 }
 
-// Both repeat after `period` bytes, and are columns beside each other.
+// Returns whether both tensors repeat after `period` bytes and are columns beside each other.
 bool repeat_beside(const Bytes& a, const Bytes& b, std::int64_t period) {
   if (period == 0) return false;
   const auto size = static_cast<std::uint64_t>(period);

@@ -1,5 +1,5 @@
-// Where the tensors of a call lie in memory: outputs and the workspace may share none with an input or with each other,
-// as kernels read inputs to the end and their blocks run in no order.
+// Outputs and the workspace of a call may share no memory with an input or with each other, because kernels read inputs
+// to the end and their blocks run in no order.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ namespace flashjit {
 
 class Overlaps {
  public:
-  // The tensor has passed check_tensor(); it and its rule outlive this.
+  // The tensor has passed check_tensor(). It and its rule outlive this object.
   void add(const TensorView& tensor, const TensorRule& rule, const Dimensions& dimensions) {
     if (dimensions.bytes == 0) return;
     const auto begin = reinterpret_cast<std::uint64_t>(tensor.data);
@@ -41,8 +41,7 @@ class Overlaps {
   static bool are_columns(const Footprint& a, const Footprint& b);
   static Result<void> refuse(const Footprint& output, const Footprint& other);
 
-  // The first `count_` and `output_count_`; the rest is not even zero. One more than the tensors of a call: the
-  // workspace.
+  // Only the first `count_` and `output_count_` elements are set. The workspace adds one to the tensors of a call.
   std::array<Footprint, kOperands.size() + kMaxParams + kMaxGradients + 1> all_;
   int outputs_[kOperands.size() + kMaxGradients + 1];
   std::size_t count_ = 0;

@@ -1,4 +1,4 @@
-// Parameters of masks and scores among the arguments of a run, and their gradients.
+// Arguments of a run also have the parameters of masks and scores, and their gradients.
 #include <algorithm>
 #include <bit>
 #include <climits>
@@ -26,8 +26,8 @@ Result<Int64> scalar_bits(const Param& param, double value) {
       fmt::format("scalars.{}: {} is no value of {}, its declared type", param.name, value, name(param.dtype)));
 }
 
-// Returns where a parameter of the spec, the gradient of one, or a number of `places` is kept; null: `param` is
-// none of these.
+// Returns the slot for a parameter of the spec, the gradient of one, or a number of `places`; null if `param` is none
+// of these.
 const ParamView** ArgumentChecker::slot_of(const ParamView& param, Given& given) const {
   const std::span<const Param> params = given_params(spec_);
   if (const auto own = std::ranges::find(params, param.name, &Param::name); own != params.end())
@@ -94,7 +94,7 @@ void ArgumentChecker::fill_lists(const Dimensions& tensor, BlockLists& lists) {
   if (is_index) lists.most = static_cast<int>(std::min<std::int64_t>(tensor.size[tensor.rank - 1], INT_MAX));
 }
 
-// As large as the parameters that they are the gradients of.
+// Gradients are as large as their parameters.
 Result<void> ArgumentChecker::fill_gradients(const Given& given, KernelParams& params, Overlaps& overlaps) const {
   for (std::size_t i = 0; i < gradient_rules_.size(); ++i) {
     const TensorRule& rule = gradient_rules_[i];
@@ -149,7 +149,7 @@ Result<void> ArgumentChecker::check_indices(const Given& given, const CallSizes&
   for (std::size_t i = 0; i < spec_.params.size(); ++i) {
     if (spec_.params[i].rank == 0) scalars[i] = params.extra[i].stride[0];
   }
-  CallSizes whole = sizes;  // positions are those of the whole sequence
+  CallSizes whole = sizes;  // Positions are those of the whole sequence.
   if (spec_.places && sizes.q_len > 0) whole.q_len = params.q_places.total;
   if (spec_.places && sizes.k_len > 0) whole.k_len = params.k_places.total;
   return indices_.check(spec_, whole, given.params, scalars, !gpu_);

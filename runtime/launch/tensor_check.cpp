@@ -13,7 +13,7 @@
 namespace flashjit {
 namespace {
 
-// Element offsets stay far from the end of 64 bits, so that the kernels' sums of them cannot overflow.
+// Element offsets stay far from the end of 64 bits, so that the kernels' sums of offsets cannot overflow.
 constexpr std::int64_t kLargestOffset = std::int64_t{1} << 56;
 
 Result<void> check_device(const TensorView& tensor, const TensorRule& rule) {
@@ -70,7 +70,7 @@ Result<void> check_address(const TensorView& tensor, const Dimensions& d, const 
                   rule.group, rule.name, begin, d.bytes));
 }
 
-// Sorted by stride, each dimension has to step over everything that the smaller ones reach.
+// In the order of strides, each dimension has to step over everything that the smaller ones reach.
 Result<void> check_no_overlap(const Dimensions& d, const TensorRule& rule) {
   int order[kMaxTensorRank] = {};
   int count = 0;
@@ -105,7 +105,7 @@ Result<void> check_alignment(const TensorView& tensor, const Dimensions& d, cons
                                rule.name, element, name(rule.dtype)));
   }
   std::int64_t bits = address | wanted;
-  const int rows = d.rank - rule.contiguous;  // dimensions that lead from one to another
+  const int rows = d.rank - rule.contiguous;  // number of dimensions that lead from one row to another
   for (int i = 0; i < rows; ++i) {
     if (d.size[i] > 1) bits |= d.stride[i] * element;
   }
@@ -150,7 +150,7 @@ Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule
   }
   FLASHJIT_TRY(check_device(tensor, rule));
   FLASHJIT_ASSIGN(d, read_dimensions(tensor, rule));
-  // Without elements it is never touched: data, strides and alignment mean nothing.
+  // A tensor without elements is never touched, so its data, strides and alignment mean nothing.
   if (std::find(d.size, d.size + d.rank, 0) != d.size + d.rank) return d;
   d.bytes = (d.reach + 1) * size_of(rule.dtype);
   if (rule.most_bytes > 0 && d.bytes >= rule.most_bytes) {

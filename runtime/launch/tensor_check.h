@@ -1,4 +1,4 @@
-// Checks of one tensor, which arguments.cpp combines.
+// These functions check one tensor; arguments.cpp combines them.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,27 @@ struct Dimensions {
   int rank = 0;
   std::int64_t size[kMaxTensorRank] = {}, stride[kMaxTensorRank] = {};
   std::int64_t reach = 0;  // elements from the first to the last one
-  std::int64_t bytes = 0;  // from the begin of the first one to the end of the last one; 0 if there is none
+  std::int64_t bytes = 0;  // from the begin of the first element to the end of the last one; 0 if there is none
 };
 
 struct TensorRule {
   std::string_view name;
-  std::string_view group = {};  // "params."
+  std::string_view group = {};  // for example "params."
   Dtype dtype = Dtype::F32;
-  bool any_bytes = false;  // with U8: elements of e4m3 are bytes, too
+  bool any_bytes = false;  // With U8 it also takes e4m3, whose elements are bytes, too.
   int rank = 0;
-  bool output = false;          // no two elements may share an address
-  int contiguous = 1;           // so many of the last dimensions lie without gaps
-  int align_bytes = 0;          // 0: that of the element
-  std::int64_t most_bytes = 0;  // not 0: kernels reach no more from its begin
+  bool output = false;          // No two elements of an output may share an address.
+  int contiguous = 1;           // number of last dimensions that lie without gaps
+  int align_bytes = 0;          // 0 stands for the alignment of the element.
+  std::int64_t most_bytes = 0;  // If not 0, kernels reach less than this many bytes from its begin.
   TensorView::Device device = TensorView::Device::Unknown;
   int ordinal = 0;
 };
 
-// Data, dtype, rank, sizes, strides and alignment of one tensor.
+// Checks the data, dtype, rank, sizes, strides and alignment of one tensor.
 Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule);
 
-// size[dimension] must be `wanted`; `meaning` says what that is.
+// Checks that size[dimension] is `wanted`; `meaning` tells in the error what that size is.
 Result<void> check_size(const TensorRule& rule, const Dimensions& dimensions, int dimension, std::int64_t wanted,
                         std::string_view meaning);
 

@@ -13,29 +13,32 @@
 namespace flashjit {
 namespace {
 
-constexpr std::uint64_t kAlignment = 16;  // of addresses and strides
+constexpr std::uint64_t kAlignment = 16;  // alignment of addresses and strides
 constexpr std::uint64_t kStrideLimit = std::uint64_t{1} << 40;
 
-// This is how a packed sequence ends: see templates/hopper/rows.cuh. Steps in the last two dimensions only move the address.
+// A packed sequence ends in this way; templates/hopper/rows.cuh explains it. Steps in the last two dimensions only move
+// the address.
 constexpr std::uint64_t kSequenceEnd = std::uint64_t{1} << 30;
-constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;  // times kSequenceEnd it is 0 modulo 2^64
+constexpr std::uint64_t kEndStride = std::uint64_t{1} << 35;  // Times kSequenceEnd it is 0 modulo 2^64.
 
-// These are CUtensorMap* enumerations of the driver. L2 reads what a row of a box has, and no more: what lies beside it
-// would be read twice [M62].
+// These are values of CUtensorMap* enumerations of the driver. L2 reads what a row of a box has, and no more: what lies
+// beside it would be read twice [M62].
 constexpr int kNoInterleave = 0, kNoFill = 0, kSwizzle128Bytes = 3, kPromote128Bytes = 2;
 
 struct Dimension {
   const char* name;
-  std::uint64_t size, stride;  // stride in bytes
+  std::uint64_t size, stride;  // `stride` is in bytes.
   std::uint32_t box;
 };
 
-// An operand of one call.
+// This is an operand of one call.
 struct Source {
   const OperandMap& mapped;
   const void* data;
   Strides stride;
-  std::uint64_t tokens, heads, batch;  // of pages: of one, and how many there are; of packed groups of heads: these
+  // For pages, `tokens` is the number of tokens of one page and `batch` the number of pages. For packed groups of
+  // heads, `batch` is the number of groups.
+  std::uint64_t tokens, heads, batch;
 
   std::string_view name() const { return mapped.operand->name; }
   std::uint64_t bytes(Int64 elements) const {
@@ -71,7 +74,7 @@ Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimen
         source.name(), address, kAlignment));
   }
   for (Dimension dimension : outer) {
-    if (dimension.size == 1) dimension.stride = kAlignment;  // never taken: any legal one will do
+    if (dimension.size == 1) dimension.stride = kAlignment;  // The stride is never taken, so any legal one will do.
     FLASHJIT_TRY(check(source, dimension));
     map.size[map.rank] = dimension.size;
     map.box[map.rank] = dimension.box;
@@ -81,7 +84,8 @@ Result<TensorMapLayout> layout(const Source& source, std::initializer_list<Dimen
   return map;
 }
 
-// The dimensions that end a sequence: its first row is any number of `step` bytes from the first of the tensor.
+// Makes a layout whose last two dimensions end a sequence. The first row of a sequence lies any number of `step` bytes
+// behind the first row of the tensor.
 Result<TensorMapLayout> ending_layout(const Source& source, std::uint64_t step, const Dimension& first,
                                       const Dimension& second) {
   const std::uint64_t token = source.bytes(source.stride.token);
@@ -100,8 +104,8 @@ Result<TensorMapLayout> packed_layout(const Source& source) {
                        {"head", source.heads, source.bytes(source.stride.head), 1});
 }
 
-// Returns the largest step that both the way from token to token and the way from page to page (or whatever `batch`
-// counts) are a multiple of.
+// Returns the largest step that divides both the stride of tokens and the stride of pages (or of whatever `batch`
+// counts).
 std::uint64_t common_step(const Source& source) {
   const std::uint64_t step = std::gcd(source.bytes(source.stride.token), source.bytes(source.stride.batch));
   return step == 0 ? kAlignment : step;
@@ -119,7 +123,7 @@ Result<void> check_reach(const Source& source, const char* outer) {
       source.name(), reach, step, outer, kMostSteps, floor_family(true)->name));
 }
 
-// Pages, or batch indices, of which sequences may fill a part.
+// Sequences may fill only a part of a page, or of a batch index.
 Result<TensorMapLayout> pages_layout(const Source& source, const char* page) {
   FLASHJIT_TRY(check_reach(source, page));
   const std::uint64_t token = source.bytes(source.stride.token);
@@ -133,8 +137,8 @@ Result<TensorMapLayout> dense_layout(const Source& source) {
                          {"sequence", source.batch, source.bytes(source.stride.batch), 1}});
 }
 
-// Rows of a tile are (query, head of the group) pairs, the heads of a query beside each other. One copy takes all heads of
-// some queries, or some heads of one.
+// Rows of a tile are pairs of a query and a head of the group, and the heads of a query lie beside each other. One copy
+// takes all heads of some queries, or some heads of one query.
 Dimension heads_of_group(const Source& source) {
   const std::uint32_t group = source.mapped.group;
   return {"head", group, source.bytes(source.stride.head), std::min(group, source.mapped.rows)};
@@ -171,7 +175,7 @@ Source source_of(const OperandMap& mapped, const KernelParams& params, const Cal
   Source source{mapped, nullptr, params.*mapped.operand->strides, 0, mapped.heads, 0};
   source.tokens = static_cast<std::uint64_t>(of_queries ? params.q_len : paged ? mapped.page_size : params.k_len);
   source.batch = static_cast<std::uint64_t>(paged ? params.pages : params.batch);
-  if (of_queries && params.queries_of_sequence > 0) {  // with lists of keys each query is a sequence for kernels
+  if (of_queries && params.queries_of_sequence > 0) {  // With lists of keys each query is a sequence for kernels.
     source.tokens = static_cast<std::uint64_t>(params.queries_of_sequence);
     source.batch /= source.tokens;
   }
@@ -182,17 +186,17 @@ Source source_of(const OperandMap& mapped, const KernelParams& params, const Cal
     source.stride.batch = source.stride.head * mapped.group;
   }
   if (!of_queries && (params.k_len == 0 || source.batch == 0)) {
-    // Pointer and strides may be anything then, and nothing is read: one row at Q's will do.
+    // Pointer and strides may be anything then. Nothing is read, so one row at Q's address will do.
     source.data = params.q;
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;
   }
-  if (of_queries && params.q_len == 0) {  // Q has no rows, so nothing is read: one row at K's will do
+  if (of_queries && params.q_len == 0) {  // Q has no rows. Nothing is read, so one row at K's address will do.
     source.data = params.k;
     source.stride = {};
     source.tokens = source.heads = source.batch = 1;
   }
-  if (has_steps(mapped.form)) {  // those that are never taken have nothing in common with others
+  if (has_steps(mapped.form)) {  // Strides that are never taken need no step in common with others.
     if (source.tokens == 1) source.stride.token = 0;
     if (source.batch == 1) source.stride.batch = 0;
   }
@@ -227,8 +231,8 @@ Result<void> encode(const Driver& driver, const TensorMapLayout& layout, TensorM
                                    const_cast<void*>(layout.address), layout.size, layout.stride, layout.box,
                                    kEveryElement, kNoInterleave, kSwizzle128Bytes, kPromote128Bytes, kNoFill),
       "cuTensorMapEncodeTiled"));
-  // Drivers up to 13.1 set a bit for how addresses out of bounds are made also in maps of small tensors, where it must
-  // not be set. GPUs before Blackwell do not look at it.
+  // Drivers up to 13.1 set a bit for how addresses out of bounds are made. They also set it in maps of small tensors,
+  // where it must not be set. GPUs before Blackwell do not look at it.
   constexpr int kLastWrongDriver = 13010;
   constexpr std::uint64_t kSmall = 128 * 1024;
   if (driver.version() <= kLastWrongDriver && is_smaller(layout, kSmall)) map.words[1] &= ~(1ull << 21);
@@ -246,7 +250,7 @@ TensorMapLayout input_layout(const InputMap& input, const TensorView& tensor, co
   const auto add = [&](int dimension, std::uint32_t box) {
     const std::int64_t size = dimension < 0 ? 1 : tensor.shape[dimension];
     if (rank > 0) {
-      // One without neighbours is never stepped in: any legal step will do.
+      // A dimension of size 1 is never stepped in, so any legal step will do.
       const std::uint64_t stride =
           size == 1 ? kAlignment
                     : static_cast<std::uint64_t>(param.stride[dimension]) * static_cast<std::uint64_t>(element);

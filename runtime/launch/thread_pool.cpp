@@ -22,7 +22,7 @@
 namespace flashjit {
 namespace {
 
-// Waking a sleeping thread takes longer than a small kernel; so threads look out for work this long before they sleep.
+// Waking a sleeping thread takes longer than a small kernel, so threads look out for work this long before they sleep.
 constexpr auto kLookOut = std::chrono::microseconds(50);
 
 template <class Condition>
@@ -39,7 +39,8 @@ bool look_out_for(const Condition& condition) {
   return false;
 }
 
-// Cores that a control group file grants: "max 100000", "150000 100000"; infinite where it grants all.
+// Returns the number of cores that a control group file grants. The file reads "max 100000" or "150000 100000". The
+// result is infinite if the file grants all.
 double quota_of(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   std::string quota;
@@ -50,7 +51,7 @@ double quota_of(const std::string& folder) {
   return end == quota.c_str() || value <= 0 ? INFINITY : value / period;
 }
 
-// A group is bound by its own quota and by those of all groups above it. Version 2 groups; version 1 has none here.
+// A group is bound by its own quota and by those of all groups above it. Only groups of version 2 are looked at.
 double control_group_cores() {
   std::ifstream membership("/proc/self/cgroup");
   std::string line, path;
@@ -78,7 +79,7 @@ int affinity_cores() {
   return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
-// Set of Crew::inside while no job may be joined.
+// This bit of Crew::inside is set while no job may be joined.
 constexpr std::uint32_t kClosed = std::uint32_t{1} << 31;
 
 void alone(std::int64_t items, const ThreadPool::Body& body) {
@@ -93,8 +94,8 @@ int usable_cores() {
   return quota < cores ? std::max(1, static_cast<int>(std::ceil(quota))) : cores;
 }
 
-// The threads, and all that they share with who calls run(). A job waits for those who joined it, and not for others to
-// wake up: a small one is done before they do.
+// This structure has the threads, and all that they share with callers of run(). A job waits for the threads that
+// joined it, and not for others to wake up: a small job is done before they do.
 struct ThreadPool::Crew {
   Crew() = default;
   Crew(const Crew&) = delete;
@@ -104,17 +105,17 @@ struct ThreadPool::Crew {
   void join(int worker);
   void run(std::int64_t items, const Body& body);
 
-  std::mutex turn;  // one job at a time
+  std::mutex turn;  // It lets one job run at a time.
 
   std::mutex mutex;
   std::condition_variable start, finished;
-  std::atomic<std::uint64_t> job = 0;           // counts jobs; a change starts the threads
-  std::atomic<std::uint32_t> inside = kClosed;  // how many threads may be in the job, or look whether it is open
+  std::atomic<std::uint64_t> job = 0;           // It counts jobs; a change starts the threads.
+  std::atomic<std::uint32_t> inside = kClosed;  // number of threads that may be in the job, or look whether it is open
   std::atomic<bool> stopped = false;
   const Body* body = nullptr;
   std::int64_t items = 0;
   std::atomic<std::int64_t> next = 0;
-  std::exception_ptr failure;  // the first of the job
+  std::exception_ptr failure;  // the first exception of the job
   std::vector<std::jthread> threads;
 };
 
@@ -171,7 +172,7 @@ void ThreadPool::Crew::run(std::int64_t count, const Body& what) {
   start.notify_all();
   take_items(0);
   inside.fetch_or(kClosed, std::memory_order_acq_rel);
-  // The body and what it refers to belong to the caller: nobody may be in it when this returns, in whatever way.
+  // The body and what it refers to belong to the caller, so no thread may be in it when this returns or throws.
   const auto done = [&] { return inside.load(std::memory_order_acquire) == kClosed; };
   if (!look_out_for(done)) {
     std::unique_lock lock(mutex);
@@ -186,14 +187,14 @@ ThreadPool::ThreadPool(int workers) : process_(getpid()), crew_(std::make_unique
     for (int worker = 1; worker < workers; ++worker)
       crew_->threads.push_back(library_thread([crew = crew_.get(), worker] { crew->work(worker); }));
   } catch (const std::system_error&) {
-    // The limit on threads is reached: fewer do the same work.
+    // The limit on threads is reached. Fewer threads do the same work.
   }
   workers_ = static_cast<int>(crew_->threads.size()) + 1;
 }
 
 ThreadPool::~ThreadPool() {
-  // The threads stayed in the parent. Their stacks may be those of new threads by now, and to destroy what they wait for
-  // would be to wait for them.
+  // The threads stayed in the parent. Their stacks may belong to new threads by now, and destroying what they wait for
+  // would mean waiting for them.
   if (getpid() != process_) static_cast<void>(crew_.release());
 }
 

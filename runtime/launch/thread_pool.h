@@ -1,4 +1,5 @@
-// The threads of host kernels. Work is cut into items, never by thread, so results do not depend on how many there are.
+// Host kernels run on these threads. Work is cut into items, never by thread, so results do not depend on how many
+// threads there are.
 #pragma once
 
 #include <cstdint>
@@ -7,25 +8,25 @@
 
 namespace flashjit {
 
-// Says how many threads this process may really use: the affinity mask, and the CPU quota of its control group.
+// Returns how many threads this process may really use, by its affinity mask and the CPU quota of its control group.
 int usable_cores();
 
 class ThreadPool {
  public:
   using Body = std::function<void(std::int64_t item, int worker)>;
 
-  explicit ThreadPool(int workers);  // the caller of run() is one of them
-  // In a forked child, too, where it leaves alone what belonged to the threads.
+  explicit ThreadPool(int workers);  // The caller of run() is one of the workers.
+  // A forked child may destroy it, too; it then leaves alone what belonged to the threads.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int workers() const { return workers_; }
 
-  // Calls body(item, worker) for item = 0 .. items-1 and returns when all are done; worker < workers(), and no two
-  // calls at a time share one. Callers on several threads take turns. In a forked child, which has no threads, the
-  // caller does it all. Throws the first exception of a body, when no body is under way any more: items that nobody had
-  // begun are left out then.
+  // Calls body(item, worker) for item = 0 .. items-1 and returns when all are done. `worker` is below workers(), and no
+  // two calls at a time have the same. Callers on several threads take turns. In a forked child, which has no threads,
+  // the caller does all the work. Throws the first exception of a body when no body runs any more; items that have not
+  // begun by then are left out.
   void run(std::int64_t items, const Body& body);
 
  private:

@@ -5,19 +5,20 @@
 namespace flashjit {
 namespace {
 
-constexpr int kProbes = 32;  // slots that are looked at before a stream goes without
+constexpr int kProbes = 32;  // A stream gets no pair if none of this many slots is free.
 constexpr int kPairInts = 2;
 
 }  // namespace
 
 int CounterSlots::of_stream(std::uint64_t id) {
   const std::uint64_t key = id + 1;
-  const std::uint64_t home = key * 0x9e3779b97f4a7c15ull >> 32;  // ids are small numbers in a row
+  // Ids are small consecutive numbers, so they are scattered.
+  const std::uint64_t home = key * 0x9e3779b97f4a7c15ull >> 32;
   for (std::uint64_t i = 0; i < kProbes; ++i) {
     const std::uint64_t slot = (home + i) % kStreams;
     std::uint64_t found = streams_[slot].load(std::memory_order_relaxed);
     if (found == key) return static_cast<int>(slot);
-    // Two threads may launch on a new stream at once: who comes second finds the key in `found`.
+    // Two threads may launch on a new stream at once. The second one finds the key in `found`.
     if (found == 0 && (streams_[slot].compare_exchange_strong(found, key, std::memory_order_relaxed) || found == key)) {
       return static_cast<int>(slot);
     }
@@ -26,7 +27,7 @@ int CounterSlots::of_stream(std::uint64_t id) {
 }
 
 int CounterSlots::of_graph_launch() {
-  // Compared before it is counted up, so that it never overflows.
+  // The number is compared before it is counted up, so that it never overflows.
   int next = graph_launches_.load(std::memory_order_relaxed);
   do {
     if (next >= kGraphLaunches) return -1;
@@ -37,7 +38,7 @@ int CounterSlots::of_graph_launch() {
 Result<std::shared_ptr<WorkCounters>> WorkCounters::create(const GpuContext& gpu) {
   const RelaxedCapture relaxed(*gpu.driver);
   FLASHJIT_ASSIGN(memory, DeviceBuffer::allocate(gpu, CounterSlots::kPairs * kPairInts * sizeof(int)));
-  // Not on the default stream, which a capture elsewhere may forbid.
+  // The default stream is not used, because a capture elsewhere may forbid that.
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
   FLASHJIT_TRY(memory.fill(0, stream.get()));
   FLASHJIT_TRY(stream.synchronize());

@@ -44,7 +44,7 @@ bool is_hex(std::string_view text, std::size_t length) {
 
 std::vector<std::string> names_in(int directory) {
   std::vector<std::string> names;
-  const int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // fdopendir takes the handle over
+  const int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // fdopendir takes the handle over.
   if (copy < 0) return names;
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(fdopendir(copy), closedir);
   if (!stream) {
@@ -70,10 +70,10 @@ int remove_temporaries_in(int shelf, bool all) {
   return removed;
 }
 
-// On failure errno says why: that of mkdir, if it was the cause.
+// If this fails, errno tells why. It is the error of mkdir if that was the cause.
 FileHandle open_folder(int parent, const char* name, bool create) {
   const int made = create && mkdirat(parent, name, 0700) != 0 ? errno : 0;
-  if (create && made == 0) fchmodat(parent, name, 0700, 0);  // whatever the umask is
+  if (create && made == 0) fchmodat(parent, name, 0700, 0);  // The mode must not depend on the umask.
   FileHandle folder(openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   if (!folder && made != 0 && made != EEXIST) errno = made;
   return folder;
@@ -89,10 +89,10 @@ std::int64_t now_ns() {
   return std::int64_t{now.tv_sec} * kNsPerSecond + now.tv_nsec;
 }
 
-// One file for all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open file
-// description end with the last handle to it, whatever happens to the process.
+// One file has the locks of all keys: each key locks one byte of it, at an offset made of its digest. Locks of the open
+// file description end with the last handle to it, whatever happens to the process.
 off_t byte_of(const std::string& digest) { return static_cast<off_t>(std::stoull(digest.substr(0, 15), nullptr, 16)); }
-constexpr off_t kEvictionByte = off_t{1} << 60;  // behind those of all keys
+constexpr off_t kEvictionByte = off_t{1} << 60;  // It lies behind the bytes of all keys.
 
 struct flock one_byte(off_t byte) {
   struct flock range = {};
@@ -103,7 +103,7 @@ struct flock one_byte(off_t byte) {
   return range;
 }
 
-// False with errno: held by another (see is_busy), or the file system has no locks.
+// Returns false and sets errno if another holds the lock (see is_busy) or the file system has no locks.
 bool try_lock(int file, off_t byte) {
   struct flock range = one_byte(byte);
   return fcntl(file, F_OFD_SETLK, &range) == 0;
@@ -111,7 +111,7 @@ bool try_lock(int file, off_t byte) {
 
 bool is_busy(int error) { return error == EAGAIN || error == EACCES || error == EINTR; }
 
-// False with errno as above, after `wait` if it is held, or when `bounds` are over.
+// Returns false with such an errno if the lock is still held after `wait` or when `bounds` are over.
 bool lock_within(int file, off_t byte, std::chrono::milliseconds wait, const CompileBounds& bounds = {}) {
   const auto until = std::chrono::steady_clock::now() + wait;
   for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
@@ -157,14 +157,14 @@ FileHandle StoreDirectory::open_lock_file() const {
   FileHandle file(openat(root_.get(), kLockFile, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   if (file || errno != ENOENT) return file;
   file = FileHandle(openat(root_.get(), kLockFile, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file) fchmod(file.get(), 0600);  // whatever the umask is
+  if (file) fchmod(file.get(), 0600);  // The mode must not depend on the umask.
   return file;
 }
 
 StoreDirectory::Loaded StoreDirectory::load(const std::string& digest, const TrustedList* trusted) const {
   const FileHandle shelf = open_shelf(digest, false);
   if (!shelf) return {};
-  // O_NONBLOCK: a FIFO under this name must not make us wait for a writer.
+  // O_NONBLOCK is there because a FIFO under this name must not make us wait for a writer.
   const FileHandle file(openat(shelf.get(), digest.c_str() + 2, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!file) return {errno == ENOENT ? Lookup::Miss : Lookup::Bad, {}};
   struct stat info;
@@ -172,7 +172,7 @@ StoreDirectory::Loaded StoreDirectory::load(const std::string& digest, const Tru
       (info.st_mode & (S_IWGRP | S_IWOTH)) != 0 || static_cast<std::uint64_t>(info.st_size) > kMaxEntryBytes) {
     return {Lookup::Bad, {}};
   }
-  // read, not mmap: a mapped file that is replaced on a network file system ends the process with SIGBUS.
+  // Entries are read, not mapped: a mapped file that is replaced on a network file system ends the process with SIGBUS.
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(info.st_size));
   if (!read_all(file.get(), bytes)) return {Lookup::Bad, {}};
   auto entry = decode(bytes);
@@ -196,7 +196,7 @@ Result<std::uint64_t> StoreDirectory::publish(const std::string& digest, const S
   const std::vector<std::uint8_t> bytes = encode(entry);
   TemporaryFile file(shelf.get(), kTemporary, 0600);
   if (!file) return io(fmt::format("{}: cannot be written: {}", path_, why(errno)));
-  fchmod(file.get(), 0600);  // whatever the umask is
+  fchmod(file.get(), 0600);  // The mode must not depend on the umask.
   const char* step = nullptr;
   if (!write_all(file.get(), bytes.data(), bytes.size())) {
     step = "writing";
@@ -247,7 +247,8 @@ bool StoreDirectory::remove(const std::string& digest) const {
 }
 
 StoreDirectory::Eviction StoreDirectory::evict(const Item& item) const {
-  // Held until the file is gone: nobody can publish the key anew between the second look and the unlink.
+  // The lock is held until the file is gone, so that nobody can publish the key anew between the second look and the
+  // unlink.
   FileHandle file = open_lock_file();
   const bool locked = file && try_lock(file.get(), byte_of(item.digest));
   if (file && !locked && is_busy(errno)) return Eviction::Kept;

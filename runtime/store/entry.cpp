@@ -58,7 +58,7 @@ std::optional<StoreFacts> parse_facts(const std::string_view whole) {
     facts.emplace(text.substr(0, equals), unescape(text.substr(equals + 1, end - equals - 1)));
     text.remove_prefix(end + 1);
   }
-  // Facts twice, in another order or escaped without need: not as encode() wrote it.
+  // Facts that come twice, in another order or escaped without need were not written by encode().
   if (print(facts) != whole) return std::nullopt;
   return facts;
 }
@@ -92,7 +92,7 @@ std::optional<StoreEntry> decode(std::span<const std::uint8_t> bytes) {
   auto rest = covered.subspan(kMagic.size());
   if (take(rest, 4) != kVersion) return std::nullopt;
   const std::uint64_t key_bytes = take(rest, 4), facts_bytes = take(rest, 4), payload_bytes = take(rest, 8);
-  // The checksum is no secret: the lengths may still be anything.
+  // The checksum is no secret, so the lengths may still be anything.
   if (payload_bytes > rest.size() || key_bytes + facts_bytes + payload_bytes != rest.size()) return std::nullopt;
   const auto text = [&](std::uint64_t offset, std::uint64_t length) {
     return std::string_view(reinterpret_cast<const char*>(rest.data()) + offset, length);

@@ -1,8 +1,8 @@
-// One kernel on disk, as bytes:
+// A kernel on disk has these bytes:
 //   magic "FLASHJIT" | u32 version | u32 key bytes | u32 facts bytes | u64 payload bytes | key | facts | payload |
 //   SHA-256
-// Numbers are little-endian; the checksum covers everything before it. The full key text is inside, so that an entry
-// under a wrong name is noticed.
+// Numbers are little-endian, and the checksum covers everything before it. The full text of the key is inside, so that
+// an entry under a wrong name is noticed.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace flashjit {
 
-// Facts are known about a kernel without running it: "registers" -> "128".
+// Facts are known about a kernel without running it, for example "registers" -> "128".
 using StoreFacts = std::map<std::string, std::string, std::less<>>;
 
 struct StoreEntry {

@@ -6,15 +6,15 @@
 namespace flashjit {
 namespace {
 
-// A look costs 2.5 us per entry (20,000 entries, local disk), a publish half a second of compiling.
+// A look costs 2.5 us per entry (20,000 entries, local disk). A publish costs half a second of compiling.
 constexpr int kPublishesPerLook = 64;
-// So many processes may write at once without exceeding the cap by more than a tenth between looks.
+// This many processes may write at once without exceeding the cap by more than a tenth between looks.
 constexpr std::uint64_t kWriters = 16;
-// Whoever is to look while another removes entries waits, or fast writers would fill the disk meanwhile. The bound is
-// for one that is stopped: then every look costs as much, and the size is not held.
+// A process that should look while another removes entries waits, because fast writers would fill the disk meanwhile.
+// The wait is bounded in case the other process is stopped. Then every look costs this much, and the size is not held.
 constexpr std::chrono::milliseconds kTurnWait{1000};
 
-// An entry that no reader would accept goes before all others, so that its size, which may be anything, drives nothing out.
+// An entry that no reader would accept goes before all others. Its size may be anything, and must drive nothing out.
 auto order(const StoreDirectory::Item& item) {
   return std::tuple(item.bytes <= kMaxEntryBytes, item.used_ns, std::string_view(item.digest));
 }
@@ -40,7 +40,7 @@ std::optional<EvictionOutcome> evict(const StoreDirectory& directory, const Evic
     if (done == StoreDirectory::Eviction::Kept) continue;
     --outcome.left;
     outcome.left_bytes -= item.bytes;
-    if (done == StoreDirectory::Eviction::Gone) continue;  // another process was faster
+    if (done == StoreDirectory::Eviction::Gone) continue;  // Another process was faster.
     ++outcome.removed;
     outcome.removed_bytes += item.bytes;
   }

@@ -1,5 +1,6 @@
-// Keeps a store directory below its cap: what was used longest ago goes first. Any number of processes may do this at
-// once, and any of them may die in the middle: an entry is there or not, and what is missing is compiled again.
+// A store directory is kept below its cap: the entries that were used longest ago go first. Any number of processes may
+// do this at once, and any of them may die in the middle: an entry is there or not, and a missing one is compiled
+// again.
 #pragma once
 
 #include <chrono>
@@ -17,9 +18,11 @@ inline constexpr std::uint64_t kDefaultStoreBytes = std::uint64_t{2} << 30;
 
 struct EvictionGoal {
   std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t remaining_bytes = max_bytes;  // when there is more than max_bytes, entries go until this much is left
-  std::int64_t unused_since_ns = 0;           // entries whose last use was before this go in any case
-  std::string spared;                         // a digest that is never removed
+  // When there is more than max_bytes, entries go until this much is left.
+  std::uint64_t remaining_bytes = max_bytes;
+  // Entries whose last use was before this time go in any case.
+  std::int64_t unused_since_ns = 0;
+  std::string spared;  // The entry with this digest is never removed.
 };
 
 struct EvictionOutcome {
@@ -31,8 +34,8 @@ struct EvictionOutcome {
 std::optional<EvictionOutcome> evict(const StoreDirectory& directory, const EvictionGoal& goal,
                                      std::chrono::milliseconds wait);
 
-// Evicts after publishing. Other processes write to the directory too, so only a look tells its size; there is one at
-// the first publish, and then as often as keeps all of them together within a tenth of the cap.
+// Evicts after publishing. Other processes write to the directory too, so only a look tells its size. There is one at
+// the first publish, and then one as often as keeps all processes together within a tenth of the cap.
 class StoreCap {
  public:
   explicit StoreCap(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -42,8 +45,8 @@ class StoreCap {
  private:
   const std::uint64_t max_bytes_;
   ForkSafeMutex mutex_;
-  std::uint64_t unseen_bytes_ = 0;  // published since the last look
-  int unseen_ = 0;                  // publishes until the next one
+  std::uint64_t unseen_bytes_ = 0;  // bytes that were published since the last look
+  int unseen_ = 0;                  // publishes until the next look
 };
 
 }  // namespace flashjit

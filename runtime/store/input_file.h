@@ -1,4 +1,4 @@
-// Files that users name to be read.
+// Users name these files to be read.
 #pragma once
 
 #include <sys/types.h>
@@ -12,14 +12,15 @@
 
 namespace flashjit {
 
-// "folder", "pipe" or "device", for the error that asks for a file.
+// Returns "folder", "pipe" or "device", for the error that asks for a file.
 std::string_view kind_of_file(mode_t mode);
 
-// `expected` ends the error of what is no file: "a manifest is a file of lines". A pipe may have nobody who writes into
-// it, and is opened only if the program was given it open: /dev/stdin, or what a shell makes of <(...).
+// `expected` ends the error message if the path is no file, for example "a manifest is a file of lines". A pipe may
+// have nobody who writes into it, so it is opened only if the program was given it open: /dev/stdin, or the file that a
+// shell makes of <(...).
 Result<FileHandle> open_input(const std::string& path, std::string_view expected);
 
-// All there is, from an open file of that path.
+// Reads everything from an open file of that path.
 Result<std::string> read_input(int file, const std::string& path, std::size_t most_bytes, std::string_view expected);
 
 }  // namespace flashjit

@@ -5,7 +5,7 @@
 namespace flashjit {
 namespace {
 
-// To be raised when the meaning of a key, of the facts or of the payload changes.
+// It has to be raised when the meaning of a key, of the facts or of the payload changes.
 constexpr std::string_view kSchema = "2";
 constexpr std::size_t kShown = 200;
 
@@ -21,8 +21,8 @@ void KeyBuilder::hash(std::string_view bytes) {
 }
 
 void KeyBuilder::field(std::string_view label, std::string_view value, std::string_view digest) {
-  // Long values enter as their digest, which the text needs anyway: most of the time of a key is reading them. The mark
-  // tells a short value that looks like one from a digest.
+  // Long values enter as their digest, which the text needs anyway, because most of the time of a key goes into reading
+  // them. The mark tells a digest from a short value that looks like one.
   const bool shown = value.size() <= kShown && value.find('\n') == std::string_view::npos;
   const auto shortened = [&] {
     return fmt::format("sha256 {} ({} bytes)", digest.empty() ? sha256_hex(value) : digest, value.size());

@@ -1,4 +1,4 @@
-// The name of a compiled kernel: a digest over everything that decides its bytes.
+// The name of a compiled kernel is a digest over everything that decides its bytes.
 #pragma once
 
 #include <string>
@@ -10,14 +10,16 @@ namespace flashjit {
 
 struct StoreKey {
   std::string digest;  // 64 hex digits
-  std::string text;    // one line per field, for people: short values as they are, long ones by their own digest
+  // The text is for people. It has one line per field, with short values as they are and long ones by their own digest.
+  std::string text;
 };
 
-// Fields are labelled and length-prefixed in the digest, so that no two lists of fields can run into the same bytes.
+// In the digest, fields are labelled and their lengths stand before them, so that no two lists of fields can run into
+// the same bytes.
 class KeyBuilder {
  public:
   KeyBuilder();
-  // `digest`: SHA-256 of the value in hex, where that is known already.
+  // `digest` is the SHA-256 of the value in hex, if it is known already.
   void field(std::string_view label, std::string_view value, std::string_view digest = {});
   StoreKey finish();
 

@@ -25,7 +25,7 @@ Fields lines_of(std::string_view text) {
   return fields;
 }
 
-// "fwd bf16 d=64 b<=8 sink mask=\"q > k\"": operation, dtype, d, b, sink, mask.
+// Splits a text such as "fwd bf16 d=64 b<=8 sink mask=\"q > k\"" into operation, dtype, d, b, sink and mask.
 Fields fields_of_spec(std::string_view spec) {
   Fields fields;
   for (std::size_t at = 0; at < spec.size();) {
@@ -105,15 +105,15 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
     if (d.field == "schema") d.remark = "another version of FlashJIT";
     if (d.field == "options") d.cause = same_target && same_compiler;
     if (d.field == "instructions") d.cause = same_target;
-    if (d.field == "wide_ints" || d.field.starts_with("tiles."))
-      d.cause = same_kernel;  // by the compiler, from the spec
+    // The compiler derives them from the spec.
+    if (d.field == "wide_ints" || d.field.starts_with("tiles.")) d.cause = same_kernel;
     if (d.field.starts_with("generated ")) {
       d.cause = same_kernel;
       if (d.cause) d.remark = "another version of FlashJIT, or edited (override_dir)";
     }
     if (d.field.starts_with("header ")) {
-      d.cause =
-          same_kernel || (!d.here.empty() && !d.there.empty());  // which templates are used follows from the kernel
+      // The kernel decides which templates are used.
+      d.cause = same_kernel || (!d.here.empty() && !d.there.empty());
       if (d.cause) d.remark = "another version of FlashJIT, or edited (override_dir)";
     }
     list.push_back(std::move(d));
@@ -122,8 +122,8 @@ std::vector<KeyDifference> key_differences(const KeyView& here, const KeyView& t
 }
 
 int distance(const std::vector<KeyDifference>& differences) {
-  std::set<std::string, std::less<>>
-      builds;  // the many files of another build are one difference; at most five of these
+  // Builds differ in many files, so each kind of field counts once.
+  std::set<std::string, std::less<>> builds;
   int sum = 0;
   for (const KeyDifference& d : differences) {
     if (!d.cause) continue;

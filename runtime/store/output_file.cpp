@@ -17,7 +17,7 @@
 namespace flashjit {
 namespace {
 
-constexpr int kMostLinks = 40;  // as the kernel
+constexpr int kMostLinks = 40;  // The kernel has the same limit.
 // The prefix is short, because the name of the file itself may be as long as names can be.
 constexpr std::string_view kPrefix = ".flashjit-chunk-";
 
@@ -25,11 +25,12 @@ Error failed(std::string_view path, int error) {
   return {ErrorKind::Io, fmt::format("{}: cannot be written: {}", path.empty() ? "''" : path, strerror(error)), {}};
 }
 
-// Where a write to `path` goes.
+// A write to `path` goes to this destination.
 struct Destination {
-  std::string path;        // behind all links
-  bool is_there = false;   // `old` says what
-  bool is_opened = false;  // /proc/self/fd/1, where the file is reached that is open, and not its name
+  std::string path;       // the path behind all links
+  bool is_there = false;  // If it is, `old` describes it.
+  // The path leads through /proc, for example /proc/self/fd/1, to a file that is open, not to its name.
+  bool is_opened = false;
   struct stat old = {};
 };
 
@@ -83,7 +84,7 @@ bool write_chunks(int file, std::initializer_list<std::string_view> chunks) {
   return true;
 }
 
-// As the shell's `>` does it.
+// Writes into the file that is there, as the shell's `>` does.
 Result<void> write_through(const std::string& path, const Destination& destination,
                            std::initializer_list<std::string_view> chunks, const OutputMode& mode) {
   FileHandle file;
@@ -98,7 +99,7 @@ Result<void> write_through(const std::string& path, const Destination& destinati
       ErrorKind::Io, fmt::format("{}: its mode cannot be changed: {}; chmod {:o} it", path, strerror(errno), kept), {}};
 }
 
-// Before there is anything in it that not everybody may read.
+// Takes over owner and mode before the file has any contents that not everybody may read.
 bool take_over(int file, const Destination& destination, const OutputMode& mode) {
   struct stat now;
   if (fstat(file, &now) != 0) return false;
@@ -107,10 +108,10 @@ bool take_over(int file, const Destination& destination, const OutputMode& mode)
   return fchmod(file, destination.old.st_mode & 07777 & ~mode.forbidden) == 0;
 }
 
-// Systems such as /proc give this error where a file is to be made in a folder that is there.
+// Systems such as /proc give this error if a file is to be made in one of their folders.
 constexpr int kTakesNoFiles = ENOENT;
 
-// May be written, but not replaced: somebody else's file, a folder that is read-only, a file that is a mount.
+// Such a file may be written, but not replaced: it is somebody else's, in a read-only folder, or a mount.
 bool is_in_the_way(int error) {
   return error == EPERM || error == EACCES || error == EROFS || error == EBUSY || error == kTakesNoFiles;
 }

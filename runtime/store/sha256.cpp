@@ -55,12 +55,12 @@ bool has_sha_instructions() {
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (b & (1u << 29)) != 0 && __builtin_cpu_supports("sse4.1");
 }
 
-// The processor's own rounds, four at a time, are several times as fast [M63].
+// The processor's own instructions do four rounds at a time and are several times as fast [M63].
 __attribute__((target("sha,sse4.1"))) void sha_blocks(Sha256::State& state, const std::uint8_t* data,
                                                       std::size_t blocks) {
   const auto at = [](auto* pointer) { return reinterpret_cast<const __m128i*>(pointer); };
   const __m128i big_endian = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
-  // The instructions want the words a b e f and c d g h.
+  // The instructions want the words in the order a b e f and c d g h.
   const __m128i cdab = _mm_shuffle_epi32(_mm_loadu_si128(at(state.data())), 0xb1);
   const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128(at(state.data() + 4)), 0x1b);
   __m128i abef = _mm_alignr_epi8(cdab, efgh, 8), cdgh = _mm_blend_epi16(efgh, cdab, 0xf0);

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4): names of store entries and their integrity.
+// SHA-256 (FIPS 180-4) makes the names of store entries and protects their integrity.
 #pragma once
 
 #include <array>
@@ -16,10 +16,10 @@ class Sha256 {
 
   void update(const void* data, std::size_t bytes);
   void update(std::string_view text) { update(text.data(), text.size()); }
-  Digest finish();  // the object is spent afterwards
+  Digest finish();  // The object cannot be used afterwards.
 
   using State = std::array<std::uint32_t, 8>;
-  // Blocks of 64 bytes, as on processors without instructions for it.
+  // Hashes blocks of 64 bytes on processors without instructions for it.
   static void portable_blocks(State& state, const std::uint8_t* data, std::size_t count);
 
  private:

@@ -1,6 +1,7 @@
-// Many callers, one maker per key: the first caller makes the value, the others wait for it. Different keys do not wait
-// for each other. A failure goes to everybody who waited and is then forgotten, so that a later call tries again; but
-// if the maker ran out of its own time or was called off, one of those who waited makes the value instead.
+// Many callers may want the value of a key, and one of them makes it: the first caller makes the value, the others wait
+// for it. Different keys do not wait for each other. A failure goes to everybody who waited and is then forgotten, so
+// that a later call tries again. But if the maker ran out of its own time or was called off, a caller who waited makes
+// the value instead.
 #pragma once
 
 #include <unistd.h>
@@ -29,7 +30,7 @@ class SingleFlight {
     How how = How::Made;
   };
 
-  // The value if it is there already; never waits.
+  // Returns the value if it is there already, and never waits.
   std::shared_ptr<T> find(const std::string& key) {
     const std::lock_guard lock(mutex_);
     const auto found = slots_.find(key);
@@ -46,7 +47,7 @@ class SingleFlight {
   }
 
   using Make = std::function<Result<std::shared_ptr<T>>()>;
-  // `bounds` are those of this caller: of its waiting here; `make` has to heed them itself.
+  // `bounds` limit how long this caller waits here. `make` has to heed them itself.
   Outcome get(const std::string& key, const Make& make, const CompileBounds& bounds = {}) {
     Finisher finisher(*this, key);
     if (auto outcome = find_or_claim(key, bounds, finisher.slot)) return std::move(*outcome);
@@ -54,9 +55,9 @@ class SingleFlight {
     return {*finisher.result, How::Made};
   }
 
-  // For a caller whose `bounds` may be over before the value is made: `start` has a thread call what it is given, and the
-  // caller waits for that as others do. The value is kept, whoever still waits. `make` owns all that it uses; it sees in
-  // its argument that nobody waits any more, and may give up then.
+  // This is for a caller whose `bounds` may be over before the value is made. `start` has a thread call the function
+  // that it is given, and the caller waits for that as others do. The value is kept even if nobody waits any more.
+  // `make` owns all that it uses. Its argument tells it that nobody waits any more, and it may give up then.
   using MakeAlone = std::function<Result<std::shared_ptr<T>>(const std::atomic<bool>& unwanted)>;
   using Start = std::function<void(std::function<void()>)>;
   Outcome get_within(const CompileBounds& bounds, const std::string& key, MakeAlone make, const Start& start) {
@@ -67,7 +68,7 @@ class SingleFlight {
       finisher->result = make(finisher->slot->unwanted);
       finisher->finish();
     });
-    finisher.reset();  // a job that is dropped is finished, too
+    finisher.reset();  // A job that is dropped is finished, too.
     std::unique_lock lock(mutex_);
     if (!wait(*slot, lock, bounds)) return {bounds.error(), How::Made};
     return {*slot->result, How::Made};
@@ -76,9 +77,9 @@ class SingleFlight {
  private:
   struct Slot {
     std::optional<Result<std::shared_ptr<T>>> result;
-    int waiting = 1;                     // with who has it made
-    std::atomic<bool> unwanted = false;  // they have all left
-    // In a forked child, to destroy what the parent's threads wait for would be to wait for them.
+    int waiting = 1;                     // It counts the caller that has the value made, too.
+    std::atomic<bool> unwanted = false;  // All of them have left.
+    // In a forked child, destroying what the parent's threads wait for would mean waiting for them.
     ~Slot() {
       if (maker != getpid()) static_cast<void>(done.release());
     }
@@ -86,7 +87,7 @@ class SingleFlight {
     const pid_t maker = getpid();
   };
 
-  // Wakes the waiters in any case: an exception of the maker must not leave them waiting for ever.
+  // Wakes the waiters in any case, because an exception of the maker must not leave them waiting for ever.
   struct Finisher {
     Finisher(SingleFlight& flight, const std::string& key) : flight(flight), key(key) {}
     Finisher(const Finisher&) = delete;
@@ -97,23 +98,24 @@ class SingleFlight {
       const std::lock_guard lock(flight.mutex_);
       if (slot->result) return;
       if (!result || !*result) flight.slots_.erase(key);
-      // Neither a copy nor a longer message: there may be no memory for them, and a destructor has nobody to tell.
+      // The error is neither copied nor longer: there may be no memory for that, and a destructor has nobody to tell.
       if (!result) result = Error{ErrorKind::Internal, "interrupted", {}};
       slot->result = std::move(*result);
       slot->done->notify_all();
     }
     SingleFlight& flight;
     const std::string key;
-    std::shared_ptr<Slot> slot;  // null: the value is another's
+    std::shared_ptr<Slot> slot;  // null if another caller makes the value
     std::optional<Result<std::shared_ptr<T>>> result;
   };
 
-  // Returns the value that is there or was waited for. If it returns nothing, `claimed` is the caller's to finish.
+  // Returns the value that is there or was waited for. If it returns nothing, the caller has to finish `claimed`.
   std::optional<Outcome> find_or_claim(const std::string& key, const CompileBounds& bounds,
                                        std::shared_ptr<Slot>& claimed) {
     for (std::unique_lock lock(mutex_);;) {
       const auto found = slots_.find(key);
-      // In a child that was forked while a thread made the value, that thread is not there: nobody would end the wait.
+      // The child of a process does not have the thread that made the value when it was forked, so nobody would end the
+      // wait.
       if (found == slots_.end() || (!found->second->result && found->second->maker != getpid())) {
         auto made = std::make_shared<Slot>();
         slots_.insert_or_assign(key, made);
@@ -129,7 +131,7 @@ class SingleFlight {
     }
   }
 
-  // False: `bounds` are over.
+  // Returns false if `bounds` are over.
   bool wait(Slot& slot, std::unique_lock<ForkSafeMutex>& lock, const CompileBounds& bounds) {
     const bool done = bounds.wait(*slot.done, lock, [&] { return slot.result.has_value(); });
     if (--slot.waiting == 0) slot.unwanted = true;

@@ -103,7 +103,7 @@ Result<KernelStore::Fetched> KernelStore::fetch(const StoreKey& key, const Make&
   };
   using How = SingleFlight<const StoreEntry>::How;
   auto outcome = get();
-  // Who was waited for, or came between the two steps of `get`, may have been content with less.
+  // The caller that was waited for, or one that came between the two steps of `get`, may have been content with less.
   while (outcome.how != How::Made && outcome.value && is_enough && !is_enough(**outcome.value)) outcome = get();
   if (!outcome.value) return outcome.value.error();
   how.entry = std::move(*outcome.value);

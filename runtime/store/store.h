@@ -1,5 +1,6 @@
-// The kernel store: memory, then a private directory, then shared ones that are only read. It never makes anything
-// fail: what is doubtful on disk is a miss, and what cannot be written stays in memory, with a counter and a note.
+// The kernel store looks in memory, then in a private directory, then in shared ones that are only read. It never makes
+// anything fail: a doubtful file is a miss, and an entry that cannot be written stays in memory, with a counter and a
+// note.
 #pragma once
 
 #include <atomic>
@@ -21,43 +22,48 @@
 
 namespace flashjit {
 
-// FLASHJIT_CACHE_DIR names directories separated by ':'. The first is written, the layers after it are looked in, in order.
+// FLASHJIT_CACHE_DIR names directories separated by ':'. The first is written; the others are layers, which are looked
+// in in order.
 struct StorePath {
   std::string own;
   std::vector<std::string> layers;
 };
-Result<StorePath> parse_store_path(const std::string& text);  // error: an empty name, a name with ':'
+Result<StorePath> parse_store_path(const std::string& text);  // It is an error if a name is empty or contains ':'.
 
 struct StoreOptions {
-  std::string directory;  // see StorePath; empty: none can be named (no HOME); memory only, with a note
-  bool disk = true;       // false: memory only, as asked
-  std::chrono::milliseconds lock_wait{120'000};  // then compile privately: a stopped process must not stop all others
-  std::uint64_t max_bytes =
-      kDefaultStoreBytes;                      // on disk; above it, what was used longest ago goes until 90 % are left
-  std::shared_ptr<const TrustedList> trusted;  // if there is one, entries of shared directories must be on it
+  // See StorePath. If it is empty because none can be named (no HOME), kernels stay in memory, with a note.
+  std::string directory;
+  bool disk = true;  // If it is false, the caller wants kernels in memory only.
+  // After this time a process compiles privately, because a stopped process must not stop all others.
+  std::chrono::milliseconds lock_wait{120'000};
+  // Above this limit on disk, the entries that were used longest ago go until 90 % are left.
+  std::uint64_t max_bytes = kDefaultStoreBytes;
+  std::shared_ptr<const TrustedList> trusted;  // If there is a list, entries of shared directories must be on it.
 };
 
 class KernelStore {
  public:
   explicit KernelStore(const StoreOptions& options);
 
-  using IsEnough = std::function<bool(const StoreEntry&)>;  // empty: whatever is sound
+  using IsEnough = std::function<bool(const StoreEntry&)>;  // If it is empty, every sound entry is enough.
   struct Fetched {
     std::shared_ptr<const StoreEntry> entry;
-    const char* source = "";  // "compiled" "waited" "disk" "memory"
-    std::string layer;        // the directory it was found in; empty: memory, or it was made
-    std::string miss;         // why it had to be made: what was looked at, and what was wrong there
+    const char* source = "";  // "compiled", "waited", "disk" or "memory"
+    std::string layer;        // the directory it was found in; empty if it was in memory or was made
+    // This tells why the entry had to be made: what was looked at, and what was wrong there.
+    std::string miss;
   };
   // Finds the entry, or makes it: once per key in this process, and once per key among the processes that share the
   // directory. `make` fills facts and payload. The only errors are those of `make`, and Timeout and Cancelled of
-  // `bounds`, which `make` has to heed itself. An entry that `is_enough` says no to is made anew, and replaced.
+  // `bounds`, which `make` has to heed itself. An entry that is not enough for `is_enough` is made anew, and replaced.
   Result<Fetched> fetch(const StoreKey& key, const std::function<Result<StoreEntry>()>& make,
                         const CompileBounds& bounds = {}, const IsEnough& is_enough = {});
-  // The entry if it is in a directory or in memory; waits for nothing. Without an entry: only `miss`.
+  // Finds the entry in a directory or in memory, and waits for nothing. If there is none, only `miss` is set.
   Fetched find(const StoreKey& key);
 
-  Counters counters() const;               // without what an engine counts
-  std::vector<std::string> notes() const;  // each once: why the disk is not used
+  Counters counters() const;  // without what an engine counts
+  // Returns the reasons why the disk is not used, each once.
+  std::vector<std::string> notes() const;
 
  private:
   using Make = std::function<Result<StoreEntry>()>;
@@ -88,7 +94,7 @@ struct StoreStat {
   std::string directory;
   std::int64_t entries = 0;
   std::uint64_t bytes = 0;
-  std::int64_t oldest_use = 0, newest_use = 0;  // seconds since 1970; 0: no entries
+  std::int64_t oldest_use = 0, newest_use = 0;  // seconds since 1970; 0 if there are no entries
 };
 struct StoreListing {
   std::string digest;
@@ -100,10 +106,10 @@ struct StoreListing {
 };
 Result<StoreStat> stat_store(const std::string& directory,
                              StoreDirectory::Access access = StoreDirectory::Access::Existing);
-Result<std::vector<StoreListing>> list_store(const std::string& directory,  // reads and checks every entry
+Result<std::vector<StoreListing>> list_store(const std::string& directory,  // It reads and checks every entry.
                                              StoreDirectory::Access access = StoreDirectory::Access::Existing);
-Result<int> remove_bad_entries(const std::string& directory);  // returns how many
-Result<int> clear_store(const std::string& directory);         // returns how many
+Result<int> remove_bad_entries(const std::string& directory);  // Returns how many it removed.
+Result<int> clear_store(const std::string& directory);         // Returns how many it removed.
 Result<EvictionOutcome> prune_store(const std::string& directory, const EvictionGoal& goal);
 
 }  // namespace flashjit

@@ -12,7 +12,7 @@
 namespace flashjit {
 namespace {
 
-// A write beyond the file size limit raises SIGXFSZ, and one to a pipe that nobody reads SIGPIPE, which would end the
+// A write beyond the file size limit raises SIGXFSZ, and one to a pipe that nobody reads SIGPIPE. Either would end the
 // user's process. The signal goes to the writing thread, so it can be held back and taken away there.
 class HoldSignals {
  public:
@@ -21,11 +21,11 @@ class HoldSignals {
     for (const int signal : {SIGXFSZ, SIGPIPE}) sigaddset(&taken_, signal);
     pthread_sigmask(SIG_BLOCK, &taken_, &before_);
     for (const int signal : {SIGXFSZ, SIGPIPE}) {
-      if (sigismember(&before_, signal)) sigdelset(&taken_, signal);  // the user's to take
+      if (sigismember(&before_, signal)) sigdelset(&taken_, signal);  // The user's program takes this signal itself.
     }
   }
   ~HoldSignals() {
-    const int error = errno;  // of the write
+    const int error = errno;  // the error of the write
     const timespec now = {0, 0};
     while (!sigisemptyset(&taken_) && sigtimedwait(&taken_, nullptr, &now) == -1 && errno == EINTR) {
     }
@@ -39,8 +39,8 @@ class HoldSignals {
   sigset_t taken_, before_;
 };
 
-// Does this name mean this file? A network file system may do a rename, lose the answer, do it again, and say that it
-// failed.
+// Returns whether this name stands for this file. A network file system may do a rename, lose the answer, do it again,
+// and report that it failed.
 bool is_at(int file, int folder, const char* name) {
   const int error = errno;
   struct stat ours, there;
@@ -61,7 +61,7 @@ TemporaryFile::TemporaryFile(int folder, std::string_view prefix, mode_t mode) :
 }
 
 TemporaryFile::~TemporaryFile() {
-  const int error = errno;  // why it is given up
+  const int error = errno;  // the reason why the file is given up
   if (!name_.empty()) unlinkat(folder_, name_.c_str(), 0);
   errno = error;
 }

@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::size_t kMaxListBytes = std::size_t{64} << 20, kHexDigits = 2 * sizeof(Sha256::Digest);
 
-// "<digits>  name", or " *name" for files that were read as binary; sha256sum begins the line with a backslash if the
-// name has one.
+// Parses a line "<digits>  name", or "<digits> *name" for files that were read as binary. sha256sum begins the line
+// with a backslash if the name has one.
 bool parse_line(std::string_view line, Sha256::Digest& digest) {
   if (line.starts_with('\\')) line.remove_prefix(1);
   if (line.size() < kHexDigits || (line.size() > kHexDigits && line[kHexDigits] != ' ')) return false;

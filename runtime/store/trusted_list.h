@@ -1,5 +1,5 @@
-// This file says which files of code may be used, where owners and modes say too little: shared directories and bundles that
-// came over a network. The list is what sha256sum prints, and is brought here in a way that is trusted.
+// A list of trusted files of code is for cases where owners and modes tell too little: shared directories, and bundles
+// that came over a network. The list is the output of sha256sum, and has to be brought here in a trusted way.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@ namespace flashjit {
 
 class TrustedList {
  public:
-  // Lines of 64 hexadecimal digits and a name, which is for people; lines that begin with '#', and empty ones, are
-  // passed over. Error: names the line that is neither, or says why the file is not believed itself. Nothing for an
-  // empty path. Errors begin with `setting`, which named the file.
+  // A line has 64 hexadecimal digits and a name, which is for people. Lines that begin with '#' and empty lines are
+  // passed over. The error names a line that is neither, or tells why the list itself is not trusted. An empty path
+  // gives null. Errors begin with `setting`, which named the file.
   static Result<std::shared_ptr<const TrustedList>> read(const std::string& path,
                                                          std::string_view setting = "FLASHJIT_TRUSTED_LIST");
   static Result<TrustedList> parse(std::string_view text, std::string_view path);

@@ -11,7 +11,7 @@
 namespace flashjit {
 namespace {
 
-constexpr int kMostLinksOfPath = 40;  // as the kernel
+constexpr int kMostLinksOfPath = 40;  // The kernel has the same limit.
 
 Error io_error(std::string message) { return {ErrorKind::Io, std::move(message), {}}; }
 
@@ -19,7 +19,7 @@ std::string reason_of(int error) {
   return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error);
 }
 
-// One that is passed on the way: whoever can change its names decides where the way goes.
+// Checks a directory on the way: whoever can change its names decides where the way goes.
 Result<void> check_passed(int fd, const std::string& path) {
   struct stat info;
   if (fstat(fd, &info) != 0) return io_error(fmt::format("{}: {}", path, reason_of(errno)));
@@ -38,7 +38,8 @@ Result<void> check_passed(int fd, const std::string& path) {
   return {};
 }
 
-// Goes name by name, with a handle to each: nothing can be exchanged between a look and the step after it.
+// Goes name by name, with a handle to each directory, so that nothing can be exchanged between a look and the next
+// step.
 class Walk {
  public:
   Walk(const std::string& path, bool create) : path_(path), rest_(path), create_(create) { start(); }
@@ -78,7 +79,7 @@ class Walk {
     FileHandle next = look(name);
     if (!next && errno == ENOENT && create_) {
       if (mkdirat(at_.get(), name.c_str(), 0700) == 0) {
-        fchmodat(at_.get(), name.c_str(), 0700, 0);  // whatever the umask is
+        fchmodat(at_.get(), name.c_str(), 0700, 0);  // The mode must not depend on the umask.
       } else if (errno != EEXIST) {
         return failed("created");
       }
@@ -119,7 +120,7 @@ class Walk {
 
   const std::string& path_;
   std::string rest_;  // names that are still to be gone through
-  std::string done_;  // where we are, for messages
+  std::string done_;  // the way so far, for messages
   const bool create_;
   int links_ = 0;
   FileHandle at_;

@@ -14,7 +14,7 @@
 namespace flashjit {
 namespace {
 
-std::atomic<Tuner> tuner = nullptr;  // null: nothing that could measure is linked in
+std::atomic<Tuner> tuner = nullptr;  // It is null if nothing that could measure is linked in.
 
 }  // namespace
 
@@ -78,7 +78,7 @@ Result<void> TunedSchedules::tune(const Request& request, const PrepareOptions& 
   FLASHJIT_ASSIGN(record,
                   measure({request, shape, options_, settings_, std::chrono::duration<double>(options.tune).count()}));
   if (!record) return {};
-  // That it cannot be kept for the next process must not fail what was asked for.
+  // The tuning has succeeded even if the record cannot be kept for the next process.
   if (!store_path_.empty()) [[maybe_unused]]
     const auto kept = store_records(store_path_, {*record});
   const std::lock_guard lock(mutex_);

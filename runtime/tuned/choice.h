@@ -1,5 +1,5 @@
-// This file says which schedule `prepare` takes when none is pinned: that of a tuning record, or the cost model's for the
-// shape that is hinted at; and the tuning that a prepare may ask for.
+// If nothing is pinned, `prepare` takes the schedule of a tuning record, or the one that the cost model chooses for the
+// hinted shape. A prepare may also ask for a tuning.
 #pragma once
 
 #include <optional>
@@ -16,21 +16,23 @@
 namespace flashjit {
 
 struct TunedChoice {
-  std::optional<Schedule> schedule;  // none: nothing is known; the cost model ranks at its assumed shape
-  std::string note;                  // for Facts::notes; empty: there is nothing to say
+  // If there is none, nothing is known, and the cost model ranks at its assumed shape.
+  std::optional<Schedule> schedule;
+  std::string note;  // goes into Facts::notes; empty if there is nothing to note
 };
 
-// This class is an engine's access to tuning records.
+// An engine reads and makes tuning records through this class.
 class TunedSchedules {
  public:
-  // `store_path`: where records are kept, besides those that came with the library; may be empty.
+  // `store_path` names where records are kept, besides those that came with the library. It may be empty.
   TunedSchedules(Machine machine, std::string store_path, const EngineOptions& options,
                  const EnvironmentSettings& settings)
       : machine_(std::move(machine)), store_path_(std::move(store_path)), options_(options), settings_(settings) {}
 
-  // Chooses the schedule of a request that pins nothing. `workspace`: the caller brings one (PrepareOptions::workspace).
+  // Chooses the schedule of a request that pins nothing. `workspace` means that the caller brings one
+  // (PrepareOptions::workspace).
   TunedChoice choose(const Request& request, const std::optional<Shape>& hint, bool workspace);
-  // As PrepareOptions::tune says: makes a record, unless there is one of this class.
+  // Makes a record by PrepareOptions::tune, unless there is one for this class of shapes.
   Result<void> tune(const Request& request, const PrepareOptions& options);
 
  private:
@@ -39,21 +41,23 @@ class TunedSchedules {
 
   const Machine machine_;
   const std::string store_path_;
-  const EngineOptions options_;  // what the engine was created with
+  const EngineOptions options_;  // the options that the engine was created with
   const EnvironmentSettings settings_;
   ForkSafeMutex mutex_;
-  std::optional<std::string> lines_;  // of all records; none: not read yet
+  // This text holds all records. It is absent until they have been read.
+  std::optional<std::string> lines_;
 };
 
-// Measuring is the business of a folder that builds on this one. Where that is linked in, it says here how.
+// A folder that builds on this one does the measuring. Where it is linked in, it registers its function here.
 struct TuneOrder {
   const Request& request;
   Shape shape;
-  const EngineOptions& engine;  // what the engine was created with
+  const EngineOptions& engine;  // the options that the engine was created with
   const EnvironmentSettings& settings;
   double seconds = 0;
 };
-using Tuner = Result<std::optional<TunedRecord>> (*)(const TuneOrder& order);  // none: the times decided nothing
+// The tuner returns nothing if the times decide nothing.
+using Tuner = Result<std::optional<TunedRecord>> (*)(const TuneOrder& order);
 void set_tuner(Tuner tuner);
 
 }  // namespace flashjit

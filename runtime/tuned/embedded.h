@@ -1,4 +1,4 @@
-// The records of runtime/tuned/*.txt, embedded at build time.
+// The records of runtime/tuned/*.txt are embedded at build time.
 #pragma once
 
 #include <span>

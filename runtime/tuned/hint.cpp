@@ -49,13 +49,13 @@ Result<std::optional<Shape>> parse_hint(std::string_view text) {
 }
 
 HintedChoice schedule_for(const Plan& plan, const Schedule& unhinted, const Shape& shape, bool workspace) {
-  // The bits of the other classes may not depend on what sizes somebody expects.
+  // Results of the other numerics classes may not depend on the sizes that somebody expects.
   if (plan.spec.numerics != Numerics::Fast) return {};
   const bool may_need = workspace || needs_workspace(plan, unhinted);
   const Comparison comparison(plan, unhinted, shape);
   HintedChoice choice;
   for (const Candidate& candidate : candidates(Problem(plan.spec, plan.target, plan.tiles), {}, rounded(shape))) {
-    // All that follow are slower at these sizes.
+    // All candidates that follow are slower at these sizes.
     if (!candidate.legal || candidate.schedule == unhinted || !comparison.is_faster(candidate.schedule)) break;
     if (may_need || !needs_workspace(plan, candidate.schedule)) {
       choice.schedule = candidate.schedule;

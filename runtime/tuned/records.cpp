@@ -30,14 +30,14 @@
 namespace flashjit {
 namespace {
 
-constexpr double kFarthestClass = 2;          // doublings, in sum
-constexpr std::size_t kMostBytes = 64 << 20;  // of a file of records
+constexpr double kFarthestClass = 2;          // sum of doublings over all sizes
+constexpr std::size_t kMostBytes = 64 << 20;  // limit for a file of records
 constexpr const char* kFile = "/v1/tuned.txt";
 constexpr const char* kHeader =
     "# What `flashjit tune` found: one record per line, fields separated by tabs. Lines may be removed, and merged from elsewhere\n"
     "# with `flashjit tune --merge FILE`.\n";
 
-// Tabs and ends of lines separate; they can stand in the text of a mask.
+// Tabs and ends of lines separate fields and records, and both can stand in the text of a mask.
 std::string escape(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -97,7 +97,7 @@ auto identity(const TunedRecord& r) {
 }
 
 Result<std::string> read_text(const std::string& file) {
-  const FileHandle handle(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // a FIFO must not make us wait
+  const FileHandle handle(::open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));  // A FIFO must not make us wait.
   struct stat info;
   if (!handle || fstat(handle.get(), &info) != 0) {
     const ErrorKind kind = errno == ENOENT ? ErrorKind::NotFound : ErrorKind::Io;
@@ -123,7 +123,7 @@ Result<std::string> read_text(const std::string& file) {
   return text;
 }
 
-// "model name : AMD EPYC ..." of the first processor.
+// Returns the name of the first processor from a line such as "model name : AMD EPYC ...".
 std::string processor_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -313,8 +313,8 @@ std::string stored_record_lines(const std::string& store_path) {
   auto path = parse_store_path(store_path);
   if (!path) return lines;
   const auto add = [&](const std::string& directory, StoreDirectory::Access access) {
-    const auto own =
-        read_text(directory + kFile);  // first, as most have none: to check a directory takes twenty system calls
+    // Most stores have no records. Reading comes first, because checking a directory takes twenty system calls.
+    const auto own = read_text(directory + kFile);
     if (own && StoreDirectory::open(directory, access)) lines.append(*own) += '\n';
   };
   for (auto layer = path->layers.rbegin(); layer != path->layers.rend(); ++layer)
@@ -330,7 +330,7 @@ std::vector<TunedRecord> stored_records(const std::string& store_path) {
 Result<void> store_records(const std::string& store_path, const std::vector<TunedRecord>& news) {
   FLASHJIT_ASSIGN(path, parse_store_path(store_path));
   FLASHJIT_ASSIGN(directory, StoreDirectory::open(path.own));
-  // A file system without locks is used without one: the worst is a record that is lost.
+  // A file system without locks is used without one. The worst that can happen is that a record is lost.
   const auto lock = directory.lock(std::string(64, '7'), std::chrono::seconds(10));
   std::vector<TunedRecord> records;
   auto old = read_text(path.own + kFile);

@@ -1,4 +1,4 @@
-// flashjit bench: how long specs take, measured side by side.
+// flashjit bench measures how long specs take, side by side.
 #include <cstdlib>
 #include <memory>
 
@@ -26,7 +26,7 @@ struct BenchArgs {
   bool json = false;
 };
 
-// One thing that is measured.
+// A subject is one thing that is measured.
 struct Subject {
   std::string spec, kind;  // "fused", "naive", "quick" or "unhinted"
   std::unique_ptr<ProblemData> data;
@@ -44,7 +44,8 @@ Result<void> add_subjects(const BenchArgs& args, const std::string& text, Sessio
   FLASHJIT_ASSIGN(pins, parse_schedule(args.inputs.schedule));
   const Request request(spec, *row, pins), unpinned(spec, *row);
   FLASHJIT_ASSIGN(plan, plan_spec(request));
-  // Visible scores and traffic of every sequence; others than packed ones and k_lens have `batch` equal ones.
+  // The counts are the visible scores and the traffic of every sequence. Without packed sequences or k_lens there are
+  // `batch` equal ones.
   double flops = 0, bytes = 0;
   const bool differ = has_own_q_lens(spec) || has_own_k_lens(spec);
   for (std::size_t i = 0; i < (differ ? shape.q.size() : 1); ++i) {
@@ -116,7 +117,7 @@ void report(const BenchArgs& args, const std::vector<Subject>& subjects, const s
   std::vector<BenchRow> rows;
   for (std::size_t i = 0; i < subjects.size(); ++i) {
     const Subject& subject = subjects[i];
-    // Another version follows its fused one. Without such, all are held against the first.
+    // Another version follows its fused one. Without other versions, all are held against the first subject.
     const std::size_t base = args.against.empty() ? 0 : subject.kind == "fused" ? i : i - 1;
     const double us = timings[i].us;
     rows.push_back({.spec = subject.spec,
@@ -182,8 +183,8 @@ void add_bench(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"naive", "quick", "unhinted"}));
   sub->add_option("--seconds", args->seconds, "Per spec")->capture_default_str()->check([](const std::string& text) {
     const double seconds = std::strtod(text.c_str(), nullptr);
-    return seconds >= 0.01 && seconds <= 600 ? std::string()
-                                             : fmt::format("{} is not between 0.01 and 600", text);  // refuses nan, too
+    // A NaN is refused, too.
+    return seconds >= 0.01 && seconds <= 600 ? std::string() : fmt::format("{} is not between 0.01 and 600", text);
   });
   sub->add_flag("--json", args->json, "One JSON object per spec");
   sub->footer(

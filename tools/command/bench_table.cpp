@@ -29,7 +29,7 @@ std::string with_unit(double value, std::span<const UnitOfSize> units, int digit
 
 using Cells = std::vector<std::string>;
 
-// All columns but the last are put right; the last one is as long as it is.
+// All columns are aligned to the right, except for the last one, which is as long as it is.
 std::string aligned(const std::vector<Cells>& lines) {
   std::vector<std::size_t> widths(lines.front().size());
   for (const Cells& line : lines) {
@@ -43,7 +43,7 @@ std::string aligned(const std::vector<Cells>& lines) {
   return text;
 }
 
-// Gives "83.81 us", "1.204 ms": four digits, in the unit that suits the size.
+// Formats a time such as "83.81 us" or "1.204 ms": with four digits, in the unit that suits the size.
 std::string duration_text(double us) { return with_unit(us, kTimeUnits, 4); }
 
 std::string factor_text(double factor) { return fmt::format("{:.2f}", factor); }

@@ -1,4 +1,4 @@
-// The text of `flashjit bench` where several things were timed: a table with a line for each.
+// `flashjit bench` prints a table with a line for each thing that was timed, if there are several.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@ struct BenchRow {
   std::string spec, version;
   Timing timing;
   double tflops = 0, tbs = 0, memory_bytes = 0;
-  // The time and the memory over those of the row that it is held against.
+  // These are ratios of the time and the memory to those of the row that this one is held against.
   double times = 1, memory_times = 1;
   std::vector<std::string> notes;
 };
 
-// `base` says what the ratios are over. Versions stand in the table where they differ, and notes below it, each once.
+// `base` names what the ratios are over. Versions stand in the table if they differ, and notes below it, each once.
 std::string bench_table(const std::vector<BenchRow>& rows, const std::string& base);
 
 }  // namespace flashjit

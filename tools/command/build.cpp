@@ -1,4 +1,4 @@
-// flashjit build: the kernels of a manifest, for one or more targets, into a bundle. Needs no GPU.
+// flashjit build puts the kernels of a manifest, for one or more targets, into a bundle. It needs no GPU.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -30,7 +30,7 @@ struct BuildArgs {
   bool no_cache = false, json = false;
 };
 
-// A kernel of the bundle, and what its compile gave.
+// A job has a kernel of the bundle, and the results of its compile.
 struct BuildJob {
   WantedKernel kernel;
   Facts facts;
@@ -112,7 +112,7 @@ Result<void> finish(const BuildArgs& args, std::vector<BuildJob>& jobs, std::opt
   return {};
 }
 
-// Leaves what this run builds: all kernels of the manifest, or those of its shard.
+// Leaves the kernels that this run builds: all of the manifest, or those of its shard.
 Result<std::optional<BundleShards>> leave_shard(const BuildArgs& args, std::vector<WantedKernel>& wanted) {
   if (!args.shard) return std::optional<BundleShards>();
   FLASHJIT_ASSIGN(shard, parse_shard(*args.shard));

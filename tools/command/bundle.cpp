@@ -1,4 +1,4 @@
-// flashjit bundle: what is in bundles, is it sound, put several into one.
+// flashjit bundle shows what is in bundles, verifies them, and puts several into one.
 #include <memory>
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ Json line_of(const BundleItem& item) {
   return line;
 }
 
-// "shard 3 of 16, of 180 kernels"; nothing for a whole bundle.
+// Returns a text such as "shard 3 of 16, of 180 kernels", or an empty text for a whole bundle.
 std::string shards_text(const std::optional<BundleShards>& shards) {
   if (!shards) return "";
   const std::vector<int> numbers(shards->numbers.begin(), shards->numbers.end());
@@ -45,7 +45,7 @@ std::string empty_text(const Bundle& bundle) {
   return fmt::format("{}: no kernels{}\n", bundle.path(), shards ? ": " + shards_text(shards) : "");
 }
 
-// Null for a whole bundle.
+// Returns null for a whole bundle.
 Json shards_json(const std::optional<BundleShards>& shards) {
   if (!shards) return Json();
   return {

@@ -1,4 +1,4 @@
-// flashjit cache: the kernel store on disk.
+// flashjit cache shows and cleans the kernel store on disk.
 #include <ctime>
 #include <limits>
 #include <memory>
@@ -21,8 +21,8 @@ constexpr std::int64_t kSecondsPerDay = 86400;
 struct CacheArgs {
   std::string directory;
   bool json = false;
-  std::optional<std::uint64_t> max_bytes;       // prune
-  std::optional<std::int64_t> older_than_days;  // prune
+  std::optional<std::uint64_t> max_bytes;       // for prune
+  std::optional<std::int64_t> older_than_days;  // for prune
 };
 
 std::string day(std::int64_t seconds) {
@@ -32,10 +32,10 @@ std::string day(std::int64_t seconds) {
   return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
 }
 
-// One of the directories of the store.
+// This is one of the directories of the store.
 struct StoreChoice {
   std::string directory;
-  bool shared = false;  // only read
+  bool shared = false;  // A shared directory is only read.
   StoreDirectory::Access access() const {
     return shared ? StoreDirectory::Access::Layer : StoreDirectory::Access::Existing;
   }
@@ -125,7 +125,7 @@ Result<void> clear(const CacheArgs&, const StoreChoice& choice, Output& output) 
 
 Result<void> prune(const CacheArgs& args, const StoreChoice& choice, Output& output) {
   const std::string& directory = choice.directory;
-  // With an age alone, size is no reason to go.
+  // If only an age is given, entries do not go because of the size.
   const std::uint64_t all = std::numeric_limits<std::uint64_t>::max();
   EvictionGoal goal;
   goal.max_bytes = goal.remaining_bytes = args.max_bytes.value_or(args.older_than_days ? all : kDefaultStoreBytes);
@@ -146,7 +146,7 @@ Result<void> prune(const CacheArgs& args, const StoreChoice& choice, Output& out
 
 using Action = Result<void> (*)(const CacheArgs&, const StoreChoice&, Output&);
 
-// A layer that cannot be used is not looked in when compiling either: that is a note, no failure.
+// A layer that cannot be used is not looked in when compiling either, so this is a note and no failure.
 void look_in_layers(const CacheArgs& args, Action action, const std::vector<std::string>& layers, Output& output) {
   for (const std::string& layer : layers) {
     if (const auto opened = StoreDirectory::open(layer, StoreDirectory::Access::Layer); !opened) {

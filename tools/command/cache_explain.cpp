@@ -1,4 +1,4 @@
-// flashjit cache explain: is the kernel of a spec stored, and if not, in what does the nearest one differ?
+// flashjit cache explain tells whether the kernel of a spec is stored, and if not, in what the nearest one differs.
 #include "tools/command/cache.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct CacheExplainArgs {
   bool json = false;
 };
 
-// One directory's entry, held against the key that is missing.
+// A neighbour is an entry of a directory, held against the key that is missing.
 struct Neighbour {
   StoreListing entry;
   std::string directory;
@@ -31,13 +31,14 @@ struct Neighbour {
   int distance = 0;
 };
 
-// Empty for a spec of another version, which this one does not read.
+// Returns an empty text for a spec of another version, which this one does not read.
 std::string meaning_of(const std::string& text) {
   const auto spec = parse_spec(text);
   return spec ? meaning(*spec) : "";
 }
 
-// The nearest of all sound entries; of equally near ones the one used last. `searched`: how many there were.
+// Returns the nearest of all sound entries; among equally near ones it is the one used last. `searched` becomes the
+// number of entries.
 std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& path, std::string_view pins,
                                  std::size_t& searched) {
   std::vector<std::pair<std::string, StoreDirectory::Access>> directories = {
@@ -47,7 +48,7 @@ std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& pat
   std::optional<Neighbour> best;
   for (const auto& [directory, access] : directories) {
     auto entries = list_store(directory, access);
-    if (!entries) continue;  // why it is not used, the miss says
+    if (!entries) continue;  // The miss tells why such a directory is not used.
     for (StoreListing& entry : *entries) {
       if (!entry.sound) continue;
       ++searched;
@@ -62,7 +63,7 @@ std::optional<Neighbour> nearest(const StoredSpec& missing, const StorePath& pat
   return best;
 }
 
-// Hit: the entry that was found, and nothing of it is compared.
+// Reports the entry that was found. Nothing is compared then.
 void report_hit(const Compiled& compiled, Json& line, std::string& text) {
   const Facts& facts = compiled.facts;
   line["hit"] = true;

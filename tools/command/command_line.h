@@ -7,7 +7,7 @@
 
 namespace flashjit {
 
-// The program and its words, each quoted where a POSIX shell would otherwise read it differently.
+// Returns the program and its words, each quoted where a POSIX shell would otherwise read it differently.
 std::string command_line(std::string_view program, const std::vector<std::string>& words);
 
 }  // namespace flashjit

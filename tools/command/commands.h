@@ -1,5 +1,5 @@
-// The subcommands. Each adds its options to `app`; when it is the one that was called, its callback stores the exit
-// code.
+// Each of these functions adds the options of a subcommand to `app`. When that subcommand is called, its callback
+// stores the exit code.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// flashjit compile: specs to machine code for any target, without a GPU.
+// flashjit compile turns specs into machine code for any target, without a GPU.
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
@@ -29,7 +29,7 @@ namespace {
 
 const std::vector<std::string> kKinds = {"spec", "ir", "cuda", "ptx", "cubin", "facts", "llvm"};
 
-// --out writes these where --emit names nothing, as far as the target has them.
+// --out writes these if --emit names nothing, as far as the target has them.
 const std::vector<std::string> kWritten = {"spec", "cuda", "cubin", "llvm", "facts"};
 
 struct CompileArgs {
@@ -44,15 +44,16 @@ struct Dump {
   std::string pass, text;
 };
 
-// One spec for one target, with everything that may be printed about it.
+// A job is one spec for one target, with everything that may be printed about it.
 struct CompileJob {
-  std::string spec, arch, schedule;  // schedule: pins
+  std::string spec, arch, schedule;  // `schedule` has the pins.
   std::optional<Error> error;
   Facts facts;
-  std::string redistributed;  // registers, as its warpgroups run; empty: as it is launched
+  // Registers while its warpgroups run. It is empty if they run as launched.
+  std::string redistributed;
   std::string program;
   std::vector<Dump> dumps;
-  std::vector<SourceFile> files;  // for --emit; names relative to the kernel's folder
+  std::vector<SourceFile> files;  // for --emit; names are relative to the kernel's folder
 };
 
 bool is_among(const std::vector<std::string>& kinds, std::string_view kind) {
@@ -64,7 +65,7 @@ bool wants(const CompileArgs& args, std::string_view kind) {
 }
 
 // The compiler reports the registers of the launch: the same number for all threads of a block. Warpgroups that compute
-// have more if others give theirs back, which shows in that as many for all would not fit.
+// have more if others give theirs back. That is so if as many registers for all threads would not fit.
 std::string redistributed_registers(const Plan& plan, const Facts& facts) {
   const Family family = plan.schedule.family;
   if (!family->registers) return {};
@@ -79,7 +80,7 @@ std::string redistributed_registers(const Plan& plan, const Facts& facts) {
 std::string facts_json(const CompileJob& job) {
   Json facts = result_line(job.facts.spec, job.facts.target, job.facts.schedule);
   add_facts(facts, job.facts);
-  // Times and where the kernel came from differ between runs; everything else in the folder is reproducible.
+  // Times and the kernel's origin differ between runs. Everything else in the folder is reproducible.
   for (const char* field : {"source", "compile_ms"}) facts.erase(field);
   return facts.dump(2) + "\n";
 }
@@ -139,7 +140,7 @@ Result<void> compile_gpu(const CompileArgs& args, const EnvironmentSettings& set
   return {};
 }
 
-// Options that say something of code for GPUs alone.
+// These options concern code for GPUs only.
 Result<void> check_of_processor(const CompileArgs& args, const std::string& arch) {
   for (const char* kind : {"cuda", "ptx", "cubin"}) {
     if (is_among(args.emit, kind))
@@ -172,7 +173,7 @@ Result<void> compile_host(const CompileArgs& args, const EnvironmentSettings& se
   return {};
 }
 
-// An engine of the target's device puts the kernel into the store, if it is right; what follows finds it there.
+// An engine of the target's device puts the kernel into the store if it is right, and later steps find it there.
 Result<void> verify(const CompileArgs& args, const EnvironmentSettings& settings, const CompileJob& job) {
   FLASHJIT_ASSIGN(session, Session::open(job.arch, {.isolate_compiler = args.isolate, .tuned = false}, settings));
   PrepareOptions options;
@@ -212,7 +213,7 @@ std::string summary(const CompileArgs& args, const CompileJob& job) {
   return text;
 }
 
-// Dumps that were asked for. An unknown name is an error that lists the passes.
+// Returns the dumps that were asked for. An unknown name is an error that lists the passes.
 Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const CompileJob& job) {
   std::vector<Dump> selected;
   std::vector<std::string> names;
@@ -227,7 +228,7 @@ Result<std::vector<Dump>> selected_dumps(const CompileArgs& args, const CompileJ
   return selected;
 }
 
-// A folder per kernel, named by what it is: the same command gives the same tree everywhere.
+// Each kernel has a folder whose name follows from the kernel, so the same command gives the same tree everywhere.
 Result<std::string> write_files(const CompileArgs& args, const CompileJob& job) {
   const std::string folder = fmt::format("{}-{}", job.arch, job.facts.key.substr(0, 16));
   const std::filesystem::path path = std::filesystem::path(args.out) / folder;
@@ -254,7 +255,7 @@ void report(const CompileArgs& args, const CompileJob& job, Output& output) {
     text += fmt::format("  written to {}\n", *folder);
   } else {
     for (const SourceFile& file : job.files) {
-      if (file.name == "kernel.cubin") continue;  // refused beforehand
+      if (file.name == "kernel.cubin") continue;  // It has been refused before.
       line["files"][file.name] = file.text;
       text += fmt::format("-- {}\n{}\n", file.name, file.text);
     }
@@ -262,7 +263,7 @@ void report(const CompileArgs& args, const CompileJob& job, Output& output) {
   output.result(line, text);
 }
 
-// One for each kernel; what cannot be read is one that says so.
+// Returns one job for each kernel. A spec that cannot be parsed gives a job with that error.
 std::vector<CompileJob> jobs_of(const CompileArgs& args) {
   std::vector<CompileJob> jobs;
   for (const std::string& spec : args.specs) {

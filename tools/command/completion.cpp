@@ -1,4 +1,5 @@
-// flashjit completion, flashjit man: what shells and man(1) need to know of the command, made of its own definitions.
+// flashjit completion and flashjit man print what shells and man(1) need to know, made from the command's own
+// definitions.
 #include <algorithm>
 #include <iterator>
 #include <memory>

@@ -1,4 +1,4 @@
-// flashjit doctor: what this machine has, and what to do about what it lacks.
+// flashjit doctor lists what this machine has, and what to do about missing things.
 #include <cstdlib>
 #include <memory>
 
@@ -20,13 +20,13 @@
 namespace flashjit {
 namespace {
 
-// One thing that was looked for. `detail` holds what was found, or the reason and the remedy.
+// A finding is one thing that was looked for. `detail` holds what was found, or the reason and the remedy.
 struct Finding {
   const char* name;
   bool found = false;
   std::string detail;
   Json fields = Json::object();
-  bool stops_all = false;  // no engine can be made while this is so
+  bool stops_all = false;  // No engine can be made while this is so.
 };
 
 Finding failed(const char* name, const Error& error) {
@@ -74,11 +74,12 @@ Finding look_for_gpus() {
 }
 
 Finding look_for_nvrtc(const EnvironmentSettings& settings) {
-  // Elsewhere if that can be: a library that ends the process that loads it is what somebody may be looking for.
+  // NVRTC is opened in another process if possible, because somebody may be looking for a library that ends the process
+  // that loads it.
   auto elsewhere = find_compiler_program();
   auto nvrtc = Nvrtc::open(settings.nvrtc, elsewhere ? *elsewhere : std::string());
   if (!nvrtc) return failed("nvrtc", nvrtc.error());
-  // Set to a value, NVRTC compiles one program at a time however many threads ask.
+  // If this variable has a value, NVRTC compiles one program at a time, however many threads ask.
   const char* serial = std::getenv("NVRTC_DISABLE_CONCURRENT_NVVM");
   Finding finding{"nvrtc", true, fmt::format("{}.{} ({})", (*nvrtc)->major(), (*nvrtc)->minor(), (*nvrtc)->path())};
   if (serial)
@@ -133,7 +134,7 @@ void look_at_own(const std::string& directory, Finding& finding) {
                                 : stat.error().message + "; new kernels are kept in memory only";
 }
 
-// Looks without creating anything: a store that does not exist yet is fine.
+// Looks without creating anything, because a store that does not exist yet is fine.
 Finding look_for_store(const EnvironmentSettings& settings) {
   if (settings.cache_dir.empty()) {
     return {"store", false, fmt::format("no directory, so kernels are kept in memory only: {}", kNoDirectory)};

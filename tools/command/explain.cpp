@@ -1,4 +1,4 @@
-// flashjit explain: what would be generated, why, and what limits it. Needs no GPU and no compiler.
+// flashjit explain shows what would be generated, why, and what limits it. It needs no GPU and no compiler.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -39,13 +39,13 @@
 namespace flashjit {
 namespace {
 
-constexpr std::size_t kShownNotes = 3;  // without --all
+constexpr std::size_t kShownNotes = 3;  // limit without --all
 
 struct ExplainArgs {
   std::string spec, shape, schedule, html, command;
   std::optional<std::string> ranks;
   std::vector<std::string> specs, archs;
-  InputArgs inputs;  // of which the mask's are read, for its map
+  InputArgs inputs;  // Only the inputs of the mask are read, for its map.
   bool all = false, json = false;
 };
 
@@ -56,8 +56,8 @@ Result<Shape> shape_of(const ExplainArgs& args, const AttentionSpec& spec) {
   return Shape{shape.batch, shape.longest_q(), shape.longest_k()};
 }
 
-// Returns the schedule that the cost model takes where `prepare` is told these sizes, by a caller who brings a
-// workspace as `run` and `bench` do; none: the same as without.
+// Returns the schedule that the cost model takes if `prepare` is told these sizes by a caller who brings a workspace,
+// as `run` and `bench` do. Returns nothing if it is the same as without sizes.
 Result<std::optional<Schedule>> hinted_schedule(const ExplainArgs& args, const Plan& plan) {
   if (args.shape.empty() || !args.schedule.empty()) return std::optional<Schedule>();
   FLASHJIT_ASSIGN(shape, parse_shape(args.shape, plan.spec));
@@ -66,7 +66,7 @@ Result<std::optional<Schedule>> hinted_schedule(const ExplainArgs& args, const P
   return schedule_for(plan, plan.schedule, *told, true).schedule;
 }
 
-// Does only who brings a workspace get it?
+// Returns whether only callers who bring a workspace get this schedule.
 bool asks_for_workspace(const Plan& plan, const std::optional<Schedule>& hinted) {
   return hinted && needs_workspace(plan, *hinted) && !needs_workspace(plan, plan.schedule);
 }
@@ -99,7 +99,7 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
   return notes.size() > shown ? text + fmt::format("  and {}\n", counted(notes.size() - shown, "more note")) : text;
 }
 
-// A picture that only terminals show may stand in the midst of a text.
+// A picture that only terminals show may stand in the middle of a text.
 struct ExplainedText {
   std::string before, picture, behind;
 };
@@ -127,15 +127,15 @@ void add_map(const Result<MaskMap>& map, bool all, bool colours, ExplainedText& 
                              map->visible ? fmt::format("; {:.3g} % of the scores are seen", *map->visible * 100) : "");
 }
 
-// This is all that is known of a kernel, before it is told in one form or another.
+// This is all that is known about a kernel, before it is shown in one form or another.
 struct Explained {
   Plan plan;
   DeviceFigures device;
-  Shape shape;  // of the longest sequence, as often as there are sequences
+  Shape shape;  // the longest sequence, as often as there are sequences
   std::optional<ProblemShape> asked = {};
   Candidates candidates;
   std::optional<Schedule> hinted;
-  std::optional<Roofline> roofline;  // none: there is nothing to do
+  std::optional<Roofline> roofline;  // It is absent if there is nothing to do.
   std::vector<Measured> tuned;
   MaskValues values;
 
@@ -147,7 +147,7 @@ Result<Explained> explained(const ExplainArgs& args, const DeviceFigures& device
                             const std::string& store) {
   FLASHJIT_ASSIGN(plan, plan_spec(request));
   FLASHJIT_TRY(verify_plan(plan));
-  plan.target.memory_tbs = device.memory_tbs;  // for the figures; the plan is that of the target
+  plan.target.memory_tbs = device.memory_tbs;  // It is needed for the figures; the plan is that of the target.
   FLASHJIT_ASSIGN(shape, shape_of(args, plan.spec));
   FLASHJIT_ASSIGN(hinted, hinted_schedule(args, plan));
   FLASHJIT_ASSIGN(inputs, input_files(args.inputs));
@@ -157,7 +157,7 @@ Result<Explained> explained(const ExplainArgs& args, const DeviceFigures& device
                    .shape = shape,
                    .hinted = std::move(hinted),
                    .values = std::move(values)};
-  if (!args.shape.empty()) kernel.asked = *parse_shape(args.shape, kernel.plan.spec);  // which shape_of() has parsed
+  if (!args.shape.empty()) kernel.asked = *parse_shape(args.shape, kernel.plan.spec);  // shape_of() has parsed it.
   kernel.candidates = candidates_at(kernel.plan, request.pins, shape);
   if (shape.b > 0 && shape.q_len > 0 && shape.k_len > 0) kernel.roofline = roofline(kernel.plan, shape);
   kernel.tuned = measured(kernel.plan, store);
@@ -275,7 +275,8 @@ Result<void> explain_kernel(const ExplainArgs& args, const DeviceFigures& device
   return {};
 }
 
-// Explains what none of the kernels shows alone that round Q, K and V, and attend to them.
+// Kernels that round Q, K and V and attend to them compute the spec together. This explains what none of them shows
+// alone.
 Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, Readers& readers) {
   const AttentionSpec& spec = request.spec;
   FLASHJIT_ASSIGN(shape, shape_of(args, spec));
@@ -297,7 +298,8 @@ Result<void> explain_narrowing(const ExplainArgs& args, const Request& request, 
 
 // A spec is explained as one kernel, or as each of those that compute it together, at the sizes that the cost model
 // takes for their own. This function returns the sizes of one of several kernels, in the order of kernels_of. Kernels
-// whose sizes follow from others, those of shared prefixes and of packed tokens with one scale, are shown at the default.
+// whose sizes follow from others, those of shared prefixes and of packed tokens with one scale, are shown at the
+// default.
 Result<std::string> shape_of_component(const ExplainArgs& args, const Request& request, std::size_t component) {
   constexpr std::size_t kQueries = 0, kAttention = 3;
   if (args.shape.empty() || !narrows(request.spec)) return std::string();

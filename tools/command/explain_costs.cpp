@@ -41,11 +41,12 @@ std::string footprint_text(const Footprint& all) {
   return text;
 }
 
-// The two of the first line are the whole; what they consist of runs side by side, and adds up to no time.
+// The two times of the first line are the whole. Their parts run side by side, so they do not add up to it.
 std::string predicted_text(const Plan& plan, const Roofline& r) {
   const Prediction& p = r.predicted;
   const double rest = p.total - std::max(p.compute, p.memory);
-  const double tenths = std::round(p.total * 10) - std::round(rest * 10);  // so that what is shown adds up, too
+  // The numbers that are shown have to add up, too.
+  const double tenths = std::round(p.total * 10) - std::round(rest * 10);
   std::string text = fmt::format("  predicted          {:.1f} us = {:.1f} us of {} + {:.1f} us to begin and to end\n",
                                  p.total, tenths / 10, p.compute > p.memory ? "arithmetic" : "memory traffic", rest);
   text += fmt::format("                     the limit is: {}; {:.2f} of {:.2f} TB/s\n", r.limit, r.predicted_tbs,
@@ -53,7 +54,8 @@ std::string predicted_text(const Plan& plan, const Roofline& r) {
   return text;
 }
 
-// A parameter that limits of tiles read counts as 0. One half counts as seen of what limits leave to the others.
+// A parameter that limits of tiles read counts as 0. Half of the scores that the limits leave to other parameters count
+// as seen.
 std::string guess_of_params(const Plan& plan, const Roofline& r) {
   const std::vector<Param> all = params_of(plan.spec.mask);
   if (r.visible >= 1) return fmt::format("{}, which the mask reads, hid nothing", names_text(all, "`"));
@@ -77,7 +79,7 @@ std::string guess_of_params(const Plan& plan, const Roofline& r) {
   return zero.empty() ? rest : fmt::format("{} were 0, and {}", names_text(zero, "`"), rest);
 }
 
-// Says how tensors that say what is seen were counted: their contents are not looked at.
+// Returns how the cost was counted if tensors decide what is seen, because their contents are not looked at.
 std::string guess_text(const Plan& plan, const Roofline& r, bool given) {
   if (selects(plan.spec)) return " (counted with full lists, whose rows are read for each query)";
   if (r.exact) return {};

@@ -1,4 +1,4 @@
-// These texts of `flashjit explain` say which time and memory a call takes.
+// These texts of `flashjit explain` show the time and memory that a call takes.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace flashjit {
 
-// Launches of a call, and the memory that they pass on.
+// The launches of a call pass on this memory.
 struct Footprint {
   std::vector<std::string> launches;
   std::int64_t bytes = 0;
@@ -23,8 +23,8 @@ CallSizes sizes_of(const Shape& shape);
 
 // Explains a kernel that reads no keys: memory is all that it takes.
 std::string traffic_text(const Plan& plan, const Shape& shape, const Roofline& r);
-// Explains one that reads keys; `all`: with the figures of --all; `given`: there are values of what the mask reads, which
-// these figures do not know.
+// Explains a kernel that reads keys. `all` adds the figures of --all. `given` means that there are values for what the
+// mask reads, which these figures do not know.
 std::string roofline_text(const Plan& plan, const Shape& shape, const Roofline& r, bool all, bool given);
 Json roofline_json(const Roofline& r);
 

@@ -1,4 +1,4 @@
-// flashjit: the command. One file per subcommand.
+// This is the command flashjit. It has one file per subcommand.
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -46,14 +46,14 @@ std::string footer() {
                      fmt::join(codes, ", "), fmt::join(names, ", "));
 }
 
-// The subcommand that was asked for, as far as there is one.
+// Returns the subcommand that was asked for, or the command itself.
 const CLI::App& innermost(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().back();
   return *at;
 }
 
-// CLI11 lists all that was left over, values of unknown options among it. Nothing: all options are known.
+// CLI11 lists everything that was left over, also values of unknown options. Returns nothing if all options are known.
 std::optional<std::string> unknown_option(const CLI::App& app) {
   std::vector<std::string> unknown = app.remaining(true);
   std::ranges::stable_sort(unknown, {}, [](const std::string& word) { return !word.starts_with('-'); });
@@ -65,7 +65,7 @@ std::optional<std::string> unknown_option(const CLI::App& app) {
     for (const std::string& name : option->get_snames()) own.push_back("-" + name);
   }
   const std::vector<std::string_view> names(own.begin(), own.end());
-  // Where a subcommand is missing, that is what to say, unless the option is a known one mistyped.
+  // If a subcommand is missing, that is the error to report, unless the option is a known one mistyped.
   const bool incomplete = !innermost(app).get_subcommands([](const CLI::App*) { return true; }).empty();
   if (incomplete && flashjit::nearest_name(given, names).empty()) return std::nullopt;
   if (std::ranges::count(names, given) > 0)
@@ -75,7 +75,7 @@ std::optional<std::string> unknown_option(const CLI::App& app) {
   return flashjit::there_is_no("option", given, names) + kHelpHint;
 }
 
-// CLI11 says only that one is missing. Nothing: that is not what is wrong.
+// CLI11 says only that a subcommand is missing. Returns nothing if that is not the error.
 std::optional<std::string> unknown_subcommand(const CLI::App& app) {
   const CLI::App* at = &innermost(app);
   const std::vector<std::string> unknown = app.remaining(true);
@@ -86,7 +86,7 @@ std::optional<std::string> unknown_subcommand(const CLI::App& app) {
   return flashjit::there_is_no("subcommand", unknown.front(), names) + kHelpHint;
 }
 
-// Who gave no subcommand gets to know which there are. Nothing: that is not what is wrong.
+// Lists the subcommands for a user who gave none. Returns nothing if that is not the error.
 std::optional<std::string> list_of_subcommands(const CLI::App& app, const CLI::ParseError& error,
                                                const CLI::Formatter& formatter) {
   const CLI::App& at = innermost(app);
@@ -123,7 +123,7 @@ int run(int argc, char** argv) {
   using namespace flashjit;
   CLI::App app{kAbout, "flashjit"};
   const auto formatter = std::make_shared<HelpFormatter>(help_columns());
-  app.formatter(formatter);  // subcommands take it over
+  app.formatter(formatter);  // Subcommands take it over.
   app.footer(footer());
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("flashjit ") + version());
@@ -146,7 +146,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const bool asked = error.get_exit_code() == 0;  // --help, --version
+    const bool asked = error.get_exit_code() == 0;  // These errors stand for --help and --version.
     std::ostringstream out, err;
     app.exit(error, out, err);
     if (asked) {

@@ -1,4 +1,4 @@
-// flashjit run: one spec on one problem, from files or random data, checked on request.
+// flashjit run runs one spec on one problem, from files or random data, and checks the results on request.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -28,7 +28,8 @@ namespace {
 struct RunArgs {
   InputArgs inputs;
   std::string spec;
-  std::map<std::string, std::string> results;  // by operand: files to write, or to read where the spec reads it
+  // files by operand: they are written, or read if the spec reads the operand
+  std::map<std::string, std::string> results;
   std::vector<std::string> grads;
   bool check = false, json = false;
 };
@@ -155,7 +156,7 @@ Result<std::string> run_spec(RunArgs args, Json& line) {
   FLASHJIT_TRY(kernel->run_checked_outputs());
   for (const auto& [name, path] : args.results) FLASHJIT_TRY(save(data, spec, name, path));
 
-  // A time for orientation; `bench` is the one to quote.
+  // This time is only for orientation; people should quote `bench`.
   MeasureOptions quick;
   quick.warm_up = 1;
   quick.min_rounds = 1;

@@ -1,4 +1,4 @@
-// flashjit tune: the fastest schedules for specs and shapes, measured, and remembered.
+// flashjit tune measures the fastest schedules for specs and shapes, and remembers them.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -31,7 +31,7 @@
 namespace flashjit {
 namespace {
 
-constexpr double kSecondsPerSpec = 10;  // without --budget
+constexpr double kSecondsPerSpec = 10;  // default of --budget
 constexpr double kLeastSeconds = 0.5;
 constexpr std::size_t kMostSweepBytes = std::size_t{16} << 20;
 
@@ -46,7 +46,7 @@ struct TuneArgs {
   bool exhaustive = false, check = false, unverified = false, partial = false, json = false;
 };
 
-// This class shows what is being measured; threads that compile say it too.
+// This class shows what is being measured. Threads that compile use it, too.
 class TuneProgress {
  public:
   void set(std::string prefix) {
@@ -68,7 +68,7 @@ class TuneProgress {
   StatusLine line_;
 };
 
-// "60s", "2m", "500ms", "90".
+// Parses times such as "60s", "2m", "500ms" and "90".
 Result<double> parse_seconds(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
@@ -89,7 +89,7 @@ struct Problem {
   std::string spec, shape;
 };
 
-// Lines "SPEC" or "SHAPE SPEC"; '#' begins a comment.
+// Reads lines "SPEC" or "SHAPE SPEC"; '#' begins a comment.
 Result<std::vector<Problem>> read_sweep(const std::string& path) {
   constexpr std::string_view kExpected = "a sweep is a file with SPEC, or SHAPE SPEC, on a line each";
   FLASHJIT_ASSIGN(file, of_option("--sweep", open_input(path, kExpected)));
@@ -113,10 +113,10 @@ Result<std::vector<Problem>> read_sweep(const std::string& path) {
   return problems;
 }
 
-// Returns the only sizes that calls of the spec may have; empty: it leaves some open, or bounds them alone.
+// Returns the only sizes that calls of the spec may have, or an empty text if it leaves some open, or only bounds them.
 std::string pinned_sizes(const AttentionSpec& spec) {
   const bool all = spec.batch.pinned() && spec.q_len.pinned() && spec.k_len.pinned();
-  if (!all || has_own_k_lens(spec)) return {};  // whose lengths are not the largest
+  if (!all || has_own_k_lens(spec)) return {};  // These lengths are not the largest ones.
   return fmt::format("b={},q={},k={}", spec.batch.max, spec.q_len.max, spec.k_len.max);
 }
 
@@ -155,7 +155,7 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
   std::vector<std::unique_ptr<Session>> sessions;
   const std::vector<int> ordinals = args.devices.empty() ? std::vector<int>{0} : args.devices;
   EngineOptions options;
-  options.tuned = false;  // what is measured is the cost model's choice, not that of an earlier tuning
+  options.tuned = false;  // Measurements are about the cost model's choice, not that of an earlier tuning.
   for (const int ordinal : ordinals) {
     options.ordinal = ordinal;
     FLASHJIT_ASSIGN(session, as_option(Session::open(args.inputs.target, options, settings)));
@@ -169,7 +169,7 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
     }
   }
   if (!args.devices.empty()) return sessions;
-  // All GPUs of the first one's kind: times of another kind would not be comparable.
+  // All GPUs of the first one's kind are used: times of another kind would not be comparable.
   const int count = sessions.front()->gpu().driver->device_count();
   for (int ordinal = 1; ordinal < count; ++ordinal) {
     options.ordinal = ordinal;
@@ -181,7 +181,7 @@ Result<std::vector<std::unique_ptr<Session>>> open_sessions(const TuneArgs& args
 }
 
 Result<void> check_reference(const AttentionSpec& spec, const Facts& facts, ProblemData& data, std::uint64_t seed) {
-  const Arguments arguments = data.reference_arguments();  // the problem points into it
+  const Arguments arguments = data.reference_arguments();  // The problem points into it.
   FLASHJIT_ASSIGN(problem, reference::Problem::create(spec, arguments));
   problem.round_weights_to(facts.weights);
   reference::CompareOptions options;
@@ -193,7 +193,8 @@ Result<void> check_reference(const AttentionSpec& spec, const Facts& facts, Prob
       ErrorKind::Internal, fmt::format("the default kernel is outside the error rule: {}", compared.problem), {}};
 }
 
-// Earlier winners for the spec, of any shape and machine: measured beside the rest, and never taken over unmeasured.
+// Returns earlier winners for the spec, of any shape and machine. They are measured beside the rest, and never taken
+// over unmeasured.
 std::vector<Schedule> earlier_winners(const std::vector<TunedRecord>& records, const TuneJob& job,
                                       const std::string& target) {
   constexpr std::size_t kMost = 3;
@@ -274,7 +275,8 @@ class Run {
     if (broken_) return *broken_;
     FLASHJIT_TRY(write_report(machine));
     FLASHJIT_TRY(end_shard(keeper));
-    journal.remove();  // last: what cannot be written where it was to go is there the next time
+    // The journal goes last: results that cannot be written to their place are still in it the next time.
+    journal.remove();
     if (!results_.empty()) output_.text(tuned_table(results_));
     return {};
   }
@@ -284,14 +286,14 @@ class Run {
  private:
   static std::string key_of(const TuneJob& job) { return print(job.spec) + "\n" + print(job.shape); }
 
-  // Leaves the problems of the shard, where one was asked for. The file says from now on that it was begun.
+  // Leaves the problems of the shard, if one was asked for. The file then says that the shard was begun.
   Result<void> begin_shard(std::vector<TuneJob>& jobs, const Machine& machine, const RecordKeeper& keeper) {
     if (!shard_) return {};
     shard_ = take_shard(shard_->shard, machine, jobs);
     if (jobs.empty()) output_.text(empty_text(*shard_) + "\n");
     return keeper.set_shards(with_shard(keeper.shards(), *shard_));
   }
-  // A problem that failed may have a record yet: its shard is not done.
+  // A problem that failed may have a record yet, so its shard is not done.
   Result<void> end_shard(const RecordKeeper& keeper) {
     if (!shard_ || output_.exit_code() != static_cast<int>(Exit::Done)) return {};
     shard_->ended = true;
@@ -325,7 +327,7 @@ class Run {
     progress_.set(fmt::format("tuning {}/{}:", results_.size() + 1, total_));
   }
 
-  // The record before the journal: what the journal calls done has its record.
+  // The record is written before the journal, so that every job in the journal has its record.
   bool job_done(const TuneJob& job, const Session& session, Result<TuneOutcome> outcome, const RecordKeeper& keeper,
                 Journal& journal) {
     if (!outcome) {
@@ -338,7 +340,8 @@ class Run {
       return false;
     }
     Json result = tuned_json(*outcome);
-    const bool recorded = args_.inputs.schedule.empty() && outcome->decided();  // pins are not the best there is
+    // A pinned schedule is not the best that there is.
+    const bool recorded = args_.inputs.schedule.empty() && outcome->decided();
     result["recorded"] = recorded;
     Result<void> kept;
     if (recorded) kept = keeper.add({record_of(*outcome, session.machine(), today())});

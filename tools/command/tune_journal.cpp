@@ -38,7 +38,8 @@ Result<void> append(int file, const std::string& path, const std::string& text) 
   return {};
 }
 
-// Its name can be guessed, and the folder be one that others write: what they laid there is neither believed nor written.
+// The journal's name can be guessed, and others may write its folder. A file that they put there is neither believed
+// nor written.
 Result<void> check_own(int file, const std::string& path) {
   struct stat info;
   if (fstat(file, &info) != 0) return io(path, "opened");
@@ -50,7 +51,8 @@ Result<void> check_own(int file, const std::string& path) {
                {}};
 }
 
-// Has it all that the example has, of the same types? A null of the example is a number that may not be known.
+// Returns whether `json` has all fields of the example, of the same types. A null of the example is a number that may
+// not be known.
 bool is_like(const Json& json, const Json& example) {
   if (example.is_null()) return json.is_null() || json.is_number();
   if (example.is_number()) return json.is_number();

@@ -29,7 +29,7 @@ std::string problem_of(const TunedRecord& record) {
   return fmt::format("{} at {} on {}", record.spec, print(record.shape), record.machine.device);
 }
 
-// One problem has one record in all the shards: two files that have it are of one shard, tuned twice.
+// One problem has one record in all the shards. Two files that have it come from one shard that was tuned twice.
 Result<void> check_same(const std::vector<NamedRecords>& files) {
   std::map<std::string, std::pair<std::string, const TunedRecord*>> first;
   for (const auto& [name, file] : files) {
@@ -68,7 +68,8 @@ Result<RecordKeeper> RecordKeeper::open(const std::string& file, const Environme
   keeper.file_ = file;
   keeper.store_ = settings.cache_dir;
   if (!keeper.file_.empty()) {
-    const auto there = read_records(keeper.file_);  // it will be replaced: nobody's file of another kind
+    // The file will be replaced, so it must not be a file of another kind.
+    const auto there = read_records(keeper.file_);
     if (!there && there.error().kind != ErrorKind::NotFound) return there.error();
     return keeper;
   }
@@ -77,7 +78,8 @@ Result<RecordKeeper> RecordKeeper::open(const std::string& file, const Environme
     return Error{
         ErrorKind::NotFound, fmt::format("no folder for records: {} or give --records FILE", kNoDirectory), {}};
   }
-  FLASHJIT_TRY(StoreDirectory::open(path->own));  // creates it, and says now what would go wrong after the work
+  // This creates the directory, and reports errors now that would come after the work otherwise.
+  FLASHJIT_TRY(StoreDirectory::open(path->own));
   keeper.folder_ = path->own + "/v1/";
   return keeper;
 }

@@ -1,4 +1,4 @@
-// Where a tuning's records go, and what is known already; and the records of files put together.
+// The records of a tuning go here, and known records come from here. Records of several files can be put together.
 #pragma once
 
 #include <string>
@@ -11,32 +11,32 @@
 
 namespace flashjit {
 
-// Who keeps the records of tunings: a file, or the store.
+// The keeper of records is a file, or the store.
 class RecordKeeper {
  public:
-  // A file, which may be a new one; or, where none is named, the store.
+  // Opens a file, which may be a new one, or the store if no file is named.
   static Result<RecordKeeper> open(const std::string& file, const EnvironmentSettings& settings);
 
   std::string journal(const std::string& digest) const;
   std::vector<TunedRecord> known() const;
-  // Two tunings on one device would measure each other. Held until the handle goes; nothing where there is no store, or
-  // no locks.
+  // Two tunings on one device would measure each other. The device is held until the handle goes. Nothing is held if
+  // there is no store, or if it has no locks.
   Result<FileHandle> hold(const Session& session) const;
   Result<void> add(const std::vector<TunedRecord>& records) const;
 
-  // Lines that say of which shards the records are. A store has none, for it has records of everything.
+  // These lines tell which shards the records belong to. A store has none, because it has records of everything.
   std::vector<std::string> shards() const;
   Result<void> set_shards(const std::vector<std::string>& lines) const;
 
  private:
-  RecordFile contents() const;  // of the file; nothing while it is not there
+  RecordFile contents() const;  // Returns the contents of the file, which are empty while it does not exist.
   std::string file_, store_, folder_;
 };
 
-// For a command: `file` names the keeper of records, and is empty for the store.
+// For these functions `file` names the keeper of records, and is empty for the store.
 Result<void> export_records(const std::string& file, const std::string& to);
-// Errors: shards that are missing in the files and with the keeper, unless `partial` allows that; problems that two of the
-// files have, with other records, where there are shards.
+// It is an error if shards are missing in the files and with the keeper, unless `partial` allows that, or, where there
+// are shards, if two of the files have different records for a problem.
 Result<void> merge_records(const std::string& file, const std::vector<std::string>& from, bool partial, Output& output);
 
 }  // namespace flashjit

@@ -16,7 +16,7 @@ namespace {
 constexpr int kShownReasons = 4;
 constexpr std::size_t kListedCandidates = 3;
 
-// "tile_q=128,order=natural" as {"tile_q": 128, "order": "natural"}: what the plots have on their axes.
+// Turns "tile_q=128,order=natural" into {"tile_q": 128, "order": "natural"}, which the plots have on their axes.
 Json fields_of(const Schedule& schedule) {
   Json fields = Json::object();
   const std::string text = print(schedule);
@@ -51,7 +51,7 @@ Json candidate_json(const TunedCandidate& c) {
   return json;
 }
 
-// 0: missing, or not known.
+// Returns 0 if the number is missing, or not known.
 double number(const Json& spec, const char* name) {
   const auto found = spec.find(name);
   return found != spec.end() && found->is_number() ? found->get<double>() : 0;
@@ -59,8 +59,8 @@ double number(const Json& spec, const char* name) {
 
 Json if_known(double value) { return value > 0 ? Json(value) : Json(); }
 
-// This class adds peaks to the specs of a report, whose machine is `machine`: the time to measure is spent once for a
-// type of products.
+// This class adds peaks to the specs of a report, whose machine is `machine`. The time to measure them is spent once
+// for each type of products.
 class Peaks {
  public:
   explicit Peaks(const Machine& machine) : machine_(machine) {}
@@ -87,8 +87,8 @@ std::string shortened(const std::string& text, std::size_t width) {
   return text.size() <= width ? text : text.substr(0, width - 3) + "...";
 }
 
-// The list is what the compiler enumerates. Measured is a part of it, and what differs from the best so far in a field that the list
-// leaves to rules, or won an earlier tuning.
+// The compiler enumerates the list. A part of it is measured, and also schedules outside of it: those that differ from
+// the best so far in a field that the list leaves to rules, and those that won an earlier tuning.
 std::string space_text(const Json& spec) {
   const int tried = spec.value("tried", 0), unlisted = spec.value("tried_unlisted", 0);
   std::string text = fmt::format("  space     {} in the compiler's list, {} of them legal; {} measured",
@@ -206,7 +206,7 @@ std::string tuned_text(const Json& spec) {
     text += fmt::format("            {:>5} cut: {}\n", cut.value("count", 0), cut.value("why", ""));
   }
   const double us = number(spec, "best_us");
-  // The schedule that prepare takes depends on what prepare is told: both lines show somebody's default.
+  // The schedule that prepare takes depends on what prepare is told, so both lines show somebody's default.
   text += fmt::format(
       "  default   {:.1f} us  {}  (what prepare takes that is told no sizes)\n"
       "  model     {:.1f} us  {}  (what the cost model puts first for this shape)\n"

@@ -1,1 +1,1 @@
-"""The parts of tools/compare.py. rows and report need only the standard library; the others need PyTorch."""
+"""These are the parts of tools/compare.py. rows and report need only the standard library; the others need PyTorch."""

@@ -1,4 +1,4 @@
-"""Pages that each query has chosen for each KV head (`select=pages`): their tensors, and what is exact."""
+"""Each query chooses pages for each KV head (`select=pages`). This module has their tensors, and the exact results."""
 import math
 
 import torch
@@ -16,7 +16,7 @@ class PagesProblem:
         self.q = drawn(row.b, row.queries, row.heads, row.d)
         self.pools = {name: drawn(row.b * of_sequence, row.page, row.kv_heads, row.d) for name in ("k", "v")}
         own = torch.rand(row.b, row.queries, row.kv_heads, of_sequence, device=device).argsort(-1)[..., :row.pages]
-        own[..., :row.shared] = own[:, :1, :, :row.shared]  # The others may be any of the same pages again.
+        own[..., :row.shared] = own[:, :1, :, :row.shared]  # A query's other pages may repeat these.
         pages = torch.randperm(row.b * of_sequence, device=device).view(row.b, 1, 1, of_sequence)
         self.page_index = pages.expand(*own.shape[:-1], of_sequence).gather(-1, own).to(torch.int32)
 
@@ -33,7 +33,7 @@ class PagesProblem:
 
 
 class PagesReference(Reference):
-    """The query heads of a KV head, of some queries."""
+    """This reference has the query heads of a KV head, for some queries."""
 
     def __init__(self, problem, seed, queries=16):
         self.problem, self.samples, self.limit, squares = problem, [], 0.0, []

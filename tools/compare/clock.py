@@ -1,4 +1,5 @@
-"""How long launches take. GPU: between CUDA events, the L2 cache flushed before every launch."""
+"""This measures how long launches take. On a GPU that is between CUDA events, with the L2 cache flushed before every
+launch."""
 import statistics
 import time
 
@@ -7,7 +8,7 @@ import torch
 
 class GpuClock:
     def __init__(self):
-        # Several times the L2 of any GPU: what the previous launch left there is gone.
+        # The buffer is several times the L2 of any GPU, so nothing of the previous launch is left there.
         self.flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
 
     def samples(self, launch, budget_ms):
@@ -31,8 +32,9 @@ class GpuClock:
 
 
 def graphed(launch, stream):
-    """The launch, which goes to this stream, as the replay of a CUDA graph: what servers do where a launch is short."""
-    torch.cuda.synchronize()  # its tensors are there
+    """Returns the launch, which goes to this stream, as the replay of a CUDA graph. Servers do that if a launch is
+    short."""
+    torch.cuda.synchronize()  # Its tensors are there.
     with torch.cuda.stream(stream):
         launch()
     torch.cuda.synchronize()
@@ -40,7 +42,7 @@ def graphed(launch, stream):
     with torch.cuda.graph(graph, stream=stream):
         result = launch()
 
-    def replay(tensors_of=launch):  # the graph itself keeps no tensor alive
+    def replay(tensors_of=launch):  # The graph itself keeps no tensor alive.
         graph.replay()
         return result
 
@@ -62,8 +64,8 @@ class CpuClock:
 
 
 def race(clock, launches, rounds, budget_ms):
-    """Median milliseconds of each. Rounds go through all of them, there and back, so that a change of clocks or power meets
-    everyone and nobody always runs behind the same neighbour."""
+    """Returns the median milliseconds of each. Rounds go through all of them, there and back, so that a change of
+    clocks or power meets everyone and nobody always runs behind the same neighbour."""
     taken = {name: [] for name in launches}
     for turn in range(rounds):
         for name in list(launches)[::-1 if turn % 2 else 1]:
@@ -72,7 +74,7 @@ def race(clock, launches, rounds, budget_ms):
 
 
 def product_rate(clock, rounds, budget_ms, dtype):
-    """TFLOP/s of the 8192^3 matrix product of elements of this dtype, bf16 or e4m3, timed as the rows are."""
+    """Returns the TFLOP/s of the 8192^3 matrix product of elements of this dtype, bf16 or e4m3, timed as the rows are."""
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     product = lambda: a @ b
     if dtype == "e4m3":

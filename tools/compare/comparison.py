@@ -1,4 +1,4 @@
-"""Runs the selected rows: everybody on the same tensors, in turns."""
+"""This runs the selected rows: everybody on the same tensors, in turns."""
 import concurrent.futures
 import os
 import sys
@@ -50,7 +50,7 @@ class Comparison:
                             torch=torch.__version__, seed=options.seed, hint=rows.HINTS[options.hint])
         self.wanted = False
         if not options.cpu:
-            torch.zeros(1, device="cuda")  # the primary context exists from here on, for both sides
+            torch.zeros(1, device="cuda")  # The primary context exists from here on, for both sides.
             gpu = torch.cuda.get_device_properties(0).name
             self.machine.update(gpu=gpu, cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version())
             self.wanted = "H200" in gpu
@@ -68,12 +68,12 @@ class Comparison:
         return row.shape if self.options.hint else None
 
     def prepare_ahead(self, pairs):
-        """Compiles in parallel; what is refused says so again when its turn comes."""
+        """Compiles in parallel. A row that is refused reports that again when its turn comes."""
         with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for library in filter(None, (self.library, self.before)):
                 for row, schedule in pairs:
                     pool.submit(self.engine_for(row, library).prepare, row.spec, schedule=schedule, shape=self.hint(row),
-                                workspace=library is self.library)  # a library of before may not know it
+                                workspace=library is self.library)  # An older library may not know it.
 
     def measure_product(self):
         self.products.append(product_rate(self.clock, self.options.rounds, self.options.budget, self.product_dtype))
@@ -84,7 +84,7 @@ class Comparison:
         report.emit(self.failed[-1])
 
     def gpu_is_lost(self):
-        """After an illegal access nothing works any more in this process."""
+        """Returns whether the GPU is lost: after an illegal access nothing works any more in this process."""
         try:
             if not self.options.cpu:
                 torch.cuda.synchronize()
@@ -93,7 +93,7 @@ class Comparison:
             return True
 
     def set_up(self, row):
-        """(result so far, launch by side, reference)."""
+        """Returns (result so far, launch by side, reference)."""
         kernel = self.engine_for(row).prepare(row.spec, schedule=self.options.schedule, shape=self.hint(row), workspace=True)
         problem = problem_of(row, self.device, self.engine_for(row))
         stream = torch.cuda.Stream() if row.table in rows.IN_GRAPHS else None
@@ -106,7 +106,7 @@ class Comparison:
             result["bf16_rms_err"] = reference.rms
         launches["flashjit"]()
         if not self.options.cpu:
-            torch.cuda.synchronize()  # an error of ours must not show as one of a peer
+            torch.cuda.synchronize()  # An error of ours must not show as one of a peer.
         if self.before:
             kernel = self.engine_for(row, self.before).prepare(row.spec, schedule=self.options.schedule, shape=self.hint(row))
             launches["before"] = as_timed(problem.launch_of(kernel, stream))
@@ -122,9 +122,9 @@ class Comparison:
         return result, launches, reference
 
     def run_group(self, group):
-        """Rows that are compared with each other: all their sides race together."""
+        """Runs rows that are compared with each other: all their sides race together."""
         if self.options.flex:
-            torch.compiler.reset()  # otherwise it gives up compiling after a few shapes
+            torch.compiler.reset()  # Otherwise it gives up compiling after a few shapes.
         results, launches, references = {}, {}, {}
         for row in group:
             try:
@@ -137,7 +137,7 @@ class Comparison:
             timed = {key: getattr(launch, "timed", launch) for key, launch in launches.items()}
             times = race(self.clock, timed, self.options.rounds, self.options.budget)
             for row, result in results.items():
-                # Once more, after all those launches: a race in a kernel does not show every time.
+                # It runs once more, after all those launches, because a race in a kernel does not show every time.
                 again = references[row].errors(launches[row, "flashjit"]())
                 first = result["flashjit_max_err"], result["flashjit_rms_err"]
                 result["flashjit_max_err"], result["flashjit_rms_err"] = map(max, first, again)
@@ -156,10 +156,10 @@ class Comparison:
             report.emit(result)
 
     def compare(self):
-        """The figures; rows are in `results`, those that could not be run in `failed`."""
+        """Returns the figures. Rows are in `results`, those that could not be run in `failed`."""
         groups = self.options.groups
         self.prepare_ahead([(row, self.options.schedule) for group in groups for row in group])
-        forward = sum(group[0].table in ("forward", "fp8") for group in groups)  # these come first
+        forward = sum(group[0].table in ("forward", "fp8") for group in groups)  # These come first.
         product_before = {0, forward // 2, forward} if forward else {}
         for number, group in enumerate(groups):
             if number in product_before:
@@ -175,7 +175,8 @@ class Comparison:
         return report.figures(self.results, self.products, self.options.tables, self.wanted)
 
     def sweep(self):
-        """Times every schedule of the file on every row; the first line of the answer is the fastest. True: all of them right."""
+        """Times every schedule of the file on every row. The first line of the answer is the fastest. Returns whether
+        all are right."""
         with open(self.options.sweep, encoding="utf-8") as file:
             lines = [line.strip() for line in file]
         schedules = list(dict.fromkeys(["", *(line for line in lines if line and not line.startswith("#"))]))

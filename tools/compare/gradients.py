@@ -1,4 +1,5 @@
-"""The tensors of a row of gradients, our launch on them, what PyTorch has for them, and how wrong gradients are."""
+"""This module has the tensors of a row of gradients, our launch on them, PyTorch's launches for them, and the errors of
+gradients."""
 import contextlib
 import math
 
@@ -11,7 +12,7 @@ NAMES = ("dq", "dk", "dv")
 
 
 class GradientProblem(Problem):
-    """What a forward call of ours has left; results are dq, dk and dv one after the other, as one tensor."""
+    """This has what a forward call of ours has left. Results are dq, dk and dv one after the other, as one tensor."""
 
     def __init__(self, row, device, engine):
         super().__init__(row, device, engine)
@@ -40,7 +41,7 @@ class GradientProblem(Problem):
 
 
 def backward_of(problem, backend=None):
-    """Of a call that has been made: what autograd launches."""
+    """Returns what autograd launches for a call that has been made."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     inputs = [tensor.detach().requires_grad_() for tensor in (problem.q, problem.k, problem.v)]
     with torch.enable_grad(), sdpa_kernel([getattr(SDPBackend, backend)]) if backend else contextlib.nullcontext():
@@ -53,20 +54,21 @@ def backward_of(problem, backend=None):
     def gradients():
         return torch.autograd.grad(o, inputs, problem.do, retain_graph=True)
 
-    launch.timed = gradients  # without putting them together
+    launch.timed = gradients  # It does not put them together.
     return launch
 
 
 class GradientReference(Reference):
-    """float64 gradients of some KV heads and the query heads that they serve, of q, k, v and dO alone; `limit` is twice the
-    largest error of the recipe on them: the same input type, fp32 inside, O, P and dS rounded to the input type before their
-    products, and the results. That of a table has the rounding of O, by which each dS is off: most where few keys are seen."""
+    """These are float64 gradients of some KV heads and the query heads that they serve, from q, k, v and dO alone.
+    `limit` is twice the largest error of the recipe on them: the same input type, fp32 inside, O, P and dS rounded
+    to the input type before their products, and the results rounded. The recipe of a table has the rounding of O, by
+    which each dS is off, mostly where few keys are seen."""
 
     def __init__(self, problem, seed, heads=4):
         self.problem, self.samples, self.limit = problem, [], 0.0
         row = problem.row
         generator = torch.Generator().manual_seed(seed)
-        if row.grads:  # of a table that all sequences share: one head of all of them
+        if row.grads:  # This is a gradient of a table that all sequences share: one head of all of them.
             pairs = [(batch, seed % row.kv_heads) for batch in range(row.b)]
         else:
             count = max(1, heads * row.kv_heads // row.heads)
@@ -86,7 +88,7 @@ class GradientReference(Reference):
         return range(hk * group, (hk + 1) * group)
 
     def gradients(self, batch, hk, real):
-        """dQ of the query heads one after the other, dK, dV."""
+        """Returns dQ of the query heads one after the other, dK, dV."""
         problem = self.problem
         k, v = (problem.keys_of(tensor, batch, hk).to(real) for tensor in (problem.k, problem.v))
         of_queries, dk, dv = [], torch.zeros_like(k), torch.zeros_like(v)
@@ -96,15 +98,15 @@ class GradientReference(Reference):
         return torch.cat(of_queries), dk, dv
 
     def add_head(self, batch, head, q, k, v, do, dk, dv):
-        """Its dQ; its shares of dK and dV are added."""
+        """Returns its dQ, and adds its shares of dK and dV."""
         problem, real = self.problem, q.dtype
         rounded = (lambda x: x) if real == torch.float64 else (lambda x: x.to(problem.q.dtype).to(real))
         dq, scale = torch.zeros_like(q), 1 / math.sqrt(problem.row.d)
         step = 2048
-        for first in range(0, len(q), step):  # float64 of all scores of a head takes 2 GB at 16k
+        for first in range(0, len(q), step):  # float64 of all scores of a head takes 2 GB at 16k.
             rows = slice(first, first + step)
             index = torch.arange(first, min(first + step, len(q)), device=q.device)
-            with torch.enable_grad():  # of the score alone
+            with torch.enable_grad():  # It is needed for the score only.
                 products = (q[rows] @ k.T * scale).requires_grad_()
                 s = problem.scored(products, batch, head, index, len(q))
             p = torch.softmax(s.detach(), dim=-1)

@@ -1,12 +1,13 @@
-"""The tables of what chooses keys and pages, and of pages that were chosen, with the figures that an H200 must reach."""
+"""These are the tables of indexers that choose keys and pages, and of chosen pages, with the figures that an H200 must
+reach."""
 from compare.row import Ratio, Row
 
-# (dtype, batch, keys, queries, heads, keys of a list; 0: the scores themselves)
+# (dtype, batch, keys, queries, heads, keys of a list; 0 stands for the scores themselves)
 INDEXED = (("e4m3", 1, 8192, 4096, 64, 0), ("e4m3", 1, 32768, 4096, 64, 0), ("bf16", 1, 8192, 4096, 64, 0),
            ("e4m3", 1, 8192, 4096, 64, 2048), ("e4m3", 1, 32768, 4096, 64, 2048),
            ("e4m3", 1, 32768, 1, 64, 2048), ("e4m3", 64, 32768, 1, 64, 2048), ("bf16", 64, 32768, 1, 64, 2048))
 PAGE_OF_DECODE = 64
-# (queries of a sequence, each of which has a list of its own; pages that all of these lists have; most of the time of dense)
+# (queries of a sequence, each with a list of its own; pages that all of these lists share; highest time over dense)
 MOST_OF_DENSE = ((1, 0, 1.05), (4, 0, 1.3), (4, 14, 1.3), (4, 15, 1.3))
 
 

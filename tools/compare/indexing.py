@@ -1,12 +1,14 @@
-"""Which keys a query should read: the tensors of an index, what is exact, and PyTorch's products on the same ones."""
+"""An index finds the keys that a query should read. This module has its tensors, the exact results, and PyTorch's
+products."""
 import math
 
 import torch
 
 from compare.problem import DTYPES, Reference
 
-QUERIES_AT_A_TIME = 256  # of PyTorch's, whose products of all heads lie in memory
-# By what of a sum, and of each of its terms, matrix units may be off (autotune/reference/index.cpp).
+# This limits PyTorch's version, whose products of all heads lie in memory.
+QUERIES_AT_A_TIME = 256
+# Matrix units may be off by these shares of a sum, and of each of its terms (autotune/reference/index.cpp).
 ERRORS = {"e4m3": (2.0 ** -10, 2.0 ** -13), "bf16": (2.0 ** -20, 2.0 ** -20)}
 SELDOM = 3
 
@@ -24,14 +26,14 @@ class IndexProblem:
             self.k_lens = torch.full((row.b,), row.s, dtype=torch.int32, device=device)
 
     def rows_of(self, sequence):
-        """The numbers of the rows of K that a sequence has."""
+        """Returns the numbers of the rows of K that a sequence has."""
         if not self.row.page:
             return torch.arange(self.row.s, device=self.k.device) + sequence * self.row.s
         pages = self.block_table[sequence].long()
         return (pages[:, None] * self.row.page + torch.arange(self.row.page, device=pages.device)).flatten()
 
     def seen(self, query):
-        """So many first keys."""
+        """Returns how many of the first keys a query sees."""
         return self.row.s - self.row.queries + query + 1 if self.row.mask == "causal" else self.row.s
 
     def launch_of(self, kernel, stream=None, shared=True):
@@ -61,8 +63,8 @@ class IndexProblem:
 
 
 class IndexReference(Reference):
-    """All keys of some queries. Errors are in units of what matrix units may be off by, so that the limit is 1: of a score; of a list,
-    of how far a key that it has lies below one that it passes over."""
+    """This reference has all keys of some queries. Errors are in units of the possible errors of matrix units, so the
+    limit is 1. They are those of scores, or for a list how far a key that it has lies below one that it passes over."""
 
     def __init__(self, problem, seed, queries=8):
         self.problem, self.samples, self.limit, self.rms = problem, [], 1.0, 1.0
@@ -109,7 +111,8 @@ def makers_of(problem):
 
 
 def of_torch(problem):
-    """As one writes it: products of all heads in bf16, or of 8 bits where PyTorch has these, their sums, and topk."""
+    """Does it in the usual way of PyTorch: products of all heads in bf16, or in 8 bits if PyTorch has these, their
+    sums, and topk."""
     row = problem.row
     is_narrow = row.dtype == "e4m3" and not row.page and problem.q.is_cuda
     one = torch.ones((), device=problem.q.device)

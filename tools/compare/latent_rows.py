@@ -1,9 +1,9 @@
-"""The tables of latents as they are served, and the figures that an H200 must reach."""
+"""These are the tables of latents as they are served, and the figures that an H200 must reach."""
 from compare.row import Row
 
 COLUMNS, VALUES = 576, 512
 
-# Times in us, or TFLOP/s, that an H200 must reach; None: shown only. A dtype of 8 bits is that of Q, too.
+# These are times in us, or TFLOP/s, that an H200 must reach. None is only shown. A dtype of 8 bits is that of Q, too.
 MOST_DENSE_US = {("dtype e4m3", 64, 8192): 195, ("dtype e4m3", 16, 8192): None, ("dtype e4m3", 128, 4096): None,
                  ("dtype e4m3", 1, 8192): None,
                  ("e4m3", 64, 8192): 195, ("e4m3", 16, 8192): None, ("e4m3", 128, 4096): None, ("e4m3", 1, 8192): None,
@@ -31,7 +31,7 @@ def elements_of(name):
 
 
 def limit_of(row):
-    """The us that a row may take."""
+    """Returns the microseconds that a row may take."""
     if row.table == "latents":
         name = f"dtype {row.dtype}" if row.dtype == "e4m3" else row.kv or row.dtype
         return MOST_DENSE_US.get((name, row.b, row.s))

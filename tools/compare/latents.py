@@ -1,5 +1,5 @@
-"""Latents as they are served: rows of 8 bits, whole or with their scales, and keys that an indexer has chosen for each query.
-Their tensors, what is exact, and FlashMLA on the same ones."""
+"""Latents are served as rows of 8 bits, whole or with their scales, and with keys that an indexer has chosen for each
+query. This module has their tensors, the exact results, and FlashMLA on the same tensors."""
 import functools
 import importlib.util
 import inspect
@@ -12,7 +12,7 @@ from compare.problem import Reference
 
 
 class LatentProblem:
-    """`rows_at(numbers)` is what rows of the cache say, in float64, and `keys_of` what a query reads."""
+    """`rows_at(numbers)` returns rows of the cache in float64, and `keys_of` the keys that a query reads."""
 
     def __init__(self, row, device):
         self.row, self.out_dtype = row, torch.bfloat16
@@ -27,12 +27,12 @@ class LatentProblem:
         if row.page:
             self.block_table = torch.randperm(row.b * self.pages_of_sequence, device=device).to(torch.int32).view(row.b, -1)
             self.k_lens = torch.full((row.b,), row.s, dtype=torch.int32, device=device)
-        if row.chosen:  # numbers of rows of the pool
+        if row.chosen:  # These are numbers of rows of the pool.
             lists = [torch.randperm(row.s, device=device)[:row.chosen] + b * row.s for b in range(row.b) for _ in range(row.queries)]
             self.key_index = torch.stack(lists).to(torch.int32).view(row.b, row.queries, 1, row.chosen)
 
     def stored(self, raw):
-        """(rows as the cache has them, scales of their columns if they have any)."""
+        """Returns (rows as the cache has them, scales of their columns if they have any)."""
         if self.row.kv == "latent656":
             return self.with_scales(raw)
         return (raw.to(torch.float8_e4m3fn) if "e4m3" in (self.row.kv, self.row.dtype) else raw), None
@@ -89,7 +89,7 @@ class LatentProblem:
 
 
 class LatentReference(Reference):
-    """All heads of some queries."""
+    """This reference has all heads of some queries."""
 
     def __init__(self, problem, seed, queries=8):
         self.problem, self.samples, self.limit = problem, [], 0.0
@@ -104,7 +104,8 @@ class LatentReference(Reference):
             self.samples.append((sequence, query, exact))
             rounded = keys.float().to(q.dtype).float()
             p = torch.softmax(q.float() @ rounded.T * COLUMNS ** -0.5, dim=-1)
-            unit = 256 / p.amax(-1, keepdim=True) if row.dtype == "e4m3" else 1  # weights of 8 bits end at 448
+            # Weights of 8 bits end at 448.
+            unit = 256 / p.amax(-1, keepdim=True) if row.dtype == "e4m3" else 1
             recipe = ((p * unit).to(q.dtype).float() @ rounded[:, :VALUES] / unit).to(problem.out_dtype)
             self.limit = max(self.limit, 2 * (recipe.double() - exact).abs().max().item())
             squares.append((recipe.double() - exact).square().mean())
@@ -128,7 +129,7 @@ def flashmla(problem):
         cache, indices = problem.pool.view(torch.float8_e4m3fn), problem.key_index.view(row.b, row.queries, row.chosen)
         return lambda: call(problem.q, cache, None, None, VALUES, plan, is_fp8_kvcache=True, indices=indices, **common)[0]
     q, of_cache = problem.q, (problem.pool, problem.block_table, problem.k_lens, VALUES, plan)
-    if "e4m3" in (row.kv, row.dtype):  # it rounds Q to 8 bits, too
+    if "e4m3" in (row.kv, row.dtype):  # It rounds Q to 8 bits, too.
         q, one = q.to(torch.float8_e4m3fn), torch.ones(1, device=q.device)
         plans = of_any_version(flash_mla.get_mla_decoding_metadata)(problem.k_lens, row.heads, 1, h_q=row.heads, is_fp8_kvcache=True)
         plan.tile_scheduler_metadata, plan.num_splits = plans
@@ -137,11 +138,11 @@ def flashmla(problem):
 
 
 def of_any_version(function):
-    """Builds that have kernels of before, too, are told to take these: no other ones run dense rows of 8 bits."""
+    """Tells builds that also have older kernels to take these, because no other ones run dense rows of 8 bits."""
     return functools.partial(function, use_legacy=True) if "use_legacy" in inspect.signature(function).parameters else function
 
 
 def makers_of(problem):
-    """Rows with their scales are nobody's but where queries choose them."""
+    """Returns the makers. Nobody has dense rows with their scales, only chosen ones."""
     is_there = importlib.util.find_spec("flash_mla") and (problem.row.chosen or problem.row.kv != "latent656")
     return {"flashmla": lambda: flashmla(problem)} if is_there else {}

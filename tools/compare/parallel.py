@@ -1,4 +1,5 @@
-"""flashjit.distributed on several GPUs of one host: is it right, how fast is it beside one GPU with the same work, and what does the model say."""
+"""flashjit.distributed runs on several GPUs of one host. This checks its results, and compares its speed with one GPU
+that does as much work, and with the model."""
 import dataclasses
 import datetime
 import json
@@ -31,10 +32,10 @@ class Row:
     threads: int = 0
 
 
-# ---- right ----
+# ---- results ----
 
 def plain(q, k, v, sees):
-    """In float32, [batch, tokens, heads, d], on one GPU."""
+    """Computes attention in float32, [batch, tokens, heads, d], on one GPU."""
     group = q.shape[2] // k.shape[2]
     q, k, v = q.transpose(1, 2), *(x.repeat_interleave(group, 2).transpose(1, 2) for x in (k, v))
     s = q @ k.mT / math.sqrt(q.shape[-1])
@@ -60,7 +61,8 @@ def number(at):
 
 
 def lists_of(tokens, size, device):
-    """Words and what is seen: a block of queries sees the first block of keys, the one before its own, and its own, up to each query."""
+    """Returns words and a mask: a block of queries sees the first block of keys, the one before its own, and its own,
+    up to each query."""
     rows = torch.arange(tokens // size, dtype=torch.int32, device=device)
     index = torch.stack((rows, torch.zeros_like(rows), (rows - 1).clamp(min=0)), 1)
     words = dict(mask="causal", blocks=size, block_index=index, block_count=torch.full_like(rows, 3))
@@ -98,7 +100,7 @@ def checks(ranks, device, draw):
 
 
 def training(device, steps=100):
-    """The largest difference of the loss of a small decoder over ranks from that of one GPU, by its first loss."""
+    """Returns the largest difference of the loss of a small decoder over ranks from that of one GPU, by its first loss."""
     heads, kv_heads, d, width, tokens = 8, 2, 64, 256, 1024
 
     def model():
@@ -113,7 +115,7 @@ def training(device, steps=100):
         generator, found = torch.Generator(device).manual_seed(9), []
         for _ in range(steps):
             text = torch.randint(64, (2, tokens + 1), generator=generator, device=device)
-            text[:, 1::2] = text[:, :-1:2]  # something to learn: every other token is the one before
+            text[:, 1::2] = text[:, :-1:2]  # There is something to learn: every other token equals the one before.
             x, wanted = parts.embed(pick(text[:, :-1])), pick(text[:, 1:])
             for layer in parts.layers:
                 q, k, v = layer.qkv(layer.norm(x)).bfloat16().unflatten(2, (-1, d)).split((heads, kv_heads, kv_heads), dim=2)
@@ -137,10 +139,10 @@ def training(device, steps=100):
     return ((one - many).abs().max() / one[0]).item(), one[0].item(), one[-1].item()
 
 
-# ---- fast ----
+# ---- speed ----
 
 def both_passes(call, tensors):
-    """(forward, forward and backward) as calls without arguments."""
+    """Returns (forward, forward and backward) as calls without arguments."""
     leaves = [x.requires_grad_() for x in tensors]
     do = torch.randn_like(tensors[0])
 
@@ -158,7 +160,7 @@ def both_passes(call, tensors):
 
 
 def causal_row(run, ranks, rank):
-    """Zigzag, beside one GPU alone with as much work, and beside the calls of a share whose keys are all here."""
+    """Times zigzag, beside one GPU alone with as much work, and beside the calls of a share whose keys are all here."""
     single = max(128, round(TOKENS * math.sqrt(ranks) / 128) * 128)
     work, alone = 2 * ranks * TOKENS ** 2 * HEADS * D, 2 * single ** 2 * HEADS * D
     row = Row(f"causal, {TOKENS} tokens a GPU", f'fwd bf16 d={D} heads={HEADS}/{KV_HEADS} mask="causal"', f"b=1,q={TOKENS * ranks},k={TOKENS * ranks}")
@@ -176,7 +178,7 @@ def causal_row(run, ranks, rank):
 
 
 def documents_row(run, ranks, rank):
-    """Packed documents of very uneven lengths, causal, for each way in which tokens may lie."""
+    """Times packed documents of very uneven lengths, causal, for each order of tokens."""
     tokens, generator = TOKENS * ranks, torch.Generator().manual_seed(3)
     lengths = []
     while sum(lengths) < tokens:
@@ -191,7 +193,7 @@ def documents_row(run, ranks, rank):
 
 
 def exchange_row(run, ranks, rank):
-    """A step's kernel and the exchange of its keys: each alone, and both."""
+    """Times a step's kernel and the exchange of its keys: each alone, and both."""
     row = Row("a step beside an exchange", f"fwd bf16 d={D} heads={HEADS}/{KV_HEADS} lse=ln", f"b=1,q={TOKENS},k={TOKENS // 2}")
     q, k, v = run.qkv(TOKENS)
     engine, spec = flashjit.Engine("gpu", rank), f"fwd bf16 d={D} heads={HEADS}/{KV_HEADS} lse=ln"
@@ -208,7 +210,7 @@ def exchange_row(run, ranks, rank):
         transfer.wait()
 
     def copied(launch):
-        """The same keys by copy engines, as a gather reads them within a host."""
+        """Copies these keys by copy engines, as a gather reads them within a host."""
         shown = board.room((tuple(k.shape), tuple(v.shape)), k.dtype)
         for mine, x in zip(shown[rank], (k, v)):
             mine.copy_(x)
@@ -259,7 +261,8 @@ class Run:
         self.options, self.rank, self.ranks, self.device = options, rank, ranks, device
         self.sms = torch.cuda.get_device_properties(device).multi_processor_count
         self.clock, self.results, self.good = Clock(device, options.budget), {}, True
-        self.gb_per_s = 450.0  # of NVLink, as its maker says, until an exchange was timed
+        # This is NVLink's rate by its maker, until an exchange was timed.
+        self.gb_per_s = 450.0
 
     def draw(self, *shape):
         return torch.randn(*shape, device=self.device).bfloat16()
@@ -272,7 +275,7 @@ class Run:
             report.emit(line)
 
     def row(self, row, sides, work, ways=False, error=None):
-        """`sides`: (forward, both passes or None) by name; `work`: operations of a forward on one GPU."""
+        """`sides` has (forward, both passes or None) by name; `work` counts operations of a forward on one GPU."""
         forward = self.clock.race({name: calls[0] for name, calls in sides.items()}, self.options.rounds)
         both = self.clock.race({name: calls[1] for name, calls in sides.items() if calls[1]}, self.options.rounds)
         result = dict(kind="row", table=row.table, name=row.name, ranks=self.ranks, schedule="", ok=error is None or error < 0.01, limit=0.01, rms_limit=None)
@@ -292,7 +295,7 @@ class Run:
         self.say(result)
 
     def predicted(self, row):
-        """By way: what `flashjit explain --ranks` says of forward and backward, where the program was built."""
+        """Returns, by way, what `flashjit explain --ranks` predicts for forward and backward, if the program was built."""
         program = record.REPOSITORY / "build/bin/flashjit"
         if self.rank or not program.exists():
             return None
@@ -306,7 +309,7 @@ PARTS = ("checks", "training", *ROWS)
 
 
 def compare(options):
-    """In one of the processes, or in the one that starts them."""
+    """Runs in one of the processes, or in the one that starts them."""
     if options.ranks == 1:
         from compare import parallel_steps
         flashjit.use_library(options.lib)
@@ -338,7 +341,7 @@ def compare(options):
         for name in (name for name in ROWS if name in only):
             try:
                 ROWS[name](run, ranks, rank)
-            except flashjit.FlashJitError as error:  # all ranks make the same call
+            except flashjit.FlashJitError as error:  # All ranks make the same call.
                 run.good = False
                 run.say(dict(kind="failed", row=name, error=str(error)))
     if options.record and rank == 0:

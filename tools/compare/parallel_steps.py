@@ -1,4 +1,5 @@
-"""What several GPUs need of one: launches that leave SMs, that go on from earlier ones, the steps of eight ranks, and shares of a cache."""
+"""Several GPUs need these of one: launches that leave SMs, that go on from earlier ones, the steps of eight ranks, and
+shares of a cache."""
 import torch
 
 import flashjit
@@ -32,7 +33,7 @@ def wide(x):
 
 
 def limits_and_sums(kernels, tokens, d):
-    """(row, launches): plain, on fewer SMs, and going on from what there is."""
+    """Returns (row, launches): plain, on fewer SMs, and going on from earlier results."""
     q, do = draw(1, tokens, HEADS, d), draw(1, tokens, HEADS, d)
     k, v = draw(1, tokens, KV_HEADS, d), draw(1, tokens, KV_HEADS, d)
     fields, rows = f'bf16 d={d} heads={HEADS}/{KV_HEADS} mask="causal"', torch.zeros(1, HEADS, tokens, device="cuda")
@@ -57,7 +58,8 @@ def zigzag(x, rank, dim=1):
 
 
 def steps_of_ranks(kernels):
-    """The steps of all ranks of a ring, one after the other, beside one kernel for all: (row, launches, error of the steps) for each pass."""
+    """Returns the steps of all ranks of a ring, one after the other, beside one kernel for all: (row, launches, error
+    of the steps) for each pass."""
     fields, half = f"bf16 d={D} heads={HEADS}/{KV_HEADS}", TOKENS // RANKS // 2
     q, do, k, v = draw(1, TOKENS, HEADS, D), draw(1, TOKENS, HEADS, D), draw(1, TOKENS, KV_HEADS, D), draw(1, TOKENS, KV_HEADS, D)
     o, rows = torch.empty_like(q), torch.empty(1, HEADS, TOKENS, device="cuda")
@@ -94,7 +96,8 @@ def steps_of_ranks(kernels):
 
 
 def shares_of_a_cache(kernels, batch, keys, shares):
-    """One call over a cache, and calls over its parts, on two streams in turn, with a merge behind them; as graphs."""
+    """Returns one call over a cache, and calls over its parts, on two streams in turn, with a merge behind them; as
+    graphs."""
     fields = f"bf16 d={D} heads={HEADS}/{KV_HEADS}"
     q, k, v, o = draw(batch, 1, HEADS, D), draw(batch, keys, KV_HEADS, D), draw(batch, keys, KV_HEADS, D), draw(batch, 1, HEADS, D)
     stream, other = torch.cuda.Stream(), torch.cuda.Stream()
@@ -136,7 +139,7 @@ def figures_of(row, result):
 
 
 def compare(options, machine):
-    """(results by row, whether all are right)."""
+    """Returns (results by row, whether all are right)."""
     kernels, clock, results = Kernels(), GpuClock(), {}
     report.emit(machine)
 

@@ -1,4 +1,4 @@
-"""The tensors of a row, our launch on them, and how wrong a result is."""
+"""This module has the tensors of a row, our launch on them, and the errors of a result."""
 import itertools
 import math
 import random
@@ -13,8 +13,8 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, 
 
 
 def shape_logits(kind, q, k):
-    """Changes random q and k [..., heads, keys, d] so that their logits are as this row of DATA says: the first dimension of
-    q is the same in all queries, and that of k is what a key has above the rest."""
+    """Changes random q and k [..., heads, keys, d] so that their logits are of this row of DATA: the first dimension of
+    q is the same in all queries, and that of k is the height of a key above the rest."""
     name, _, number = kind.rstrip(")").partition("(")
     if name == "normal":
         return
@@ -37,7 +37,7 @@ def shape_logits(kind, q, k):
 
 
 def drawn_trees(row):
-    """[batch, query, word]: bits of a draft's ancestors, and of itself."""
+    """Returns [batch, query, word]: bits of a draft's ancestors, and of itself."""
     trees = torch.zeros(row.b, row.queries, -(-row.queries // 64), dtype=torch.int64)
     for tree in trees:
         for draft in range(row.queries):
@@ -49,19 +49,20 @@ def drawn_trees(row):
 
 
 def codes_of(x):
-    """(elements of 8 bits of x [.., heads, keys, d], what each head's are to be multiplied with)."""
+    """Returns (elements of 8 bits of x [.., heads, keys, d], the scales of the heads)."""
     scale = x.float().abs().amax(dim=(0, 2, 3)) / 448
     return (x.float() / scale[:, None, None]).to(torch.float8_e4m3fn), scale
 
 
 def turned(x, cos, sin):
-    """Rows [.., d] with their halves turned by the angles of their positions."""
+    """Returns rows [.., d] with their halves turned by the angles of their positions."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 class Problem:
-    """Fresh random tensors for a row. `q`, `k` and `v` are what attention is of, `given` what a call gets in their place."""
+    """This has fresh random tensors for a row. Attention is computed over `q`, `k` and `v`, and a call gets `given` in
+    their place."""
 
     def __init__(self, row, device, engine):
         self.row = row
@@ -70,7 +71,8 @@ class Problem:
             shape = (sum(row.lengths), heads, d) if one_after_the_other else (row.b, heads, tokens, d)
             return torch.randn(shape, device=device, dtype=DTYPES[row.dtype] if row.dtype != "e4m3" else torch.float32).to(DTYPES[row.dtype])
 
-        # Contiguous, for the reference and for peers; of different lengths, one sequence after the other.
+        # Tensors are contiguous, for the reference and for peers. Sequences of different lengths lie one after the
+        # other.
         self.q_starts = [0, *itertools.accumulate(row.q_lens or row.keys)]
         self.packed = row.packed or bool(row.q_lens)
         self.q = drawn(row.heads, row.queries or row.s, row.packed)
@@ -109,9 +111,9 @@ class Problem:
             self.kept = self.kept_weights(engine.prepare(row.spec_of("fwd")))
 
     def draw_new_tokens(self, device):
-        """The last tokens of the sequences, which the call writes, and the angles by which it turns them."""
+        """Draws the last tokens of the sequences, which the call writes, and the angles by which it turns them."""
         row = self.row
-        tokens = -(-row.s // (row.page or 1)) * (row.page or 1)  # for which there is room
+        tokens = -(-row.s // (row.page or 1)) * (row.page or 1)  # There is room for this many.
         angles = torch.arange(tokens, device=device)[:, None] * 10000.0 ** (-torch.arange(0, row.d, 2, device=device) / row.d)
         self.params.update(cos=angles.cos(), sin=angles.sin())
         there = slice(row.s - row.queries, row.s)
@@ -127,11 +129,12 @@ class Problem:
         return self.given.get(name, getattr(self, name, None))
 
     def kept_weights(self, kernel):
-        """Which weights dropout keeps, [batch, head, query, key] (False: hidden ones, too): all are equal where K is 0, and O is
-        then what V, rows of a unit matrix at some keys and 0 at the others, lets through of these."""
+        """Returns which weights dropout keeps, [batch, head, query, key] (False also for hidden ones). If K is 0, all
+        weights are equal, and O shows which of them V lets through: rows of a unit matrix at some keys and 0 at the
+        others."""
         given, kept = (self.k, self.v), torch.zeros(self.row.b, self.row.heads, self.row.s, self.row.s, dtype=torch.bool, device=self.q.device)
         self.k, self.v = torch.zeros_like(self.k), torch.zeros_like(self.v)
-        launch, width = Problem.launch_of(self, kernel), self.v.shape[-1]  # forward
+        launch, width = Problem.launch_of(self, kernel), self.v.shape[-1]  # This is the forward launch.
         for first in range(0, self.row.s, width):
             self.v.zero_()
             part = self.v[..., first:first + width, :]
@@ -141,20 +144,21 @@ class Problem:
         return kept
 
     def dropped(self, p, batch, head, index):
-        """Weights of these queries with some of them dropped, if the row says so."""
+        """Returns weights of these queries with some of them dropped, if the row says so."""
         return p * self.kept[batch, head, index] / (1 - dropped_share(self.row.dropout)) if self.row.dropout else p
 
     def fill_pages(self, device):
-        """The same keys in the pages of a pool, which sequences have in random order."""
+        """Puts the keys into the pages of a pool, which sequences have in random order."""
         counts = [-(-length // self.row.page) for length in self.row.keys]
         pages = torch.randperm(sum(counts)).to(device, torch.int32)
-        self.pages = torch.split(pages, counts)  # of each sequence
+        self.pages = torch.split(pages, counts)  # pages of each sequence
         self.block_table = torch.zeros(self.row.b, max(counts), dtype=torch.int32, device=device)
         self.k_lens = torch.tensor(self.row.keys, dtype=torch.int32, device=device)
         shape = (sum(counts), self.row.page, self.row.kv_heads, self.row.d)
         filled = {name: self.operand(name) for name in (("k",) if self.row.v_in_k else ("k", "v"))}
         dtype = filled["k"].dtype
-        if dtype.itemsize == 1:  # PyTorch moves bytes, but not all of its functions take floats of 8 bits
+        # PyTorch moves bytes, but not all of its functions take floats of 8 bits.
+        if dtype.itemsize == 1:
             filled = {name: tensor.view(torch.uint8) for name, tensor in filled.items()}
         self.pools = {name: torch.zeros(shape, device=device, dtype=tensor.dtype) for name, tensor in filled.items()}
         for b, (own, length) in enumerate(zip(self.pages, self.row.keys)):
@@ -169,14 +173,14 @@ class Problem:
         self.block_table[:, :shared] = self.block_table[0, :shared].clone()
 
     def launch_of(self, kernel, stream=None, shared=True, **more):
-        """`shared`: does the kernel's spec say that sequences share a prefix, where this row has one? `more`: tensors by name."""
+        """`shared` means that the kernel's spec has a shared prefix, if this row has one. `more` has tensors by name."""
         o = torch.full_like(self.q[..., :self.v.shape[-1]], math.nan, memory_format=torch.contiguous_format, dtype=self.out_dtype)
         operands = {"q": self.operand("q"), "k": self.operand("k"), "o": o, **more} | ({} if self.row.v_in_k else {"v": self.operand("v")})
         new = {name: self.given[name] for name in ("k_new", "v_new") if name in self.given}
         operands.update(new)
         if self.row.packed:
             operands.update(offsets_q=self.offsets, offsets_k=self.offsets)
-        if self.row.page:  # queries by tokens, then heads
+        if self.row.page:  # Queries lie by tokens, then heads.
             by_tokens = (lambda tensor: tensor) if self.packed else (lambda tensor: tensor.transpose(1, 2))
             operands = {"q": by_tokens(self.operand("q")), "o": by_tokens(o), "k_lens": self.k_lens,
                         "block_table": self.block_table, **self.pools, **{name: by_tokens(tensor) for name, tensor in new.items()}}
@@ -199,14 +203,14 @@ class Problem:
         return torch.bfloat16 if self.row.dtype == "e4m3" else self.q.dtype
 
     def queries_of(self, tensor, batch, head):
-        """[tokens, d] of one head of Q or O."""
+        """Returns [tokens, d] of one head of Q or O."""
         return tensor[self.q_starts[batch]:self.q_starts[batch + 1], head] if self.packed else tensor[batch, head]
 
     def keys_of(self, tensor, batch, head):
         return tensor[self.starts[batch]:self.starts[batch + 1], head] if self.row.lengths else tensor[batch, head]
 
     def scored(self, s, batch, head, index, count):
-        """What the row's score and mask make of the logits of these of `count` queries."""
+        """Applies the row's score and mask to the logits of these of `count` queries."""
         k = torch.arange(s.shape[1], device=s.device)
         q = index + s.shape[1] - count
         if self.row.score == "softcap":
@@ -232,26 +236,28 @@ class Problem:
 
 
 def narrow_weights(p):
-    """P as products of 8 bits take it: e4m3. The largest of a row lies anywhere from 128 to 256, as where a row's reference
-    is the largest of its first tile: at 256 itself, always, the largest weight would be the one without an error."""
+    """Returns P as products of 8 bits take it: e4m3. The largest of a row lies anywhere from 128 to 256, as it does if
+    a row's reference is the largest of its first tile. If it were always 256, the largest weight would have no
+    error."""
     shift = torch.arange(p.shape[-2], device=p.device, dtype=p.dtype)[:, None] * 0.618 % 1
     raised = 256 * torch.exp2(-shift) / p.amax(dim=-1, keepdim=True)
     return (p * raised).to(torch.float8_e4m3fn).to(p.dtype) / raised
 
 
 def quantised(x):
-    """With a scale for the head."""
+    """Returns x rounded with a scale for the head."""
     scale = x.abs().amax() / 448
     return (x / scale).to(torch.float8_e4m3fn).to(x.dtype) * scale
 
 
 class Reference:
-    """float64 results of some rows of some heads; `limit` is the error rule's (autotune/reference/compare.h): twice the largest
-    error of the recipe on them, softmax(q k) v with the same input type, fp32 inside and P rounded to the input type; of few
-    rows the recipe may be right by luck, as where a row's largest weight is nearly 1, so at least four standard deviations of
-    what these roundings make of one element. With a mask that is far more than most rows need, so of 8 bits `rms_limit` is twice
-    `rms`, the root of the mean square of the recipe's errors. Where the call quantises, so does the recipe; of a cache of 8 bits
-    it is bf16's on the same numbers."""
+    """These are float64 results of some rows of some heads. `limit` is the error rule's (autotune/reference/compare.h):
+    twice the largest error of the recipe on them, softmax(q k) v with the same input type, fp32 inside and P rounded
+    to the input type. For few rows the recipe may be right by luck, for example if a row's largest weight is nearly
+    1, so the limit is at least four standard deviations of the effect of these roundings on one element. With a mask
+    that is far more than most rows need, so for 8 bits `rms_limit` is twice `rms`, the root of the mean square of
+    the recipe's errors. If the call quantises, so does the recipe. For a cache of 8 bits it is bf16's on the same
+    numbers."""
 
     rms_limit = None
 
@@ -274,7 +280,7 @@ class Reference:
             p, values = weights_and_values(torch.float64, lambda x: x)
             exact = p @ values
             self.samples.append((batch, head, index, exact))
-            # Roundings are uniform within one unit: their variance is a third of its square.
+            # Roundings are uniform within one unit, so their variance is a third of its square.
             types = torch.float8_e4m3fn if is_narrow else q.dtype, problem.out_dtype
             unit_of_weights, unit_of_output = (torch.finfo(dtype).eps / 2 for dtype in types)
             variance = (unit_of_weights ** 2 * (p.square() @ values.square()) + unit_of_output ** 2 * exact.square()) / 3
@@ -292,7 +298,7 @@ class Reference:
         return largest <= self.limit and (self.rms_limit is None or rms <= self.rms_limit)
 
     def errors(self, output):
-        """(largest, root of the mean square); infinite where the output is NaN."""
+        """Returns (largest, root of the mean square); infinite if the output is NaN."""
         difference = torch.cat([(self.problem.queries_of(output, batch, head)[index].double() - exact).flatten()
                                 for batch, head, index, exact in self.samples])
         difference = difference.nan_to_num(nan=math.inf, posinf=math.inf, neginf=math.inf)

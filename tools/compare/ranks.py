@@ -1,4 +1,4 @@
-"""Processes of one host, a GPU each, and times that they take together."""
+"""Processes of one host have a GPU each, and are timed together."""
 import os
 import signal
 import socket
@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 
 def is_rank():
-    """Whether this process is one of those, started here or by torchrun."""
+    """Returns whether this process is one of those, started here or by torchrun."""
     return "RANK" in os.environ
 
 
 def start(count):
-    """The same command in so many processes. The first that fails ends all."""
+    """Starts the same command in this many processes. The first that fails ends all."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -38,7 +38,7 @@ def start(count):
 
 
 class Clock:
-    """Milliseconds of what all ranks call at the same time: those of the slowest."""
+    """This clock takes the milliseconds of calls that all ranks make at the same time: those of the slowest."""
 
     def __init__(self, device, budget_ms):
         self.device, self.budget_ms = device, budget_ms
@@ -61,8 +61,8 @@ class Clock:
         return self.slowest(begin.elapsed_time(end) / count)
 
     def race(self, calls, rounds):
-        """Medians of rounds that go there and back, as in clock.race(). Each block begins behind calls that are not counted: a GPU that rested is
-        faster for some milliseconds than one at work."""
+        """Returns medians of rounds that go there and back, as in clock.race(). Each block begins behind calls that are
+        not counted: a GPU that rested is faster for some milliseconds than one at work."""
         counts = {}
         for name, call in calls.items():
             self.block(call, 2)

@@ -1,4 +1,5 @@
-"""Keeps a run: a line of JSON for each row, with where, when, of which commit and by which command it was measured."""
+"""This keeps a run: a line of JSON for each row, with the device, the time, the commit and the command of the
+measurement."""
 import json
 import pathlib
 import platform
@@ -11,7 +12,7 @@ MEASURED = ("ms", "tflops", "max_err", "rms_err")
 
 
 def commit_of(repository):
-    """The commit of a tree, with a plus if tracked files are other ones now; None where git has no word of it."""
+    """Returns the commit of a tree, with a plus if tracked files have changed, or None if git does not know one."""
     def ask(*command):
         return subprocess.run(["git", "-C", repository, *command], capture_output=True, text=True, check=True).stdout.strip()
 
@@ -22,7 +23,7 @@ def commit_of(repository):
 
 
 def device_of(machine):
-    """The GPU, or the processor as Linux names it."""
+    """Returns the GPU, or the processor as Linux names it."""
     if "gpu" in machine:
         return machine["gpu"]
     try:
@@ -40,7 +41,7 @@ def line_of(row, result, run):
 
 
 def append(path, machine, results, failed, command, commit):
-    """Rows that could not be run are kept as well: a table without them would look better than it is."""
+    """Keeps rows that could not be run as well: a table without them would look better than it is."""
     run = {key: value for key, value in machine.items() if key not in ("kind", "gpu")}
     run.update(device=device_of(machine), commit=commit or commit_of(REPOSITORY), command=command)
     lines = [line_of(row, result, run) for row, result in results.items()]

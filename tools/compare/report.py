@@ -1,5 +1,6 @@
-"""From measured rows to figures, and both to JSON lines and Markdown. A result is a dict: kind="row", the fields of its Row,
-ok, limit, rms_limit (None: there is none), schedule, and for every side NAME_ms, NAME_tflops, NAME_max_err, NAME_rms_err, over_NAME."""
+"""Measured rows become figures, and both become JSON lines and Markdown. A result is a dict: kind="row", the fields of
+its Row, ok, limit, rms_limit (None if there is none), schedule, and for every side NAME_ms, NAME_tflops,
+NAME_max_err, NAME_rms_err, over_NAME."""
 import json
 import math
 import statistics
@@ -12,7 +13,7 @@ PEERS = tuple(SHOWN)
 
 
 def finite(value):
-    """JSON has no word for infinity, nor for the error of a NaN."""
+    """Replaces numbers that JSON has no word for: infinity, and the error of a NaN."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -36,7 +37,7 @@ def figure(what, value, least=None, most=None):
 
 
 def beside_best_peer(row, result):
-    """over_cudnn of the row as a part of what the best peer reaches there, or None."""
+    """Returns over_cudnn of the row as a share of what the best peer reaches there, or None."""
     best = rows.BEST_PEER_OVER_CUDNN.get((row.d, row.mask, row.s)) if row.table == "forward" else None
     return result["over_cudnn"] / best if best and "over_cudnn" in result else None
 
@@ -46,7 +47,7 @@ def over_fa2(result, key):
 
 
 def least_over(peer, results, count, dtype):
-    """(of the mean, of each of some rows of this dtype) over this peer, where a whole table was run."""
+    """Returns (for the mean, for each of some rows of this dtype) over this peer, if a whole table was run."""
     if peer == "torch" and all(row.table == "cpu_backward" for row in results):
         return rows.LEAST_BACKWARD_OVER_TORCH[dtype], None
     if peer != "cudnn":
@@ -59,7 +60,7 @@ def least_over(peer, results, count, dtype):
 
 
 def most_us(row):
-    """How long a row of few queries may take, if that is known."""
+    """Returns how long a row of few queries may take, if that is known."""
     if row.table in rows.LATENT_TABLES:
         return latent_rows.limit_of(row)
     if row.table == "mla":
@@ -80,7 +81,7 @@ def decode_figures(results, wanted):
 
 
 def mla_figures(results, wanted):
-    """Reading the latents is not all that a launch of 128 heads does: products take longer."""
+    """Returns ratios to the time of reading the latents. A launch of 128 heads does more: products take longer."""
     return [figure(f"time over that of reading K at {rows.READ_TBS} TB/s: {row.name}",
                    result["flashjit_ms"] * 1e9 * rows.READ_TBS / row.kv_bytes)
             for row, result in results.items() if row.table == "mla" and wanted]
@@ -125,7 +126,7 @@ def peer_figures(results, wanted):
 
 
 def backward_figures(results, wanted):
-    """Rates at 16k; other head dims over the better of the peers that take them."""
+    """Returns rates at 16k, and other head dims over the better of the peers that take them."""
     mine = {row: result for row, result in results.items() if row.table == "backward" and not row.numerics}
     made = [figure(f"gradients, d={row.d} {row.mask} 16k, TFLOP/s", result["flashjit_tflops"],
                    least=rows.LEAST_BACKWARD_TFLOPS[row.d, row.mask] if wanted else None)
@@ -139,7 +140,8 @@ def backward_figures(results, wanted):
 
 
 def drawn_cache_figures(results, wanted):
-    """Over reading K and V, or multiplying, whichever takes longer on an H200; the rows that lose most by name."""
+    """Compares with reading K and V, or multiplying, whichever takes longer on an H200. The rows that lose most have
+    their names."""
     over = {row: result["flashjit_ms"] * 1e-3 / max(row.kv_bytes / (rows.READ_TBS * 1e12), row.flops / (rows.MULTIPLY_TFLOPS * 1e12))
             for row, result in results.items() if row.table == "drawn_cache" and wanted}
     if not over:
@@ -149,7 +151,7 @@ def drawn_cache_figures(results, wanted):
 
 
 def drawn_figures(results, wanted):
-    """Over the better of the peers that take a row; the rows that lose most by name."""
+    """Compares with the better of the peers that take a row. The rows that lose most have their names."""
     over = {}
     for row, result in results.items():
         ratios = [result["over_" + peer] for peer in PEERS if peer != "before" and "over_" + peer in result]
@@ -213,7 +215,8 @@ def ratio_figures(results, table, wanted):
 
 
 def of_limit(result):
-    """Where the recipe is exact there is no room: 0 as well, or beyond any limit."""
+    """Returns the error over its limit. If the recipe is exact there is no room: the result is 0, too, or beyond any
+    limit."""
     def share(error, limit):
         return error / limit if limit else math.inf if error else 0.0
 
@@ -227,7 +230,7 @@ def error_figures(results):
     if same:
         made.append(figure(f"of {counted(len(same), 'row')} with the bits of before", sum(same)))
     for key, what in (("max_err", "largest error"), ("rms_err", "rms error")):
-        # Of 8 bits it has the same Q, K and V in 16, so that says nothing.
+        # For 8 bits it has the same Q, K and V in 16 bits, so that shows nothing.
         in_16 = {row: result for row, result in results.items() if row.dtype != "e4m3" and not row.compute}
         ratios = {row: ratio for row, result in in_16.items() if (ratio := over_fa2(result, key)) is not None}
         if ratios:
@@ -241,7 +244,7 @@ def error_figures(results):
 
 
 def figures(results, products, tables, wanted):
-    """wanted: this is the GPU that the speeds to reach were set for."""
+    """`wanted` means that this is the GPU that the speeds to reach were set for."""
     made = peer_figures(results, wanted) + product_figures(results, products, wanted)
     for of_table in (backward_figures, drawn_figures, drawn_cache_figures, decode_figures, cache_figures, mla_figures, prefix_figures, mixed_figures):
         made += of_table(results, wanted)
@@ -252,7 +255,7 @@ def figures(results, products, tables, wanted):
 
 
 def cold_figures(times, cores, wanted):
-    limited = wanted and cores <= 2  # the limits are those of two cores
+    limited = wanted and cores <= 2  # The limits are those of two cores.
     where = f"cold compile on {counted(cores, 'core')}, ms"
     median, largest = (rows.MOST_COLD_MEDIAN_MS, rows.MOST_COLD_MS) if limited else (None, None)
     return [figure(f"{where}, median of {len(times)}", statistics.median(times), most=median),
@@ -274,7 +277,7 @@ def error_cell(result):
 
 
 def rate_table(results, wanted):
-    """The forward table, or that of the processor."""
+    """Returns the forward table, or that of the processor."""
     cpu = next(iter(results)).table in ("cpu", "cpu_backward")
     unit, scale = ("GFLOP/s", 1000) if cpu else ("TFLOP/s", 1)
     peers = [peer for peer in PEERS if any("over_" + peer in result for result in results.values())]
@@ -302,7 +305,7 @@ def rate_table(results, wanted):
 
 
 def time_table(results):
-    """The rows of the other tables."""
+    """Returns the rows of the other tables."""
     peers = [peer for peer in PEERS if any("over_" + peer in result for result in results.values())]
     reads = next(iter(results)).table in rows.IN_GRAPHS
     unit, key, form = ("TB/s", "_tbs", ".2f") if reads else ("TFLOP/s", "_tflops", ".0f")

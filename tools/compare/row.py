@@ -1,4 +1,4 @@
-"""A row of a table: a problem that is run. And what rows of ours are held against each other for."""
+"""A row of a table is a problem that is run. Some rows of ours are held against each other."""
 import dataclasses
 
 SOFTCAP = 50.0
@@ -17,36 +17,36 @@ class Row:
     dtype: str = "bf16"
     score: str = "plain"  # plain, softcap, alibi, bias_bf16, bias_fp32
     data: str = "normal"  # a key of DATA
-    queries: int = 0      # where they are not as many as the keys
-    q_lens: tuple = ()    # the same of each sequence, packed, beside keys in pages
-    lengths: tuple = ()   # of the sequences, where they are not all `s`; `s` is the longest
-    page: int = 0         # tokens of a page, where keys lie in pages
-    prefix: int = 0       # tokens that all sequences begin with, in the same pages
-    d_v: int = 0          # columns of V, where they are not as many as those of K
-    numerics: str = ""    # of the spec, where it is not the default
-    grads: str = ""       # of gradients: parameters that have some
+    queries: int = 0      # number of queries, if it is not that of the keys
+    q_lens: tuple = ()    # number of queries of each sequence, packed, beside keys in pages
+    lengths: tuple = ()   # lengths of the sequences, if they are not all `s`; `s` is the longest
+    page: int = 0         # tokens of a page, if keys lie in pages
+    prefix: int = 0       # number of tokens, in the same pages, that all sequences begin with
+    d_v: int = 0          # columns of V, if they are not as many as those of K
+    numerics: str = ""    # the spec's, if it is not the default
+    grads: str = ""       # parameters that have gradients
     dropout: float = 0.0
-    compute: str = ""     # of the spec: what Q, K and V of 16 bits are made first
-    linear: bool = False  # of 8 bits: weights may be interpolated
-    kv: str = ""          # elements of K and V, where they are not those of Q
-    append: bool = False  # the last tokens are written into the cache by the call, which turns them and Q
-    threads: int = 0      # processor only
-    block: int = 0        # tokens of a block, where lists say which are seen
-    listed: int = 0       # blocks of each list
-    documents: tuple = () # lengths, where a tensor has the numbers of documents
-    chosen: int = 0       # keys that each query has chosen
-    pages: int = 0        # or pages, for each KV head
-    shared: int = 0       # the number of these pages that all queries of a sequence have chosen
-    best: int = 0         # keys that an index lists; 0: it gives their scores
+    compute: str = ""      # the spec's: what Q, K and V of 16 bits become first
+    linear: bool = False   # for 8 bits: weights may be interpolated
+    kv: str = ""           # elements of K and V, if they are not those of Q
+    append: bool = False   # The call writes the last tokens into the cache, and turns them and Q.
+    threads: int = 0       # processor only
+    block: int = 0         # tokens of a block, if lists tell which are seen
+    listed: int = 0        # blocks of each list
+    documents: tuple = ()  # lengths, if a tensor has the numbers of documents
+    chosen: int = 0        # keys that each query has chosen
+    pages: int = 0         # or pages, for each KV head
+    shared: int = 0        # number of these pages that all queries of a sequence have chosen
+    best: int = 0          # keys that an index lists; 0: it gives their scores
 
     @property
     def packed(self):
-        """Documents follow one another, queries as keys."""
+        """Returns whether documents follow one another, queries and keys alike."""
         return bool(self.lengths) and not self.page
 
     @property
     def v_in_k(self):
-        """V is the first columns of K."""
+        """Returns whether V is the first columns of K."""
         return self.table in ("mla", "latents", "sparse_decode", "sparse_prefill")
 
     @property
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def keys(self):
-        """Of each sequence."""
+        """Returns the keys of each sequence."""
         return self.lengths or (self.s,) * self.b
 
     @property
@@ -90,12 +90,12 @@ class Row:
 
     @property
     def unshared(self):
-        """The spec of one who does not know that sequences share anything."""
+        """Returns the spec of a caller who does not know that sequences share anything."""
         return self.spec.replace(" shared_prefix", "")
 
     @property
     def shape(self):
-        """As prepare takes it for a hint; of several lengths, the mean."""
+        """Returns the shape as a hint for prepare. If there are several lengths, it has the mean."""
         s = -(-sum(self.keys) // self.b)
         return f"b={self.b},q={self.queries or max(self.q_lens, default=s)},k={s}"
 
@@ -109,7 +109,8 @@ class Row:
 
     @property
     def flops(self):
-        """2 (d of K + d of V) per visible score, of gradients 6 d of K + 4 d of V; the diagonal counts half, as it is usual."""
+        """Counts 2 (d of K + d of V) per visible score, for gradients 6 d of K + 4 d of V. The diagonal counts half, as
+        usual."""
         d_v = self.d_v or self.d
         if self.q_lens:
             return 4.0 * self.d * self.heads * sum(q * (k - q / 2) for q, k in zip(self.q_lens, self.keys))
@@ -125,7 +126,7 @@ class Row:
 
     @property
     def read_keys(self):
-        """By a query of each sequence."""
+        """Returns the keys that a query of each sequence reads."""
         return (self.chosen or self.pages * self.page) * self.b if self.chosen or self.pages else sum(self.keys)
 
     @property
@@ -140,7 +141,8 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """A row of ours against another row of ours: TFLOP/s over TFLOP/s, at least `limit`; time over time, or us more, at most."""
+    """This is a row of ours against another row of ours: TFLOP/s over TFLOP/s, at least `limit`; time over time, or us
+    more, at most."""
     what: str
     row: Row
     base: Row
@@ -150,7 +152,7 @@ class Ratio:
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """The time of a row over the sum of those of others, at most `limit`."""
+    """This is the time of a row over the sum of those of others, at most `limit`."""
     what: str
     row: Row
     parts: tuple

@@ -1,11 +1,11 @@
-"""The tables: which problems are run, what they are held against, and the figures that an H200 must reach."""
+"""These tables have the problems that are run, what they are held against, and the figures that an H200 must reach."""
 import dataclasses
 import random
 
 from compare import index_rows, latent_rows, sparse_rows
 from compare.row import SOFTCAP, WINDOW, Ratio, Row, Sum
 
-HINTS = {False: "none", True: "sizes"}  # what prepare is told beside the spec
+HINTS = {False: "none", True: "sizes"}  # prepare is told this beside the spec
 ALL_TABLES = ("forward", "gqa", "window", "scores", "packed")
 SPARSE_TABLES = ("sparse", "sparse_backward")
 LATENT_TABLES = ("latents", "sparse_decode", "sparse_prefill")
@@ -24,20 +24,20 @@ BEST_PEER_OVER_CUDNN = {
 }
 LEAST_OF_BEST_PEER = 0.97
 LEAST_BACKWARD_OVER_CUDNN, LEAST_BACKWARD_MEAN_OVER_CUDNN = 1.10, 1.26
-LEAST_BACKWARD_OVER_BEST = 1.10  # of cuDNN and FlashAttention-2, at other head dims
+LEAST_BACKWARD_OVER_BEST = 1.10  # the best of cuDNN and FlashAttention-2, at other head dims
 LEAST_BACKWARD_TFLOPS = {(64, "full"): 590, (64, "causal"): 590, (128, "full"): 645, (128, "causal"): 630, (256, "full"): 515,
                          (256, "causal"): 505}  # at 16k
 LEAST_BACKWARD_OVER_TORCH = {"fp32": 1.0, "bf16": 1.2}  # means, on processors
 LEAST_DETERMINISTIC_OVER_FAST = {64: 0.88, 128: 0.88, 256: 0.95}
 DROPOUT = 0.1
 LEAST_MEAN_OVER_CUDNN = 1.10
-# Of the rate of a bf16 8192^3 matrix product in the same run; None: shown only.
+# These are shares of the rate of a bf16 8192^3 matrix product in the same run. None is only shown.
 LEAST_OF_PRODUCT = {(128, "full", 16384): 0.95, (128, "causal", 16384): 0.92, (64, "full", 16384): 0.76,
                     (64, "causal", 16384): None}
 MOST_OF_FA2_ERROR = 1.2
 MOST_COLD_MEDIAN_MS, MOST_COLD_MS = 450, 900
 
-# What is in the tensors, and how many times as long as on normal data a launch may take. Numbers are logits.
+# These are the contents of tensors, and how many times as long as on normal data a launch may take. Numbers are logits.
 DATA = {"normal": 1.0,
         **{f"sink({height})": 1.15 for height in (5, 10, 20, 60)},     # token 0 above the rest
         **{f"key({height})": 1.4 for height in (10, 30)},              # a random key above the rest
@@ -47,34 +47,37 @@ DATA = {"normal": 1.0,
         "equal": 1.4}
 LEAST_OVER_CUDNN_ON_DATA = {64: 1.0, 128: 1.0, 256: 0.95}
 
-# Q, K and V of 8 bits: TFLOP/s, and what FlashAttention-3's authors give for it at 4k, of which ours is to be LEAST_OVER_FA3.
+# For Q, K and V of 8 bits these are TFLOP/s, and the figures of FlashAttention-3's authors at 4k. Ours have to be
+# LEAST_OVER_FA3 times as fast.
 LEAST_NARROW_TFLOPS = {64: 800, 128: 1080, 256: 1200}
 FA3_NARROW_TFLOPS = {(64, "full"): 607, (128, "full"): 867, (256, "full"): 1120, (64, "causal"): 530, (128, "causal"): 794, (256, "causal"): 1014}
 LEAST_OVER_FA3 = 1.1
 LEAST_COMPUTE_OVER_BF16 = 1.2  # 16 bits that are quantised, rotated and multiplied as 8, over bf16
 
-# Decode, replayed from CUDA graphs. Times in us: (batch, keys) with 32/8 heads, one H200, bf16.
+# Decode is replayed from CUDA graphs. Times are in us: (batch, keys) with 32/8 heads, one H200, bf16.
 LEAST_DECODE_OVER_CUDNN, LEAST_DECODE_MEAN_OVER_CUDNN = 1.0, 1.15
 MOST_DECODE_US = {(1, 1024): 7.5, (1, 8192): 16.5}
-# The same through a page table, with pages of 64 or 256 tokens; smaller ones may take a little more.
+# These are times through a page table, with pages of 64 or 256 tokens. Smaller ones may take a little more.
 MOST_PAGED_US = {(1, 8192): 17.5, (16, 8192): 135, (64, 8192): 490, (128, 2048): 255}
 MOST_SMALL_PAGES = 1.05
-# Contiguous or in pages of 64, K and V of 8 bits, and the root mean square of their errors over that of bf16 on the same numbers.
+# These are for K and V of 8 bits, contiguous or in pages of 64, with the root mean square of their errors over that of
+# bf16 on the same numbers.
 MOST_NARROW_CACHE_US = {(1, 8192): 13, (16, 8192): 78, (64, 8192): 262, (128, 2048): 134}
 MOST_OF_BF16_ERROR = 1.5
 MOST_US_OF_APPEND = 2.0
-LEAST_PAGED_OVER_CONTIGUOUS = 0.95  # of pieces of prompts
-# Latents of 576 columns, of which V is the first 512: 128 query heads, one KV head, through pages of 64 tokens.
+LEAST_PAGED_OVER_CONTIGUOUS = 0.95  # limit for pieces of prompts
+# Latents have 576 columns, of which V is the first 512: 128 query heads, one KV head, through pages of 64 tokens.
 MOST_MLA_US = {(16, 8192): 66, (64, 8192): 205, (128, 4096): 205}
-READ_TBS = 4.54  # what an H200 reads at its best
-MULTIPLY_TFLOPS = 750  # and what the product of 16 bits has there under its limit of power, of long forwards about as many
+READ_TBS = 4.54  # an H200's best rate of reading
+# This is the rate of the product of 16 bits under an H200's limit of power. Long forwards reach about as much.
+MULTIPLY_TFLOPS = 750
 LEAST_UNEVEN_OVER_EVEN = 0.88
 MOST_INVARIANT_OVER_DEFAULT = 1.08
 LEAST_SHARED_OVER_UNSHARED = 5.0
 MOST_MIXED_OVER_ALONE = 1.03  # the sum of prompts alone and single tokens alone
 MOST_TREE_OVER_ONE = 1.2  # drafts in a tree, over one token
 
-DRAWN_FLOPS, DRAWN_BYTES = 4e11, 2e9  # of a drawn row, at most: about a millisecond
+DRAWN_FLOPS, DRAWN_BYTES = 4e11, 2e9  # limits for a drawn row: about a millisecond
 
 USUAL_DIMS = (64, 128, 256)
 def forward_rows():
@@ -95,8 +98,8 @@ def decode_rows():
 
 
 def drawn_row(draw, table):
-    """A problem that a model might have, of a size nobody chose: itself, or few queries, or as many as there are, on other keys;
-    of a cache, few queries or a piece of a prompt."""
+    """Draws a problem that a model might have, of a size nobody chose: itself, or few queries, or as many as there are,
+    on other keys; for a cache, few queries or a piece of a prompt."""
     def between(least, most):
         return int(least * ((most + 1) / least) ** draw.random())
 
@@ -113,7 +116,7 @@ def drawn_row(draw, table):
     kind = draw.choice(("itself", "itself", "few", "others") if table == "drawn" else ("itself", "itself", "others"))
     queries, s = {"itself": lambda: (0, between(64, 16384)), "few": lambda: (between(1, 16), between(256, 65536)),
                   "others": lambda: (between(64, 8192), between(16, 4096))}[kind]()
-    largest = DRAWN_FLOPS / (4.0 * d * heads * (queries or s) * s)  # of which everything else follows
+    largest = DRAWN_FLOPS / (4.0 * d * heads * (queries or s) * s)  # Everything else follows from it.
     largest = min(largest, DRAWN_BYTES / (4.0 * d * max(heads * (queries or s), kv_heads * s)))
     mask = draw.choice(("full", "causal")) if kind == "itself" else "full"
     return Row(table, d, mask, s, between(1, max(1, min(64, int(largest)))), heads, kv_heads, dtype=dtype, queries=queries, d_v=d_v)
@@ -133,7 +136,7 @@ def paged_rows():
 
 
 def paged_ratios():
-    """Very uneven batches, the same in every run, over even ones of as many tokens."""
+    """Compares very uneven batches, the same in every run, with even ones of as many tokens."""
     ratios = []
     for seed in (1, 2, 3):
         draw = random.Random(seed)
@@ -158,7 +161,8 @@ def narrow_cache_rows():
 
 
 def cache_ratios():
-    """New tokens written by the call over calls that find them there; pieces of prompts over pages and over contiguous keys."""
+    """Compares calls that write new tokens with calls that find them there, and pieces of prompts over pages with
+    contiguous keys."""
     ratios = [Ratio(f"us that append and rope take, {b} x {s} in pages", cache_row(s, b, page=64, append=True), cache_row(s, b, page=64),
                     "more", MOST_US_OF_APPEND) for b, s in MOST_PAGED_US]
     prompts = [dict(s=16384 + queries, b=b, queries=queries, mask="causal") for queries, b in ((512, 1), (2048, 1), (2048, 4))]
@@ -171,7 +175,7 @@ def prefix_rows():
 
 
 def mixed_ratios():
-    """Prompts and single tokens in one launch, over both alone; drafts in a tree over one token."""
+    """Compares prompts and single tokens in one launch with both alone, and drafts in a tree with one token."""
     def mixed(prompts, singles):
         lengths = (2048,) * prompts + (8192,) * singles
         return Row("mixed", 128, "causal", max(lengths), len(lengths), 32, 8, page=64, lengths=lengths,
@@ -196,7 +200,7 @@ def cpu_backward_rows():
 
 
 def decode_ratios():
-    """The same bits in any batch, over the default."""
+    """Compares kernels that give the same bits in any batch with the default."""
     def row(s, b, numerics=""):
         return Row("decode", 128, "full", s, b, 32, 8, queries=1, numerics=numerics)
     return [Ratio(f"time of batch-invariant decode over the default, {b} x {s}", row(s, b, "batch_invariant"), row(s, b),
@@ -225,7 +229,7 @@ def scores_ratios():
 
 
 def document_lengths(draw, total=32768, least=128, most=8192):
-    """Drawn lengths with exactly this sum; the last ones take what is left."""
+    """Draws lengths with exactly this sum. The last ones take what is left."""
     lengths, left = [], total
     while left:
         length = min(draw(least, most), left)
@@ -237,7 +241,7 @@ def document_lengths(draw, total=32768, least=128, most=8192):
 
 
 def packed_ratios():
-    # The same documents in every run: the ratio depends on them.
+    # The documents are equal in every run, because the ratio depends on them.
     uniform, logarithmic = random.Random(3), random.Random(3)
     draws = {"uniform": lambda lo, hi: int(lo + (hi - lo) * uniform.random()),
              "log-uniform": lambda lo, hi: int(lo * (hi / lo) ** logarithmic.random())}
@@ -261,7 +265,8 @@ def data_ratios():
 
 
 def narrow_ratios():
-    """Elements of 8 bits over those of 16; of both, what the other tables compare with plain calls; calls that quantise first."""
+    """Compares elements of 8 bits with those of 16, other tables' problems in both with plain calls, and calls that
+    quantise first."""
     def row(d, mask, s, b, **more):
         return Row("fp8", d, mask, s, b, 2048 // d, 2048 // d, **more)
     shapes = [(d, mask, s, b) for d in USUAL_DIMS for mask in ("full", "causal") for s, b in ((4096, 4), (16384, 1))]
@@ -280,7 +285,7 @@ def narrow_ratios():
 
 
 def training_ratios():
-    """Gradients of everything over plain ones, and dropout in both directions."""
+    """Compares gradients of everything with plain ones, and dropout in both directions."""
     def row(mask="causal", d=128, heads=16, kv_heads=16, s=16384, b=1, **more):
         return Row("training", d, mask, s, b, heads, kv_heads, **more)
     ratios = [Ratio(f"gradients, deterministic over fast, d{d}, {mask}, 16k", row(mask, d, 2048 // d, 2048 // d, numerics="deterministic"),
@@ -313,16 +318,16 @@ def ratios_of(table):
 
 
 def groups_of(table, seed, count):
-    """Lists of rows: those of one list are timed in turns, because they are compared with each other."""
+    """Returns lists of rows. Those of one list are timed in turns, because they are compared with each other."""
     alone = {"forward": forward_rows, "backward": backward_rows, "cpu": cpu_rows, "cpu_backward": cpu_backward_rows, "decode": decode_rows, "paged": paged_rows, "mla": mla_rows, "prefix": prefix_rows, "cache": narrow_cache_rows, "index": index_rows.index_rows}.get(table, list)()
     alone += sparse_rows.block_rows(table) if table in SPARSE_TABLES else []
     alone += latent_rows.rows_of_table(table) if table in LATENT_TABLES else []
     alone += drawn_rows(table, seed, count) if table in DRAWN_TABLES else []
-    groups = {row: [row] for row in alone}  # a base that is one of them is there once
+    groups = {row: [row] for row in alone}  # A base that is one of them is there once.
     for one in mixed_ratios() if table == "mixed" else ():
         groups[one.row] = [one.row, *one.parts]
     for ratio in ratios_of(table):
-        # One group for a table; one for each base where they are many, or large.
+        # There is one group for a table, or one for each base if they are many, or large.
         groups.setdefault(ratio.base if table in ("data", "training", "fp8", *SPARSE_TABLES, *IN_GRAPHS) else None, []).extend((ratio.base, ratio.row))
     return [list(dict.fromkeys(group)) for group in groups.values()]
 
@@ -332,7 +337,7 @@ class BadFilter(Exception):
 
 
 def filtered(groups, only):
-    """The rows that agree with every key=value of `only`."""
+    """Returns the rows that agree with every key=value of `only`."""
     wanted = []
     for item in filter(None, only.split(",")):
         key, sign, value = item.partition("=")

@@ -1,4 +1,4 @@
-"""What a user would pick instead of us: attention as this machine's PyTorch has it, on the tensors of a Problem."""
+"""A user would pick these instead of us: attention as this machine's PyTorch has it, on the tensors of a Problem."""
 import importlib.util
 
 import torch
@@ -47,7 +47,7 @@ def flex(problem):
 
 
 def flashinfer(problem):
-    """Its decode over the same pages, planned ahead."""
+    """Runs FlashInfer's decode over the same pages, planned ahead."""
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
     row, device = problem.row, problem.q.device
     pages = torch.tensor([len(own) for own in problem.pages], dtype=torch.int32, device=device)
@@ -64,7 +64,7 @@ def flashinfer(problem):
 
 
 def latents(problem):
-    """The query heads as queries of one head: what memory-efficient attention takes, and two products with a softmax."""
+    """Runs the query heads as queries of one head: by memory-efficient attention, and by two products with a softmax."""
     row = problem.row
     q = problem.q.view(row.b, 1, row.heads, row.d)
 
@@ -80,7 +80,7 @@ def latents(problem):
 
 
 def flashmla(problem):
-    """DeepSeek's decode over the same pages, planned ahead."""
+    """Runs DeepSeek's decode over the same pages, planned ahead."""
     from flash_mla import flash_mla_with_kvcache, get_mla_metadata
     row = problem.row
     plan, splits = get_mla_metadata(problem.k_lens, row.heads // row.kv_heads, row.kv_heads)
@@ -90,7 +90,8 @@ def flashmla(problem):
 
 
 def launches_of(problem, with_flex, report):
-    """name -> launch, after a first call of each; one that this row is not for, or that fails, is left out and reported."""
+    """Returns name -> launch, after a first call of each. A launch that fails, or that this row is not for, is left out
+    and reported."""
     row = problem.row
     makers = {}
     if row.table in SPARSE_TABLES:
@@ -103,7 +104,8 @@ def launches_of(problem, with_flex, report):
         makers["torch"] = lambda: sdpa(problem)
     elif row.table == "cpu_backward":
         makers["torch"] = lambda: backward_of(problem)
-    elif row.table in ("training", "cache", "pages", "drawn_cache") or row.compute:  # ours beside ours
+    # These rows compare ours with ours.
+    elif row.table in ("training", "cache", "pages", "drawn_cache") or row.compute:
         pass
     elif row.backward:
         makers["cudnn"] = lambda: backward_of(problem, "CUDNN_ATTENTION")
@@ -127,6 +129,6 @@ def launches_of(problem, with_flex, report):
             launch = maker()
             launch()
             made[name] = launch
-        except Exception as error:  # whatever a compiler of theirs throws: the row goes on without it
+        except Exception as error:  # Whatever a peer's compiler raises, the row goes on without it.
             report(dict(kind="note", row=row.name, peer=name, error=(str(error).splitlines() or [type(error).__name__])[0]))
     return made

@@ -1,5 +1,5 @@
-"""Scores that a tensor leaves out: blocks of keys that lists name, and documents whose numbers lie in a tensor. Their tensors, and
-what those who have such kernels make of them."""
+"""Tensors leave out scores: lists name blocks of keys, or a tensor has the numbers of documents. This module has their
+tensors, and the launches of peers that have such kernels."""
 import functools
 import importlib.util
 
@@ -7,7 +7,7 @@ import torch
 
 
 def params_of(row, device):
-    """What a call gets beside q, k and v."""
+    """Returns the tensors of a call beside q, k and v."""
     if row.documents:
         numbers = torch.repeat_interleave(torch.arange(len(row.documents)), torch.tensor(row.documents))
         return {"doc": numbers.to(device, torch.int32)[None]}
@@ -18,13 +18,13 @@ def params_of(row, device):
 
 
 def kept(problem):
-    """[heads, blocks of queries, blocks of keys]: which blocks are in the lists."""
+    """Returns [heads, blocks of queries, blocks of keys]: which blocks are in the lists."""
     index = problem.params["block_index"][0].long()
     return torch.zeros(*index.shape[:-1], index.shape[-2], dtype=torch.bool, device=index.device).scatter_(-1, index, True)
 
 
 def hidden(problem, head, q, k):
-    """Of queries [n, 1] and keys [m]."""
+    """Returns which of queries [n, 1] and keys [m] are hidden from each other."""
     if problem.row.documents:
         doc = problem.params["doc"][0]
         return doc[q] != doc[k]
@@ -32,7 +32,7 @@ def hidden(problem, head, q, k):
 
 
 def lists_of_queries(problem):
-    """(count, index) of the blocks of queries that read each block of keys."""
+    """Returns (count, index) of the blocks of queries that read each block of keys."""
     by_keys = kept(problem).transpose(1, 2)
     return by_keys.sum(-1, dtype=torch.int32)[None].contiguous(), by_keys.byte().argsort(dim=-1, descending=True, stable=True).to(torch.int32)[None].contiguous()
 
@@ -42,7 +42,7 @@ def flat(gradients):
 
 
 def timed(launch, gradients):
-    """A launch whose result is made of gradients when it is looked at, and not while it is timed."""
+    """Returns a launch whose result is made of gradients when it is looked at, and not while it is timed."""
     launch.timed = gradients
     return launch
 
@@ -114,7 +114,7 @@ def flashinfer_blocks(problem):
 
 
 def makers_of(problem, with_flex):
-    """name -> a function that makes a launch, for who is installed."""
+    """Returns name -> a function that makes a launch, for each peer that is installed."""
     row, made = problem.row, {}
     if row.packed:
         return made

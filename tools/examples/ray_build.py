@@ -1,4 +1,4 @@
-"""The kernels of a manifest, built by the machines of a Ray cluster, without a disk that they share.
+"""The machines of a Ray cluster build the kernels of a manifest, without a disk that they share.
   python3 ray_build.py kernels.txt sm_80,sm_90a 16 kernels.fjb
 A shard whose machine goes away is built again by another. All machines need flashjit, of one version, and NVRTC."""
 

@@ -1,15 +1,16 @@
 #!/bin/bash
-# The kernels of a manifest, built by a job array of Slurm. The merge runs when all shards are there:
+# A job array of Slurm builds the kernels of a manifest. The merge runs when all shards are there:
 #   job=$(sbatch --parsable slurm-build.sh kernels.txt sm_80,sm_90a /shared/kernels)
 #   sbatch --dependency=afterok:"$job" --wrap 'flashjit bundle merge /shared/kernels/*.fjb -o /shared/kernels.fjb'
-# Shard 3 again, if it failed: sbatch --array=3 slurm-build.sh ..., with the same words behind it.
+# If shard 3 failed, it is built again by: sbatch --array=3 slurm-build.sh ..., with the same words behind it.
 #SBATCH --job-name=flashjit-build
 #SBATCH --array=1-16
 #SBATCH --cpus-per-task=8
 #SBATCH --time=01:00:00
 set -euo pipefail
 
-# How many shards there are is written here: where a part of the array is run again, SLURM_ARRAY_TASK_COUNT is that part's.
+# The number of shards is written here, because SLURM_ARRAY_TASK_COUNT counts only the tasks of an array that is run
+# again in part.
 count=${SHARDS:-16}
 manifest=$1 targets=$2 folder=$3
 

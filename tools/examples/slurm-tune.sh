@@ -1,8 +1,8 @@
 #!/bin/bash
-# Schedules tuned by a job array of Slurm, each task with a GPU of its own and nobody else beside it:
+# A job array of Slurm tunes schedules, each task with a GPU of its own and nobody else beside it:
 #   job=$(sbatch --parsable slurm-tune.sh specs.txt /shared/tuned)
 #   sbatch --dependency=afterok:"$job" --wrap 'flashjit tune --merge /shared/tuned/*.txt --records /shared/tuned.txt'
-# A task that was ended goes on where it was when it is run again: its journal lies beside its records.
+# A task that was ended goes on where it was when it is run again, because its journal lies beside its records.
 #SBATCH --job-name=flashjit-tune
 #SBATCH --array=1-8
 #SBATCH --gres=gpu:1

@@ -20,7 +20,7 @@ constexpr std::size_t kShown = 5;
 
 using Opened = std::vector<std::shared_ptr<const Bundle>>;
 
-// The first lines of several, and how many there are beyond them.
+// Returns the first of several lines, and how many there are beyond them.
 std::string first_of(const std::vector<std::string>& lines) {
   const auto shown = static_cast<std::ptrdiff_t>(std::min(lines.size(), kShown));
   const std::string text = fmt::format("{}", fmt::join(lines.begin(), lines.begin() + shown, "; "));
@@ -51,7 +51,7 @@ Result<Opened> open_all(const std::vector<std::string>& files) {
                                  files.front(), fmt::join(others, ", ")));
 }
 
-// This is what goes into the new bundle.
+// This goes into the new bundle.
 struct Collected {
   BundleIndex index;
   std::vector<PackedCode> codes;
@@ -101,8 +101,8 @@ Result<void> check_shards(const Opened& bundles) {
   return check_complete(held);
 }
 
-// Shards are dealt by rules of the version that builds them. Two builds with the same templates may still differ in these,
-// and then a kernel is in no shard though no shard is missing.
+// The version that builds shards decides how they are dealt. Two builds with the same templates may still deal
+// differently, and then a kernel is in no shard though no shard is missing.
 Result<void> check_wholes(const Opened& bundles) {
   std::map<std::string, std::vector<BundleKey>> keys;
   std::map<std::string, std::uint32_t> wanted;
@@ -160,7 +160,7 @@ Result<void> check_manifest(const MergeArgs& args, const Opened& bundles, const 
                {}};
 }
 
-// Says which shards the result has. That can be said only of one whole, and of nothing beside it.
+// Returns which shards the result has. That is possible only if all bundles are shards of one whole.
 Result<std::optional<BundleShards>> union_of(const Opened& bundles) {
   std::optional<BundleShards> all;
   const auto sharded =

@@ -59,7 +59,7 @@ std::vector<int> deal(std::span<const Piece> pieces, int count) {
     if (pieces[a].cost != pieces[b].cost) return pieces[a].cost > pieces[b].cost;
     return pieces[a].key < pieces[b].key;
   });
-  using Load = std::pair<std::uint64_t, int>;  // what a shard has to do, and its number
+  using Load = std::pair<std::uint64_t, int>;  // the work of a shard so far, and its number
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
   for (int number = 1; number <= count; ++number) loads.emplace(0, number);
   std::vector<int> numbers(pieces.size());

@@ -1,5 +1,5 @@
-// A shard is what one of several machines does of a work that all of them were given whole, each with a number of its own. Who
-// does what follows from the work alone: not from its order, from a machine, or from what others have done.
+// Several machines are given the same whole work, each with a number of its own, and a shard is what one of them does.
+// The work alone decides who does what: not its order, not the machine, and not what others have done.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,21 @@ struct Shard {
 
 inline constexpr int kMostShards = static_cast<int>(kMaxBundleShards);
 
-// "3/16"; messages begin with "--shard".
+// Parses a text such as "3/16"; messages begin with "--shard".
 Result<Shard> parse_shard(std::string_view text);
 std::string print(const Shard& shard);
-// Returns numbers as people write them, "3, 7 and 9", and the first ones where there are many.
+// Returns numbers as people write them, "3, 7 and 9", and only the first ones if there are many.
 std::string numbers_text(std::span<const int> numbers);
 
-// A piece is what one machine does whole. No two have the same key.
+// A piece is done whole by one machine. No two pieces have the same key.
 struct Piece {
   std::string key;
-  std::uint64_t cost = 0;  // predicted, in any unit; whole, so that all machines see the same
+  // It is predicted, in any unit, and a whole number so that all machines see the same.
+  std::uint64_t cost = 0;
 };
 
-// Returns the number of the shard that each piece belongs to. The dearest piece comes first, and of equally dear ones the first
-// key; each goes to the shard that has the least to do so far, and of such to the first one.
+// Returns the number of the shard that each piece belongs to. The dearest piece comes first, and among equally dear
+// ones the first key. Each goes to the shard that has the least to do so far, and among equal ones to the first.
 std::vector<int> deal(std::span<const Piece> pieces, int count);
 
 }  // namespace flashjit

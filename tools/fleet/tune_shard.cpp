@@ -15,9 +15,9 @@
 namespace flashjit {
 namespace {
 
-// A dozen schedules in three rounds, and the default twice in each. At a rate that a large GPU reaches; what is slower takes
-// longer for large problems, as the rounds then count for more than the budget.
-constexpr std::uint64_t kBudgetMs = 10000;  // where no --budget is given
+// The rounds measure a dozen schedules three times, and the default twice in each. The rate is one that a large GPU
+// reaches. Slower devices take longer for large problems, because the rounds then count for more than the budget.
+constexpr std::uint64_t kBudgetMs = 10000;  // default of --budget
 constexpr double kLaunches = 40, kFlopsPerMs = 1e11;
 // The gradients of a problem take two and a half times the arithmetic of its forward pass.
 constexpr double kBackwardShare = 2.5;
@@ -29,7 +29,7 @@ bool read_number(std::string_view text, int& value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-// Names of devices come from elsewhere, and tabs and ends of lines separate here.
+// Names of devices come from elsewhere, but tabs and ends of lines are separators here.
 std::string one_word(std::string text) {
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ') c = ' ';

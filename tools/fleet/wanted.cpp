@@ -8,17 +8,17 @@
 namespace flashjit {
 namespace {
 
-// Milliseconds, fitted to what NVRTC took for some hundred kernels of all kinds on one machine: half of the predictions
-// are within a fifth. Shares matter here, and a machine of another speed changes none of them.
+// These are milliseconds, fitted to the times of NVRTC for some hundred kernels of all kinds on one machine. Half of
+// the predictions are within a fifth. Only shares matter here, and a machine of another speed changes none of them.
 struct CompileCosts {
   std::uint64_t merge = 100, quantize = 200, index = 300;
   std::uint64_t forward = 350, forward_wgmma = 300;
   std::uint64_t backward = 700, backward_wgmma = 250;
-  std::uint64_t few_queries = 600, few_queries_tma = 300;  // those that split the keys between warps
+  std::uint64_t few_queries = 600, few_queries_tma = 300;  // families that split the keys between warps
   std::uint64_t latents_wgmma = 2300;
-  std::uint64_t narrow_keys = 250;  // which are widened in registers
-  std::uint64_t tensors = 150;      // that mask or score read
-  std::uint64_t column_thirds = 2;  // per three columns of d_qk + d_v
+  std::uint64_t narrow_keys = 250;  // such keys are widened in registers
+  std::uint64_t tensors = 150;      // tensors that mask or score read
+  std::uint64_t column_thirds = 2;  // costs per three columns of d_qk + d_v
 };
 constexpr CompileCosts kCosts;
 constexpr std::int64_t kFewQueries = 8;

@@ -8,7 +8,8 @@
 namespace flashjit {
 namespace {
 
-// Entries are found by a key: a path has subcommands, "PATH -" options, "PATH --NAME" values, "PATH +" positional arguments.
+// Entries are found by a key: a path has subcommands, "PATH -" options, "PATH --NAME" values, "PATH +" positional
+// arguments.
 constexpr char kBashEngine[] = R"(
 _flashjit_offer() {
   local kind=${at%% *} rest=${at#* } word before=$prefix
@@ -80,7 +81,7 @@ std::string bash_row(const std::string& key, const std::string& at) {
   return fmt::format("    {}) at={} ;;\n", quoted_for_shell(key), quoted_for_shell(at));
 }
 
-// Free values have a kind as well, so that nothing else is offered in their place.
+// Free values have a kind, too, so that nothing else is offered in their place.
 std::string bash_form(const ValueForm& form) {
   switch (form.kind) {
     case ValueForm::Kind::Names:
@@ -105,7 +106,7 @@ std::string bash_rows(const CLI::App& app) {
     }
   }
   rows += bash_row(path + " -", fmt::format("names {}", fmt::join(options, " ")));
-  // All positional arguments of a subcommand are of one form, so far as there are any.
+  // All positional arguments of a subcommand have one form, if there are any.
   for (const CLI::Option* positional : positionals_of(app))
     if (const ValueForm form = form_of(*positional); form.kind != ValueForm::Kind::Free)
       values += bash_row(path + " +", bash_form(form));

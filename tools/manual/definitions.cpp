@@ -42,7 +42,7 @@ std::vector<std::string> where_names() {
   return names;
 }
 
-// "wide(N)" is left open, as only who types knows the number.
+// "wide(N)" is left open, because only the user knows the number.
 std::vector<std::string> logit_names() {
   std::vector<std::string> names = split_at_commas(kLogitKinds);
   for (std::string& name : names) name.resize(std::min(name.find("N)"), name.size()));
@@ -60,7 +60,8 @@ std::vector<std::string> pass_names() {
   return names;
 }
 
-// Options whose values are checked behind the parser, where an error can say more, name the set by the type that help shows.
+// Some options are checked after the parser, where an error can say more. They name the set of their values by the type
+// that help shows.
 struct NamedSet {
   std::string_view type;
   std::vector<std::string> (*names)();
@@ -115,7 +116,7 @@ bool may_be_repeated(const CLI::Option& option) {
 
 ValueForm form_of(const CLI::Option& option) {
   using Kind = ValueForm::Kind;
-  // "TEXT:{spec,ir}": a type, then the sets and ranges that the parser checks.
+  // A type name such as "TEXT:{spec,ir}" has the type, then the sets and ranges that the parser checks.
   const std::string full = option.get_type_name();
   const std::string_view type = std::string_view(full).substr(0, full.find(':'));
   ValueForm form{.is_list = option.get_delimiter() == ','};

@@ -61,7 +61,7 @@ std::string fish_value(const ValueForm& form) {
   return {};
 }
 
-// -x: nothing but what is offered here may be the value; -r: files may.
+// -x allows only the offered values; -r allows files.
 std::string fish_option(const CLI::Option& option) {
   std::string out;
   for (const std::string& name : option.get_snames()) out += " -s " + name;

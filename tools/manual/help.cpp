@@ -7,7 +7,7 @@
 namespace flashjit {
 namespace {
 
-constexpr std::size_t kFewestColumns = 50;  // the longest word of a type has as many
+constexpr std::size_t kFewestColumns = 50;  // The longest word of a type has this many.
 constexpr std::size_t kNameColumns = 30;
 
 void wrap_help_line(std::string_view line, std::size_t columns, std::size_t indent, std::string& out) {
@@ -29,7 +29,7 @@ void wrap_help_line(std::string_view line, std::size_t columns, std::size_t inde
   }
 }
 
-// A name, and what it stands for in a column of its own; below the name where that reaches into the column.
+// An entry is a name, and its meaning in a column of its own, or below the name if the name reaches into the column.
 std::string help_entry(const std::string& name, std::string_view about, std::size_t columns, std::size_t column) {
   std::string out = "  " + wrap(name, columns, 4);
   const std::size_t line = out.rfind('\n') == out.npos ? 0 : out.rfind('\n') + 1;

@@ -20,8 +20,8 @@ class HelpFormatter : public CLI::Formatter {
   std::size_t columns_;
 };
 
-// Words that would stand beyond `columns` go to a new line, behind `indent` blanks. Lines that begin with a blank are commands to copy,
-// and stay whole.
+// Words that would stand beyond `columns` go to a new line, behind `indent` blanks. Lines that begin with a blank are
+// commands to copy, and stay whole.
 std::string wrap(std::string_view text, std::size_t columns, std::size_t indent);
 
 }  // namespace flashjit

@@ -6,7 +6,7 @@ namespace {
 constexpr Meaning kExitCodes[] = {
     {"0", "done"}, {"1", "refused or failed (the reason is on stderr)"}, {"2", "wrong usage"}};
 
-// The library's are described at length in runtime/OBSERVE.md; the last two are of the command alone.
+// runtime/OBSERVE.md describes the library's variables at length. Only the command reads the last two.
 constexpr Meaning kVariables[] = {
     {"FLASHJIT_CACHE_DIR",
      "The kernel store: a directory, then, behind ':', shared ones that are only read. Where it is not set, the store is "

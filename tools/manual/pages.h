@@ -1,4 +1,4 @@
-// Texts that are made of the definitions of the command: scripts that complete it in shells, and its manual page.
+// These texts are made from the definitions of the command: scripts that complete it in shells, and its manual page.
 #pragma once
 
 #include <span>
@@ -14,13 +14,13 @@ std::string zsh_completion(const CLI::App& root);
 std::string fish_completion(const CLI::App& root);
 std::string manual_page(const CLI::App& root);  // roff, with the macros of man(7)
 
-std::string quoted_for_shell(std::string_view text);  // as one word, for bash and zsh
+std::string quoted_for_shell(std::string_view text);  // one word for bash and zsh
 
-// Help names these, and the manual page says more of them.
+// Help names these, and the manual page tells more about them.
 struct Meaning {
   std::string_view name, about;
 };
 std::span<const Meaning> exit_codes();
-std::span<const Meaning> variables();  // of the environment
+std::span<const Meaning> variables();  // variables of the environment
 
 }  // namespace flashjit

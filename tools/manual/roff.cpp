@@ -14,7 +14,7 @@ constexpr std::string_view kSeeAlso =
     "The source describes specs in compiler/SPEC.md, and in runtime/OBSERVE.md all that the variables do, the "
     "log, the store and what bounds a compile. The C++ and the C interface are described in flashjit.hpp and flashjit.h.";
 
-// Characters that roff would take for its own, or print as others than a shell knows.
+// Escapes characters that have a meaning for roff, or that it would print as others than a shell knows.
 std::string roff_text(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -36,7 +36,7 @@ std::string roff_bold(std::string_view text) { return "\\fB" + roff_text(text) +
 
 std::string roff_section(std::string_view title) { return fmt::format(".SH {}\n", title); }
 
-// Paragraphs. Lines that begin with a blank are to be copied, and stay as they are.
+// Makes paragraphs. Lines that begin with a blank are for copying, and stay as they are.
 std::string roff_paragraphs(std::string_view text) {
   std::string out;
   bool is_copied = false;
@@ -104,7 +104,7 @@ std::string roff_subcommand(const CLI::App& app) {
 }  // namespace
 
 std::string manual_page(const CLI::App& root) {
-  // "FlashJIT: what it is", and below it what there is to know first.
+  // The description is "FlashJIT: what it is", and below it what to know first.
   const std::string about = root.get_description();
   const std::size_t colon = about.find(": "), line = about.find(".\n");
   std::string page = fmt::format(

@@ -10,7 +10,8 @@
 namespace flashjit {
 namespace {
 
-// Read from a folder of $fpath the file is the function; read by `source` it only says which function completes.
+// If the file is read from a folder of $fpath, it is the function. If it is read by `source`, it only tells zsh which
+// function completes.
 constexpr char kZshEnd[] = R"(
 if [[ $funcstack[1] == _flashjit ]]; then
   _flashjit "$@"
@@ -35,7 +36,7 @@ std::string zsh_function(const CLI::App& app) {
   return name;
 }
 
-// Names are evaluated by the shell once more. A name that goes on with a number gets no blank behind it.
+// The shell evaluates names once more. A name that goes on with a number gets no blank behind it.
 std::string zsh_names(const ValueForm& form) {
   std::vector<std::string> whole, open;
   for (const std::string& name : form.names)
@@ -45,12 +46,12 @@ std::string zsh_names(const ValueForm& form) {
   return fmt::format("{{compadd - {}; compadd -S \"\" - {}}}", fmt::join(whole, " "), fmt::join(open, " "));
 }
 
-// ":MESSAGE:ACTION", as _arguments takes it.
+// Returns ":MESSAGE:ACTION", as _arguments takes it.
 std::string zsh_value(const CLI::Option& option) {
   const ValueForm form = form_of(option);
   const std::string type = option.get_type_name();
   const std::string message = option.get_positional() ? option.get_name(true) : type.substr(0, type.find(':'));
-  // Where nothing can be completed, zsh says what is wanted, unless an option is being typed.
+  // If nothing can be completed, zsh says what is wanted, unless an option is being typed.
   std::string action = option.get_positional() ? fmt::format("_guard \"^-*\" {}", message) : " ";
   switch (form.kind) {
     case ValueForm::Kind::Names: action = zsh_names(form); break;

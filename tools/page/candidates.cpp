@@ -12,12 +12,12 @@
 namespace flashjit {
 namespace {
 
-constexpr int kShownCandidates = 6;  // of all families together
-constexpr int kShownShort = 3;       // without --all
-constexpr int kShownOfOthers = 1;    // and of each family that is not among these
+constexpr int kShownCandidates = 6;  // limit for all families together
+constexpr int kShownShort = 3;       // limit without --all
+constexpr int kShownOfOthers = 1;    // limit for each family that is not among these
 constexpr int kShownRefusals = 4;
 
-// Why the first of the list is not the schedule that was chosen.
+// Explains why the first schedule of the list is not the one that was chosen.
 std::string why_not_first(const Plan& plan) {
   std::string shapes;
   for (const Shape& shape : ranking_shapes(plan.spec, plan.target, assumed_shape(plan.spec)))
@@ -35,7 +35,7 @@ std::string refused_text(const Plan& plan, const Candidates& all) {
     ++refused;
     if (shown == kShownRefusals) continue;
     const std::string why = why_illegal(problem, candidate.schedule);
-    // One example of each reason says more than many of the same.
+    // One example of each reason tells more than many of the same.
     if (std::find(reasons.begin(), reasons.end(), why) != reasons.end()) continue;
     reasons.push_back(why);
     text += fmt::format("  refused  {}\n           {}\n", differing_fields(candidate.schedule, plan.schedule), why);

@@ -9,13 +9,14 @@
 
 namespace flashjit {
 
-// Lists all at the shape that the other figures are for, by predicted time; the schedule that was chosen is among them.
+// Lists all schedules by predicted time, at the shape that the other figures are for. The chosen schedule is among
+// them.
 Candidates candidates_at(const Plan& plan, const Schedule& pins, const Shape& shape);
 
-// Returns the fields in which it differs from `chosen`; all of them where the family is another.
+// Returns the fields in which `schedule` differs from `chosen`, or all of them if the family is another.
 std::string differing_fields(const Schedule& schedule, const Schedule& chosen);
 
-// Shows the first of them, or as many as `--all` does where `whole` is true, which has what was refused, too.
+// Shows the first schedules, or with `whole` as many as `--all` does, with the refused ones.
 std::string candidates_text(const Plan& plan, const Candidates& all, const Shape& shape, bool whole);
 Json candidates_json(const Plan& plan, const Candidates& all);
 

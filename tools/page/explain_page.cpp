@@ -36,7 +36,7 @@ std::string head_of(const KernelSection& kernel) {
   return "<header>\n<dl>\n" + rows + "</dl>\n" + notes + "</header>\n";
 }
 
-// A mask whose values are not known has words in the place of its map.
+// If the values of a mask are not known, words stand in the place of its map.
 std::string map_or_words(const KernelSection& kernel) {
   if (!kernel.map) return {};
   const Result<MaskMap>& map = *kernel.map;

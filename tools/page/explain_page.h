@@ -1,5 +1,5 @@
-// This is the page that `explain --html` writes. It has a section for each kernel, with pictures of what the text says
-// in words, needs nothing beside itself, and is the same each time.
+// This is the page that `explain --html` writes. It has a section for each kernel, with pictures of what the text tells
+// in words. It needs no other file, and is the same each time.
 #pragma once
 
 #include <optional>
@@ -17,11 +17,11 @@ struct KernelSection {
   const Plan& plan;
   std::string device;  // in words
   Shape shape;
-  std::optional<Schedule> hinted;      // where prepare is told the shape
-  std::optional<Roofline> roofline;    // none: the shape has no work
-  std::optional<Result<MaskMap>> map;  // none: nothing attends
+  std::optional<Schedule> hinted;      // the schedule if prepare is told the shape
+  std::optional<Roofline> roofline;    // It is absent if the shape has no work.
+  std::optional<Result<MaskMap>> map;  // It is absent if nothing attends.
   const Candidates& candidates;
-  std::string text;  // all that the command says
+  std::string text;  // everything that the command prints
 };
 
 class ExplainPage {
@@ -30,7 +30,7 @@ class ExplainPage {
   explicit ExplainPage(std::string command) : command_(std::move(command)) {}
 
   void add(const KernelSection& kernel);
-  // Adds a section that has words alone.
+  // Adds a section that has only words.
   void add_text(const std::string& spec, const std::string& text);
   void add_failure(const std::string& spec, const std::string& target, const Error& error);
   std::string markup() const;

@@ -1,4 +1,4 @@
-// These functions draw one explained kernel, as markup; each is empty where there is nothing to show.
+// These functions draw one explained kernel, as markup, which is empty if there is nothing to show.
 #pragma once
 
 #include <string>
@@ -18,10 +18,10 @@ std::string roofline_picture(const Plan& plan, const Roofline& roofline);
 // Shows the predicted time of each unit by itself.
 std::string units_picture(const Roofline& roofline);
 
-// Draws a main step of each role, one statement after the other, of programs that are printed.
+// Draws a main step of each role, one statement after the other, for programs that are printed.
 std::string roles_picture(const Program& program);
 
-// Lists predicted times with bars, and what was refused behind a fold.
+// Lists predicted times with bars, and refused schedules behind a fold.
 std::string candidates_table(const Plan& plan, const Candidates& candidates);
 
 }  // namespace flashjit

@@ -11,12 +11,13 @@
 namespace flashjit {
 namespace {
 
-constexpr std::int64_t kTracedTiles = 8, kShownTile = 3;  // one in the midst, which begins and ends nothing
+// The shown tile is one in the middle, which begins and ends nothing.
+constexpr std::int64_t kTracedTiles = 8, kShownTile = 3;
 constexpr std::uint64_t kSeeds = 16;
 constexpr double kRowHeight = 64, kBoxHeight = 38, kLetterWidth = 7.2, kLeastBox = 44, kBoxRoom = 12;
 constexpr std::size_t kMostAlikeRows = 3;
 
-// A kind of statement that the picture shows has a class of colours, and is so wide at least.
+// A kind of statement in the picture has a colour class and a least width.
 struct DrawnKind {
   Kind kind;
   const char *colour, *verb;
@@ -60,7 +61,7 @@ const DrawnKind* drawn_kind(Kind kind) {
 
 struct RoleBox {
   const DrawnKind* kind = nullptr;
-  std::string name, whole;  // the buffer, and all of the statement
+  std::string name, whole;  // the buffer, and the whole statement
   bool operator==(const RoleBox&) const = default;
 };
 
@@ -112,8 +113,8 @@ std::vector<RoleRow> rows_of(const Program& program, const std::vector<RoleTrace
   return rows;
 }
 
-// The bits that numbers decide are drawn by the seed: the shortest course in which most roles have work is the usual
-// one. There are no rows where nothing traces the roles.
+// The seed draws the bits that numbers decide. The usual course is the shortest one in which most roles have work.
+// There are no rows if nothing traces the roles.
 std::vector<RoleRow> traced_rows(const Program& program) {
   std::vector<RoleRow> best;
   std::size_t fewest = 0;
@@ -146,7 +147,7 @@ const Statement* first_loop(const std::vector<Statement>& body) {
   return nullptr;
 }
 
-// Warps that copy for themselves wait for nobody, and nothing traces them: their step is the body of their loop.
+// Warps that copy for themselves wait for nobody, and nothing traces them. Their step is the body of their loop.
 std::vector<RoleRow> written_rows(const Program& program) {
   std::vector<RoleRow> rows;
   for (const Statement& role : program.body) {
@@ -159,7 +160,7 @@ std::vector<RoleRow> written_rows(const Program& program) {
   return rows;
 }
 
-// Many warps that do the same are one row.
+// Many warps that do the same become one row.
 void join_rows(std::vector<RoleRow>& rows) {
   for (std::size_t first = 0; first < rows.size(); ++first) {
     std::size_t behind = first + 1;

@@ -15,15 +15,16 @@ constexpr double kPlotLeft = 52, kPlotRight = 452, kPlotTop = 12, kPlotBottom = 
                  kPlotHeight = 372;
 constexpr double kLabelGap = 15, kRoomOfName = 100;
 constexpr double kNameBelowOther = 34, kNear = 170, kNearHeight = 22;
-constexpr double kRoomForLabels = 0.02;  // as a part of the intensity at which slope and ceiling meet
+constexpr double kRoomForLabels = 0.02;  // a share of the intensity at which slope and ceiling meet
 
 struct Ceiling {
   std::string words;
   double tflops = 0;
-  bool softly = false;  // no unit of products has it
+  bool softly = false;  // No unit of products reaches this ceiling.
 };
 
-// Exponentials have as many products beside them as the spec says: their ceiling is of the spec, and not of the target.
+// The spec decides how many products stand beside an exponential, so their ceiling belongs to the spec and not to the
+// target.
 std::vector<Ceiling> ceilings_of(const Plan& plan, const Roofline& r) {
   const Target& target = plan.target;
   const double clocks = target.clock_ghz * target.sm_count * 1e-3;
@@ -109,7 +110,7 @@ std::string drawn_ceilings(const Axes& axes, const std::vector<Ceiling>& ceiling
 struct RooflinePoint {
   const char *words, *colour;
   double intensity = 0, tflops = 0, roof = 0;
-  double below = 18;  // from the point to the foot of its name
+  double below = 18;  // distance from the point to the foot of its name
 };
 
 std::string drawn_point(const Axes& axes, const RooflinePoint& point) {
@@ -150,7 +151,7 @@ std::string roofline_picture(const Plan& plan, const Roofline& r) {
   const double tbs = plan.target.memory_tbs, total = r.predicted.total;
   if (tbs <= 0 || r.flops <= 0 || total <= 0 || r.intensity <= 0) return {};
   const std::vector<Ceiling> ceilings = ceilings_of(plan, r);
-  double top = 0;  // that products reach
+  double top = 0;  // the highest ceiling that products reach
   for (const Ceiling& ceiling : ceilings) top = ceiling.softly ? top : std::max(top, ceiling.tflops);
   const auto below_roof = [&](double intensity) { return std::min(top, intensity * tbs); };
   const double reached = r.flops / total * 1e-6;

@@ -1,4 +1,4 @@
-// This is the style of pages, whose colours are apart in every kind of sight, after Okabe and Ito, on either paper.
+// The colours of these pages can be told apart in every kind of sight, after Okabe and Ito, on light and on dark.
 #pragma once
 
 #include <string_view>

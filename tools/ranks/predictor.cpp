@@ -10,7 +10,7 @@
 namespace flashjit {
 namespace {
 
-// Parameters that the mask alone reads go with it.
+// Parameters that only the mask reads go with it.
 void remove_mask(AttentionSpec& spec) {
   const std::vector<Param> read = spec.score ? params_of(spec.score) : std::vector<Param>();
   std::erase_if(spec.declared, [&](const Param& param) { return std::ranges::find(read, param) == read.end(); });
@@ -18,8 +18,8 @@ void remove_mask(AttentionSpec& spec) {
   spec.mask_text.clear();
 }
 
-// Parts are put together by their LSE, and gradients of parts are those of the whole, so neither kernel has outputs of its own
-// beyond these. Sizes are those of shares.
+// Parts are put together by their LSE, and gradients of parts are those of the whole, so neither kernel has other
+// outputs of its own. Sizes are those of shares.
 AttentionSpec spec_of(const AttentionSpec& given, const StepQuestion& question) {
   AttentionSpec spec = given;
   spec.operation = question.direction == Direction::Forward ? Operation::Forward : Operation::Backward;

@@ -12,7 +12,7 @@
 
 namespace flashjit {
 
-// A GPU leaves so many SMs to exchanges that run beside its kernel.
+// A GPU leaves this many SMs to exchanges that run beside its kernel.
 inline constexpr int kSmsForExchanges = 8;
 
 class Predictor {
@@ -22,7 +22,7 @@ class Predictor {
 
  private:
   using Key = std::tuple<Direction, int, bool, bool, std::string>;
-  // With the schedule of who tells prepare the sizes, unless the request pins one.
+  // The schedule is the one that prepare takes if it is told the sizes, unless the request pins one.
   Result<Plan> plan_for(const StepQuestion& question) const;
 
   const Request& request_;
@@ -30,7 +30,7 @@ class Predictor {
   std::map<Key, Plan> plans_;
 };
 
-// Error Unsupported: the spec is not for whole sequences of one length, or takes several kernels.
+// Error Unsupported means that the spec is not for whole sequences of one length, or takes several kernels.
 Result<void> check_ranks(const Request& request);
 
 }  // namespace flashjit

@@ -12,12 +12,13 @@
 namespace flashjit {
 namespace {
 
-constexpr std::size_t kShownRuns = 6;  // of steps that are alike
+constexpr std::size_t kShownRuns = 6;  // limit for runs of steps that are alike
 
 struct Counted {
   RankProblem problem;
   std::vector<Way> ways;
-  double one_forward_us = 0, one_backward_us = 0;  // a rank alone; 0: no gradients
+  // These are times of a rank alone. The second one is 0 if there are no gradients.
+  double one_forward_us = 0, one_backward_us = 0;
   std::string why_no_gradients;
   std::vector<std::string> assumptions;
 };
@@ -31,7 +32,7 @@ const Way* fastest(const std::vector<Way>& ways) {
   return best;
 }
 
-// Many meshes may be there; a text has the fastest of them.
+// There may be many meshes, of which a text has the fastest.
 std::vector<const Way*> shown(const std::vector<Way>& ways) {
   const Way* mesh = nullptr;
   for (const Way& way : ways)

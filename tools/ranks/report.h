@@ -1,4 +1,4 @@
-// `flashjit explain --ranks`: which way to share a sequence wins, and what it waits for.
+// `flashjit explain --ranks` tells which way to share a sequence wins, and what it waits for.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace flashjit {
 
-// `ranks`: "8x450GB/s". The request has a target with the units of the device.
+// `ranks` is a network such as "8x450GB/s". The request has a target with the units of the device.
 Result<void> explain_ranks(const std::string& ranks, const Request& request, const DeviceFigures& device,
                            const Shape& shape, Output& output);
 

@@ -7,22 +7,22 @@
 namespace flashjit {
 namespace {
 
-constexpr int kSamples = 16;  // groups of queries of a run, whose keys are asked for
+constexpr int kSamples = 16;  // number of groups of queries of a run whose keys are asked for
 
 // The queries of a group see some of the keys from begin to end, and all of them from full_begin to full_end.
 struct SeenKeys {
   std::int64_t begin = 0, end = 0, full_begin = 0, full_end = 0;
 };
 
-// Keys of a run, which are asked for.
+// These keys of a run have to be sent.
 struct Span {
   std::int64_t first = 0, last = 0;
 };
 
-// The tokens, cut into as many runs as all ranks have together.
+// The tokens are cut into as many runs as all ranks have together.
 struct Runs {
   int count = 0;
-  std::int64_t queries = 0, keys = 0;  // of a run
+  std::int64_t queries = 0, keys = 0;  // tokens of one run
   int of_key(std::int64_t key) const { return static_cast<int>(std::clamp<std::int64_t>(key / keys, 0, count - 1)); }
 };
 
@@ -41,7 +41,7 @@ SeenKeys seen_keys(const TileAnalysis& tiles, Environment& environment, std::int
   return seen;
 }
 
-// Where both are known the mask is a band, whose edge cuts through a group: half of it is seen there.
+// If both are known the mask is a band, whose edge cuts through a group, and half of the group is seen there.
 double seen_of(const SeenKeys& seen, std::int64_t begin, std::int64_t end) {
   const auto some = static_cast<double>(overlap(seen.begin, seen.end, begin, end));
   const auto all = static_cast<double>(overlap(seen.full_begin, seen.full_end, begin, end));

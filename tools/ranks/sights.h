@@ -1,4 +1,5 @@
-// Each rank has two runs of the tokens, and a mask leaves a part of what the queries of one and the keys of another make.
+// Each rank has two runs of the tokens. A mask leaves a part of the scores of the queries of one run with the keys of
+// another.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +11,24 @@
 
 namespace flashjit {
 
-// contiguous: rank r has the runs 2r and 2r + 1 of as many as there are; zigzag: the runs r and 2R - 1 - r.
+// Contiguous gives rank r the runs 2r and 2r + 1. Zigzag gives it the runs r and 2R - 1 - r, for R ranks.
 enum class TokenOrder { Contiguous, Zigzag };
 std::string_view name(TokenOrder order);
 
 class Sights {
  public:
-  // Lengths are multiples of 2 * ranks. Numbers that a mask reads count as nothing that limits it.
+  // Lengths are multiples of 2 * ranks. Numbers that a mask reads count as if they limited nothing.
   Sights(const AttentionSpec& spec, const Shape& whole, int ranks, TokenOrder order);
 
   int ranks() const { return ranks_; }
-  // The share of the scores of the queries of one rank with the keys of another that the mask leaves.
+  // Returns the share of the scores of one rank's queries with another rank's keys that the mask leaves.
   double seen(int queries, int keys) const { return seen_[at(queries, keys)]; }
-  // The share of the keys of one rank that must be sent for the queries of another: of each run those from the first that is
-  // seen to the last.
+  // Returns the share of one rank's keys that must be sent for another rank's queries: in each run those from the first
+  // to the last that is seen.
   double needed(int queries, int keys) const { return needed_[at(queries, keys)]; }
-  double mean_seen() const;  // of all scores
-  // Returns the share of the scores with its queries that the mask leaves to the rank with most: that one is waited for.
+  double mean_seen() const;  // share of all scores
+  // Returns the largest share of scores that the mask leaves to the queries of a rank, because the others wait for that
+  // rank.
   double most_seen() const;
 
  private:

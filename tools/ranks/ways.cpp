@@ -7,10 +7,12 @@
 namespace flashjit {
 namespace {
 
-constexpr int kGatherPieces = 4;  // of the KV heads, at most, as flashjit.distributed takes them
+// Number of pieces of the KV heads, at most, as flashjit.distributed takes them.
+constexpr int kGatherPieces = 4;
 constexpr double kBytesPerTbAndUs = 1e6;
 
-// The sizes, in KV heads, of pieces that flashjit.distributed reads from GPUs of its host: each is twice the one before.
+// Returns the sizes, in KV heads, of pieces that flashjit.distributed reads from GPUs of its host. Each is twice the
+// one before.
 std::vector<int> growing_pieces(int heads) {
   std::vector<int> sizes;
   for (int rest = heads, size = 1; rest > 0; size *= 2) {
@@ -31,19 +33,20 @@ double tokens(std::int64_t batch, std::int64_t length) {
   return static_cast<double>(batch) * static_cast<double>(length);
 }
 
-// Every rank of a group of neighbours sends so many bytes to each other one of it.
+// Every rank of a group of neighbours sends this many bytes to each other rank of it.
 Exchange to_group(const Network& network, int group, double bytes_each) {
   const int in_host = std::min(network.within.count, group);
   const double within = bytes_each * (in_host - 1), between = bytes_each * (group - in_host);
   return {exchange_us(network, within, between), within + between};
 }
 
-// Every rank sends to one other of its ring. A ring reaches all hosts, and all wait for those whose message leaves theirs.
+// Every rank sends to one other of its ring. A ring reaches all hosts, and all ranks wait for those whose message
+// leaves their host.
 Exchange along_ring(const Network& network, double bytes) {
   return {network.has_hosts() ? exchange_us(network, 0, bytes) : exchange_us(network, bytes, 0), bytes};
 }
 
-// All-gathers and their sums go by all links at once: what is of other hosts comes once to the host and is passed on in it.
+// All-gathers and their sums use all links at once. Bytes of other hosts come once to the host and are passed on in it.
 Exchange of_gather(const Network& network, double bytes_each) {
   const int ranks = network.ranks();
   const double within = bytes_each * (ranks - 1), between = bytes_each * (network.between.count - 1);
@@ -54,14 +57,14 @@ struct Group {
   int heads_over = 1, ring_of = 1;
 };
 
-// Heads are shared by neighbours, and tokens by those that stand so far apart.
+// Neighbours share heads, and ranks at that distance share tokens.
 class CourseCounter {
  public:
   CourseCounter(const RankProblem& problem, const StepTimes& times) : p_(problem), times_(times) {}
 
   Result<Course> ring(Direction direction, const Group& group, const Sights& sights) const {
     const Shape own{p_.whole.b, p_.whole.q_len / group.ring_of, p_.whole.k_len / group.ring_of};
-    const bool alone = group.ring_of == 1;  // then the kernel has the mask, and the whole
+    const bool alone = group.ring_of == 1;  // The kernel then has the mask, and the whole sequence.
     FLASHJIT_ASSIGN(time, times_({direction, group.heads_over, own, alone, !alone && is_beside()}));
     FLASHJIT_ASSIGN(edges, cost_of_edges(direction, group.heads_over, sights));
     const TokenBytes bytes(p_.spec, group.heads_over);
@@ -105,13 +108,14 @@ class CourseCounter {
   }
 
  private:
-  // Between hosts an exchange takes a good part of a step, and kernels leave SMs to it; within a host copies or short kernels do.
+  // Between hosts an exchange takes a good part of a step, so kernels leave SMs to it. Within a host copies or short
+  // kernels do the exchange.
   bool is_beside() const { return p_.network.has_hosts(); }
 
   double memory_us(double bytes) const { return p_.memory_tbs > 0 ? bytes / (p_.memory_tbs * kBytesPerTbAndUs) : 0; }
 
-  // A step of a ring reads and writes more than its share of one kernel's work: O, and dQ, are sums in fp32, which are rounded behind
-  // the last step.
+  // A step of a ring reads and writes more than its share of one kernel's work: O and dQ are sums in fp32, which are
+  // rounded behind the last step.
   double sums_us(Direction direction, const Group& group, int step) const {
     const AttentionSpec& spec = p_.spec;
     const bool is_forward = direction == Direction::Forward;
@@ -119,13 +123,13 @@ class CourseCounter {
     const double elements = rows * (is_forward ? spec.d_v : spec.d_qk);
     const double wide = size_of(Dtype::F32), last = size_of(is_forward ? spec.out_dtype : spec.dtype);
     double bytes = step > 0 ? 2 * wide : wide - last;
-    if (!is_forward && step > 0) bytes += wide;  // dQ is first a sum of its own
+    if (!is_forward && step > 0) bytes += wide;  // dQ is first a sum of its own.
     if (step + 1 == group.ring_of && last < wide) bytes += wide + last;
     return memory_us(bytes * elements);
   }
 
-  // A kernel with a mask does more than what is seen: tiles that an edge cuts are whole, and evaluate it. Returns how many
-  // times as much; all steps together have the edges of the whole.
+  // A kernel with a mask does more than the visible scores: tiles that an edge cuts are whole, and evaluate the mask.
+  // Returns the factor. All steps together have the edges of the whole.
   Result<double> cost_of_edges(Direction direction, int heads_over, const Sights& sights) const {
     FLASHJIT_ASSIGN(masked, times_({direction, heads_over, p_.whole, true, false}));
     FLASHJIT_ASSIGN(plain, times_({direction, heads_over, p_.whole, false, false}));
@@ -133,21 +137,22 @@ class CourseCounter {
     return seen > 0 ? masked.work_us / seen : 1.0;
   }
 
-  // Heads go for tokens before anything is computed, and come back behind it.
+  // Heads are exchanged for tokens before anything is computed, and come back behind it.
   void add_heads(Direction direction, const Group& group, Course& course) const {
     if (group.heads_over == 1) return;
     const TokenBytes bytes(p_.spec, group.heads_over);
     const double q_tokens = tokens(p_.whole.b, p_.whole.q_len) / p_.network.ranks();
     const double k_tokens = tokens(p_.whole.b, p_.whole.k_len) / p_.network.ranks();
-    const auto turned = [&](double sent) {  // of which one part stays
+    const auto turned = [&](double sent) {  // One part of these stays.
       return to_group(p_.network, group.heads_over, sent / group.heads_over);
     };
     const double all_kv = bytes.kv * group.heads_over * k_tokens;
     const Exchange given = turned(bytes.q * q_tokens + all_kv), made = turned(bytes.o * q_tokens);
-    const Exchange& before = direction == Direction::Forward ? given : made;  // Q, K and V were kept; dO comes
-    const Exchange& behind =
-        direction == Direction::Forward ? made : given;  // dQ, dK and dV go back as Q, K and V came
-    // Rows that are sent are put in order by receiver before, and in order of tokens behind: they are read and written twice.
+    const Exchange& before = direction == Direction::Forward ? given : made;  // Q, K and V were kept, and dO comes.
+    // dQ, dK and dV go back as Q, K and V came.
+    const Exchange& behind = direction == Direction::Forward ? made : given;
+    // Rows are put in order of receivers before they are sent, and in order of tokens afterwards, so they are read and
+    // written twice.
     const double passes = memory_us(4 * (bytes.q * q_tokens + all_kv)), passes_of_o = memory_us(4 * bytes.o * q_tokens);
     course.before_us += direction == Direction::Forward ? passes : passes_of_o;
     course.behind_us += direction == Direction::Forward ? passes_of_o : passes;
@@ -179,7 +184,7 @@ std::string why_not_lengths(const Shape& whole, int ranks) {
 
 using CountWay = std::function<Result<Course>(Direction direction, const Sights& sights)>;
 
-// The way with the order of tokens that is faster.
+// Returns the way with the faster order of tokens.
 Result<Way> in_faster_order(const RankProblem& problem, const Way& plain, const CountWay& count, bool gradients) {
   std::optional<Way> best;
   const int shares = plain.name == "gather" ? problem.network.ranks() : plain.ring_of;
@@ -202,8 +207,8 @@ Result<Way> in_faster_order(const RankProblem& problem, const Way& plain, const 
 }  // namespace
 
 TokenBytes::TokenBytes(const AttentionSpec& spec, int head_shares) {
-  const double heads =
-      std::max(1, spec.heads_kv / head_shares);  // where there are more shares than heads, several have the same
+  // If there are more shares than heads, several shares have the same head.
+  const double heads = std::max(1, spec.heads_kv / head_shares);
   q = static_cast<double>(spec.heads_q) * spec.d_qk * size_of(spec.dtype);
   o = static_cast<double>(spec.heads_q) * spec.d_v * size_of(spec.out_dtype);
   kv = heads * cached_dims(spec) * size_of(spec.kv_dtype);
@@ -249,7 +254,7 @@ Result<std::vector<Way>> ways_of(const RankProblem& problem, const StepTimes& ti
             .forward = {},
             .backward = {},
             .most_kv_bytes = 0};
-    const bool listed = heads_over == 1 || heads_over == ranks;  // a mesh that there is not is not missed
+    const bool listed = heads_over == 1 || heads_over == ranks;  // A mesh that does not exist is not missed.
     if (!listed && (!way.why_not.empty() || (gpus % heads_over != 0 && heads_over % gpus != 0))) continue;
     way.most_kv_bytes = (group.ring_of > 1 ? 2 : 1) * kv_bytes / ranks *
                         (TokenBytes(problem.spec, heads_over).kv * heads_over / TokenBytes(problem.spec).kv);

@@ -9,20 +9,20 @@
 namespace flashjit {
 
 struct DeviceFigures {
-  std::string title;      // "H200", "x86-64-v3"
-  std::string target;     // "sm_90a"
-  int units = 0;          // SMs, or cores, that times are predicted for
-  int usable_cores = 0;   // of this machine, if it is a processor: schedules are chosen for `units`, wherever they run
-  double memory_tbs = 0;  // that a long read reaches
+  std::string title;   // for example "H200" or "x86-64-v3"
+  std::string target;  // for example "sm_90a"
+  int units = 0;       // number of SMs, or of cores, that times are predicted for
+  // Number of cores of this machine, if it is a processor. Schedules are chosen for `units`, wherever they run.
+  int usable_cores = 0;
+  double memory_tbs = 0;  // speed that a long read reaches
 };
 
-// `name`: of a target or a card; the error lists them.
+// `name` is that of a target or a card. The error lists them.
 Result<DeviceFigures> figures_of(const std::string& name);
-// The first GPU here that has a target; if there is none, the processor.
+// Returns the first GPU here that has a target, or else the processor.
 Result<DeviceFigures> figures_of_this_machine();
 
-std::string device_text(
-    const DeviceFigures& device,
-    bool gpu);  // "sm_90a, H200: 132 SMs, 4.54 TB/s"; "x86-64-v4: counted with 16 cores (2 here), 0.15 TB/s"
+// Returns for example "sm_90a, H200: 132 SMs, 4.54 TB/s" or "x86-64-v4: counted with 16 cores (2 here), 0.15 TB/s".
+std::string device_text(const DeviceFigures& device, bool gpu);
 
 }  // namespace flashjit

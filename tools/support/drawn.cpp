@@ -12,14 +12,14 @@ namespace {
 
 constexpr std::array kRounded = {"q", "k", "v", "scale_q", "scale_k", "scale_v"};
 
-// Sequences that share keys share their scales as well, which `quantize` does not know. Scores of an index are held against
-// those of elements as they are.
+// Sequences that share keys share their scales, too, which `quantize` does not know. Scores of an index are held
+// against those of the elements as they are.
 bool can_round(const AttentionSpec& spec, const InputFiles& inputs) {
   return attends(spec) && has_scaled_queries(spec) && !spec.shared_prefix && !spec.accumulate &&
          std::ranges::none_of(kRounded, [&](const char* name) { return inputs.files.contains(name); });
 }
 
-// The same problem of fp32.
+// Returns the same problem in fp32.
 AttentionSpec numbers_of(AttentionSpec spec) {
   spec.dtype = spec.kv_dtype = Dtype::F32;
   spec.token_scales = false;
@@ -27,7 +27,7 @@ AttentionSpec numbers_of(AttentionSpec spec) {
   return spec;
 }
 
-// Where several sequences share a scale it counts for each of them.
+// Several sequences may share a scale, which then counts for each of them.
 void repeat(const Tensor& from, std::vector<std::uint8_t>& to) {
   std::size_t bytes = static_cast<std::size_t>(size_of(*parse_dtype(from.dtype)));
   for (const std::int64_t extent : from.shape) bytes *= static_cast<std::size_t>(extent);
@@ -54,7 +54,7 @@ Result<DrawnProblem> DrawnProblem::create(const AttentionSpec& spec, const Probl
   Arguments arguments = rounded.arguments();
   for (const char* name : kRounded) {
     NamedTensor* tensor = problem.data.find(name);
-    if (!tensor) continue;  // V in K
+    if (!tensor) continue;  // V is in K.
     repeat(operand_of(arguments, name), tensor->bytes);
   }
   return problem;

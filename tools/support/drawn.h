@@ -1,5 +1,5 @@
-// The problem of one run. Q, K and V of 8 bits that no file has come about as a user's do: numbers are drawn, and rounded as
-// `quantize` rounds; the numbers are kept, to tell how far a result is from theirs.
+// This is the problem of one run. If no file has Q, K and V of 8 bits, they come about as a user's do: numbers are
+// drawn, and rounded as `quantize` rounds. The numbers are kept, to tell how far a result is from theirs.
 #pragma once
 
 #include <optional>

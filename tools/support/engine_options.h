@@ -1,4 +1,4 @@
-// Errors of an engine name its options; a user of the command knows the options of the command.
+// Errors of an engine name its options, but users of the command know the options of the command.
 #pragma once
 
 #include <memory>
@@ -16,10 +16,11 @@ Result<T> as_option(Result<T> made) {
   return made ? std::move(made) : Result<T>(as_option(made.error()));
 }
 
-// Where the inputs say, for `run` and `bench`.
+// Opens a session where the inputs ask for it, for `run` and `bench`.
 Result<std::unique_ptr<Session>> open_session(const InputArgs& args, EnvironmentSettings settings);
 
-// The option names what only code of GPUs has; a variable that says so is of use to others, and is no error.
+// This is the error for an option that only code of GPUs has. A variable with that meaning serves other kernels, and is
+// no error.
 Error no_lines_of(std::string_view target);
 
 }  // namespace flashjit

@@ -8,7 +8,7 @@
 namespace flashjit {
 namespace {
 
-// Links are followed, so that two names of one file have one path. The path is empty where there is no file.
+// Links are followed, so that two names of one file have one path. The path is empty if there is no file.
 std::string canonical_path(const std::string& path) {
   std::error_code error;
   const auto type = std::filesystem::status(path, error).type();

@@ -1,4 +1,4 @@
-// Files that options name. Two may name one file; that is refused before anything is written.
+// Two options may name one file, which is refused before anything is written.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 namespace flashjit {
 
 struct NamedFile {
-  std::string option, path;  // the path is empty where the option was not given
+  std::string option, path;  // The path is empty if the option was not given.
 };
 
-// A file that is written would keep the last of two results, and replace what the call reads. Devices and pipes take and
-// give one after the other. The error names both options.
+// A file that is written twice would keep the last of two results, and one that is also read would be replaced. Devices
+// and pipes take and give one after the other. The error names both options.
 Result<void> check_files_differ(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
-// The error, if there is one, begins with the option that gave the file.
+// If there is an error, it begins with the option that gave the file.
 template <class T>
 Result<T> of_option(std::string_view option, Result<T> read) {
   if (read) return read;

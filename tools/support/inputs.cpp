@@ -14,7 +14,8 @@
 namespace flashjit {
 namespace {
 
-constexpr double kLargestExact = 0x1p53;  // scalars of a call are doubles, which hold all whole numbers up to this
+// Scalars of a call are doubles, which hold all whole numbers up to this.
+constexpr double kLargestExact = 0x1p53;
 
 bool loses_digits(const std::string& text, double number) {
   return std::abs(number) >= kLargestExact && text.find_first_not_of("+-0123456789") == text.npos &&
@@ -94,8 +95,8 @@ void add_input_options(CLI::App& app, InputArgs& args, bool files) {
   if (!files) return;
   for (const Operand& operand : kOperands) {
     if (operand.role == OperandRole::Output || operand.dims[0] == Dim::Offsets)
-      continue;                   // what writes O has its option
-    if (operand.value) continue;  // a number, of --seed or --param
+      continue;                   // Outputs have options of their own.
+    if (operand.value) continue;  // It is a number of --seed or --param.
     const std::string name(operand.name);
     app.add_option(option_of(name), args.files[name], fmt::format("{}, instead of random ones", operand.what))
         ->type_name("FILE.npy");

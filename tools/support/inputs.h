@@ -1,4 +1,4 @@
-// Options that `run` and `bench` share: shape, device, inputs.
+// `run` and `bench` share these options: shape, device, inputs.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ struct InputArgs {
   int device = 0;
   std::int64_t sms = 0;
   std::uint64_t seed = 1;
-  std::map<std::string, std::string> files;  // of operands, by name
+  std::map<std::string, std::string> files;  // files of operands, by name
   std::vector<std::string> params;           // NAME=FILE.npy or NAME=NUMBER
   std::vector<std::string> bundles;
   std::string record;
@@ -26,11 +26,12 @@ struct InputArgs {
   EngineOptions engine() const {
     return {.ordinal = device, .bundles = bundles, .record = record, .override_dir = override_dir};
   }
-  // For `prepare`. A manifest cannot hold it: what is recorded is to be what `build` makes of it.
+  // Returns the hint for `prepare`. A manifest cannot hold it, and a recorded kernel has to be the one that `build`
+  // makes.
   std::string hint(const ProblemShape& of) const { return no_hint || !record.empty() ? std::string() : hint_of(of); }
 };
 
-// Says which option names the file of a tensor; one that is no operand is a parameter.
+// Returns the option that names the file of a tensor. A tensor that is no operand is a parameter.
 std::string option_of(std::string_view tensor);
 void add_line_info_option(CLI::App& app, bool& line_info);
 void add_input_options(CLI::App& app, InputArgs& args, bool files);

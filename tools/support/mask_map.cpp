@@ -12,7 +12,8 @@ namespace flashjit {
 namespace {
 
 constexpr std::int64_t kMaxCounted = 1 << 20;
-constexpr std::int64_t kMaxPairs = 1 << 24;  // that are looked at one by one, which takes some seconds
+// Number of pairs that are looked at one by one, which takes some seconds.
+constexpr std::int64_t kMaxPairs = 1 << 24;
 
 // Returns one of the usual 256 colours; these can be told apart on dark and on light terminals.
 int colour_of(char cell) {
@@ -39,7 +40,7 @@ bool is_too_much(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
   return columns > 0 && rows > kMaxCounted / columns;
 }
 
-// The text that stands in place of a map where the mask reads what a call brings.
+// Returns the text that stands in place of a map if the mask reads values that a call brings.
 std::string without_values(const Plan& plan, std::int64_t q_len, std::int64_t k_len) {
   const bool finds =
       plan.target.gpu ? plan.tile_lists >= 0
@@ -84,7 +85,7 @@ std::int64_t seen_pairs(const Expr& mask, Environment& environment, std::int64_t
   return seen;
 }
 
-// A cell is empty or full where all of its tiles are.
+// A cell is empty or full if all of its tiles are.
 Result<MaskMap> map_of_values(const Plan& plan, const MaskValues& values, std::int64_t q_len, std::int64_t k_len,
                               const MapSize& most) {
   if (k_len > 0 && q_len > kMaxPairs / k_len) {

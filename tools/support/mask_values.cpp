@@ -34,7 +34,7 @@ Result<std::vector<std::uint8_t>> bytes_of_scalar(const Param& param, double num
     std::memcpy(bytes.data(), &value, sizeof value);
   } else {
     FLASHJIT_ASSIGN(bits, scalar_bits(param, number));
-    std::memcpy(bytes.data(), &bits, sizeof bits);  // of which a narrower int is the first bytes
+    std::memcpy(bytes.data(), &bits, sizeof bits);  // The first bytes of it are a narrower int.
   }
   return bytes;
 }

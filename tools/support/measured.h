@@ -1,4 +1,4 @@
-// These functions show what a tuning measured of a spec, beside what is predicted.
+// These functions show what a tuning measured for a spec, beside what is predicted.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace flashjit {
 // A tuning left this record: its measured time stands beside the predicted one of the same schedule.
 struct Measured {
   TunedRecord record;
-  double predicted_us = 0;  // 0: no schedule of this version
+  double predicted_us = 0;  // 0 if it is no schedule of this version
 };
 
 std::vector<Measured> measured(const Plan& plan, const std::string& store);

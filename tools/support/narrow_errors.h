@@ -1,4 +1,4 @@
-// These functions say what 8 bits cost, in the form in which `explain` shows it.
+// These functions describe the cost of 8 bits, in the form in which `explain` shows it.
 #pragma once
 
 #include <string>

@@ -19,15 +19,15 @@ namespace flashjit {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::size_t kMaxHeader = 1 << 16;                // NumPy writes about 120 bytes
-constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;  // keeps every product below away from overflow
+constexpr std::size_t kMaxHeader = 1 << 16;                // NumPy writes about 120 bytes.
+constexpr std::int64_t kMaxBytes = std::int64_t{1} << 40;  // It keeps every product below away from overflow.
 constexpr int kMaxRank = 8;
 
 struct TypeRow {
   NpyType type;
   const char* descr;
   int size;
-  const char* name;  // of NumPy, whose short i8 is an int of 8 bytes
+  const char* name;  // NumPy's name; its short i8 is an int of 8 bytes
 };
 constexpr TypeRow kTypes[] = {
     {NpyType::F16, "<f2", 2, "float16"}, {NpyType::BF16, "<V2", 2, "bfloat16 (V2)"},
@@ -44,7 +44,7 @@ const TypeRow& row_of(NpyType type) {
   return kTypes[0];
 }
 
-// The header is a Python dictionary literal with three known keys; only that is read, nothing is evaluated.
+// The header is a Python dictionary literal with three known keys. Only these are read, and nothing is evaluated.
 class Header {
  public:
   Header(std::string_view text) : text_(text) {}
@@ -204,7 +204,7 @@ Result<NpyArray> parse_npy(const std::string& label, const std::vector<std::uint
 }
 
 Result<NpyArray> read_npy(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not hang us
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // A pipe without a writer must not hang us.
   if (fd < 0) return io_error(path, "cannot be opened");
   struct stat status{};
   const bool known = ::fstat(fd, &status) == 0;
@@ -228,7 +228,7 @@ Result<NpyArray> read_npy(const std::string& path) {
       ::close(fd);
       return error;
     }
-    if (got == 0) break;  // shorter than it was a moment ago: parse_npy says what is missing
+    if (got == 0) break;  // The file is shorter than it was a moment ago; parse_npy reports that.
     at += static_cast<std::size_t>(got);
   }
   file.resize(at);
@@ -241,7 +241,7 @@ Result<void> write_npy(const std::string& path, const NpyArray& array) {
   for (const std::int64_t extent : array.shape) shape += fmt::format("{},", extent);
   std::string header =
       fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", row_of(array.type).descr, shape);
-  header.append(63 - (10 + header.size()) % 64, ' ');  // data begins at a multiple of 64, as NumPy does it
+  header.append(63 - (10 + header.size()) % 64, ' ');  // The data begins at a multiple of 64, as NumPy writes it.
   header += '\n';
   std::string front(kMagic);
   front += {'\1', '\0', static_cast<char>(header.size() & 255), static_cast<char>(header.size() >> 8)};

@@ -1,5 +1,5 @@
-// .npy files, the array format of NumPy: version 1 and 2, little-endian, row-major. bfloat16, which NumPy does not
-// know, is '<V2' (as ml_dtypes writes it) or '|V2', or '<u2' when the caller says it wants bf16.
+// .npy is the array format of NumPy: version 1 and 2, little-endian, row-major. bfloat16, which NumPy does not know, is
+// '<V2' (as ml_dtypes writes it) or '|V2', or '<u2' if the caller wants bf16.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,11 @@ struct NpyArray {
 Result<NpyArray> read_npy(const std::string& path);
 Result<NpyArray> parse_npy(const std::string& label, const std::vector<std::uint8_t>& file);
 
-// bf16 is written as '<V2'. Written beside its name and renamed: a full disk leaves no half file.
+// bf16 is written as '<V2'. The file is written beside its name and renamed, so that a full disk leaves no half file.
 Result<void> write_npy(const std::string& path, const NpyArray& array);
 
-// The elements as `dtype`. Only the same type is taken: a silent conversion would hide a mix-up. u2 is taken as bf16.
+// Returns the elements as `dtype`. Only the same type is taken, because a silent conversion would hide a mix-up. u2 is
+// taken as bf16.
 Result<std::vector<std::uint8_t>> take_as(const std::string& label, NpyArray array, Dtype dtype);
 NpyType npy_type(Dtype dtype);
 

@@ -26,10 +26,10 @@ bool put_raw(std::FILE* stream, std::string_view text) {
   return std::fflush(stream) == 0 && wrote;
 }
 
-// Names of files, specs and manifests come back in messages and results.
+// Names of files, specs and manifests come back in messages and results, so the text is made harmless.
 bool put(std::FILE* stream, std::string_view text) { return put_raw(stream, harmless(text, Lines::Many)); }
 
-// Who started the command with SIGPIPE ignored wants an error instead.
+// A caller who started the command with SIGPIPE ignored wants an error instead.
 bool dies_of_closed_pipes = false;
 
 void die_of_closed_pipe() {
@@ -54,7 +54,7 @@ std::string with_bold_headings(std::string_view text) {
   return out;
 }
 
-// In ASCII, as JSON can say every character so; what is no UTF-8 is replaced.
+// The text is ASCII, because JSON can write every character so. Bytes that are no UTF-8 are replaced.
 std::string dump(const Json& line) { return line.dump(-1, ' ', true, Json::error_handler_t::replace); }
 
 }  // namespace

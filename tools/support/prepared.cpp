@@ -64,7 +64,8 @@ class NaiveHost : public Prepared {
     const auto pool = std::make_shared<ThreadPool>(settings.threads > 0 ? settings.threads : usable_cores());
     runner_ = std::make_unique<HostRunner>(plan, facts_, std::move(kernel), pool);
     FLASHJIT_TRY(bind_data(*runner_));
-    scratch_bytes_ = 2 * sizeof(float) * data_.score_count();  // S and P, or P and dS, which the backend allocates
+    // S and P, or P and dS, are memory that the backend allocates.
+    scratch_bytes_ = 2 * sizeof(float) * data_.score_count();
     return {};
   }
   Result<void> start() override { return runner_->run(arguments(), nullptr); }

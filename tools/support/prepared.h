@@ -1,4 +1,4 @@
-// A kernel with its tensors on a session's device.
+// A prepared kernel has its tensors on a session's device.
 #pragma once
 
 #include <memory>
@@ -13,15 +13,15 @@
 
 namespace flashjit {
 
-// A kernel with its arguments on the session's device. The data must outlive it.
+// This is a kernel with its arguments on the session's device. The data must outlive it.
 class Prepared {
  public:
   virtual ~Prepared() = default;
-  // `hint`: PrepareOptions::shape; it counts where no schedule is pinned.
+  // `hint` is PrepareOptions::shape. It counts if no schedule is pinned.
   static Result<std::unique_ptr<Prepared>> create(Session& session, const std::string& spec,
                                                   const std::string& schedule, const std::string& hint,
                                                   ProblemData& data);
-  // The textbook version: S and P go through memory between three steps.
+  // Creates the textbook version, in which S and P go through memory between three steps.
   static Result<std::unique_ptr<Prepared>> create_naive(Session& session, const Request& request, ProblemData& data);
   // Makes the quick kernel that PrepareOptions::budget answers with at first. GPU only.
   static Result<std::unique_ptr<Prepared>> create_quick(Session& session, const Request& request, ProblemData& data);
@@ -29,7 +29,8 @@ class Prepared {
   const Facts& facts() const { return facts_; }
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }  // memory beyond inputs and outputs
   virtual Result<void> start() = 0;                               // asynchronous on a GPU
-  Result<void> run_checked_outputs();  // poisons the outputs, runs once, waits, and brings the outputs to the host
+  // Poisons the outputs, runs once, waits, and brings the outputs to the host.
+  Result<void> run_checked_outputs();
 
  protected:
   Prepared(Session& session, ProblemData& data) : session_(session), data_(data) {}

@@ -1,4 +1,4 @@
-// "compiling 3/9 (2 s)", for work that takes longer than a second.
+// Work that takes longer than a second shows a line such as "compiling 3/9 (2 s)".
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ class Progress {
  public:
   Progress(std::string what, int total) : what_(std::move(what)), total_(total) {}
   ~Progress() { line_.clear(); }
-  void advance();  // from any thread
+  void advance();  // Any thread may call it.
 
  private:
   using Clock = std::chrono::steady_clock;

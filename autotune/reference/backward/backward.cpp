@@ -10,8 +10,8 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr double kNoWeight = -80;      // below it P may be no normal number
-constexpr double kLargestError = 0.1;  // of an exponent; beyond, P is noise
+constexpr double kNoWeight = -80;      // Below it P may be no normal number.
+constexpr double kLargestError = 0.1;  // With a larger error of an exponent, P is noise.
 
 struct Product {
   double exact = 0, error = 0;
@@ -43,11 +43,11 @@ struct Term {
   const float* y;
 };
 
-// Numbers below it may count as 0 (SPEC.md), also where a scale makes terms that small before they are added up.
+// Smaller numbers may count as 0 (SPEC.md), also if a scale makes terms that small before they are added up.
 constexpr double kSmallestNormal = 0x1p-126;
 
-// As in the forward (add_variance): errors of terms that are the same number are the same, so that they add up before
-// they are squared, or they are independent; the larger counts.
+// This follows the forward's add_variance. Errors of terms with the same value either are equal, so that they add up
+// before they are squared, or they are independent. The larger variance counts.
 void add_variance(const AttentionSpec& spec, Dtype out, std::vector<Term> terms, double factor, Gradient& row) {
   struct Column {
     double whole = 0, squares = 0;
@@ -113,8 +113,8 @@ void taint(Gradient& row, const float* y) {
 
 void taint(Gradient& row) { row.tainted.assign(row.tainted.size(), true); }
 
-// Says whether a kernel gets 0 where it multiplies P = 0 with what comes of these: it may not look for what is hidden in each
-// tile, and slopes of scores may be NaN where products are.
+// Returns whether a kernel gets 0 when it multiplies P = 0 with a product of these. A kernel need not look for hidden
+// keys in each tile, and slopes of scores may be NaN where products are.
 bool is_finite_product(const std::vector<float>& a, const float* b, double offset = 0) {
   double sum = offset;
   for (std::size_t c = 0; c < a.size(); ++c) sum += static_cast<double>(a[c]) * static_cast<double>(b[c]);
@@ -125,16 +125,16 @@ std::vector<float> singles(const std::vector<double>& values) { return {values.b
 
 }  // namespace
 
-// Differences over one and two steps together are exact up to the fifth derivative. A step of 2^-11 leaves 2^-44 of it,
-// and 2^-42 of the score for rounding: below fp32's 2^-24 by far. Where the two differ the score bends between them, and
-// the step shrinks until the bend is outside; a bend at s itself, or so near that fp32 may be on the other side of it, stays,
-// and leaves half of the jump as the error.
+// Differences over one and two steps together are exact up to the fifth derivative. A step of 2^-11 leaves 2^-44 of
+// that, and 2^-42 of the score for rounding, which is far below fp32's 2^-24. If the two differences differ, the score
+// bends between them, and the step shrinks until the bend is outside. A bend at s itself, or so near that fp32 may be
+// on the other side of it, stays, and leaves half of the jump as the error.
 Slope slope_of(const Semantics& semantics, const Position& at, const Dual& s, double error) {
   if (!semantics.score) return {};
   return slope_of([&](double moved) { return semantics.score(at, Dual(s.f, s.d + moved)).d; }, error);
 }
 
-// The steps that a score is computed in are rounded, too, and where the score is flat a rounding is a long way of s.
+// The steps in which a score is computed are rounded, too, and where the score is flat a rounding is a long way in s.
 constexpr double kNear = 0x1p-19;
 
 Slope slope_of(const std::function<double(double moved)>& score, double error) {
@@ -260,13 +260,13 @@ Gradient Backward::dq(const Group& group, std::int64_t head_in_group, std::int64
     const Pair pair = this->pair(query, at, key, value);
     if (pair.unclear) taint(row);
     else if (pair.counts) terms.push_back({pair.ds, pair.ds_error, pair.in_common, pair.recipe_ds, key});
-    else taint(row, key);  // hidden, and maybe in a tile that others see
+    else taint(row, key);  // The pair is hidden, but may be in a tile that other queries see.
   }
   add_up(spec, spec.out_dq, terms, spec.effective_scale() * problem_.dropout().factor(), row);
   return row;
 }
 
-// visit(query, position) for the queries of a group that may see a key, by head.
+// Calls visit(query, position), by head, for the queries of a group that may see a key.
 template <class Visit>
 void Backward::each_query(const Group& group, std::int64_t k, const Visit& visit) const {
   const AttentionSpec& spec = problem_.spec();

@@ -1,10 +1,9 @@
-// Gradients by their definition in float64 (compiler/SPEC.md, "Gradients"), from the O and LSE that the call is given.
-// Slopes of scores are differences of Semantics::score, apart from what the compiler derives.
-//
-// So are derivatives by elements of parameters: differences of the score with one of them moved.
-//
-// The recipe of the error rule: products and sums in fp32, P and ds, without the factor of dropout, rounded to the dtype before
-// the products that sum them up, gradients rounded to theirs. For gradients of parameters and sinks nothing is rounded but to fp32.
+// Gradients are computed by their definition in float64 (compiler/SPEC.md, "Gradients"), from the O and LSE that the
+// call is given. Slopes of scores are differences of Semantics::score, independent of what the compiler derives.
+// Derivatives by elements of parameters are differences, too, of the score with one element moved.
+// The recipe of the error rule has products and sums in fp32. P and ds, without the factor of dropout, are rounded to
+// the dtype before the products that sum them up, and gradients are rounded to their dtypes. Gradients of parameters
+// and sinks are rounded to nothing but fp32.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +14,9 @@
 
 namespace flashjit::reference {
 
-// One row of dQ, dK or dV.
+// This is one row of dQ, dK or dV.
 struct Gradient {
-  std::vector<double> exact, variance;  // variance: of the recipe's error
+  std::vector<double> exact, variance;  // `variance` is that of the recipe's error.
   std::vector<float> recipe;
   std::vector<bool> tainted;  // infinity or NaN that a kernel may or may not multiply with 0
 };
@@ -28,10 +27,10 @@ class Backward {
   explicit Backward(const Problem& problem) : problem_(problem) {}
 
   struct Query {
-    std::vector<double> exact;  // as `q`
+    std::vector<double> exact;  // the numbers of `q`
     std::vector<float> q, d_o;
-    double lse = 0, delta = 0;  // natural units; delta is dO . O - dLSE
-    double delta_error = 0;     // standard deviation of what fp32 arithmetic makes of it
+    double lse = 0, delta = 0;  // in natural units; delta is dO . O - dLSE
+    double delta_error = 0;     // standard deviation of the error of fp32 arithmetic
     float recipe_delta = 0;
   };
   // All gradients of a batch and KV head come from this data.
@@ -39,7 +38,7 @@ class Backward {
     std::int64_t b = 0, hk = 0;
     Problem::KeysValues kv;
     std::vector<Query> queries;  // [head of the group, query]
-    // With lists: for each key the queries that have it in theirs, each as often as it is there.
+    // With lists these are, for each key, the queries that list it, each as often as it does.
     std::vector<std::vector<std::int64_t>> choosers;
   };
   Group group(std::int64_t b, std::int64_t hk) const;
@@ -50,8 +49,8 @@ class Backward {
   };
   OfKey of_key(const Group& group, std::int64_t k) const;
 
-  // A share is what one query of a group adds to the gradients of parameters, or to that of its head's sink. Where a tensor of
-  // 16 bits has an element for each key, the share may be ds as products take it, which is of 16 bits as well.
+  // A share is what one query of a group adds to the gradients of parameters, or to that of its head's sink. If a
+  // tensor of 16 bits has an element for each key, the share may be ds as products take it, which has 16 bits, too.
   struct Share {
     Element element;
     double exact = 0, variance = 0, squares = 0, terms = 0;
@@ -62,12 +61,12 @@ class Backward {
   Share of_sink(const Group& group, std::int64_t head_in_group, std::int64_t q) const;
 
  private:
-  // A query and a key: P, and ds times the slope, both without the factor of dropout, which sums are multiplied with: a
+  // A query and a key have P, and ds times the slope. Both lack the factor of dropout, which multiplies the sums: a
   // small number of fp16 loses more without it.
   struct Pair {
-    bool counts = false;   // else nothing is added ...
-    bool unclear = false;  // ... or fp32 arithmetic says nothing about it
-    bool dropped = false;  // P then is none of V's; it counts in ds
+    bool counts = false;   // If it is false, the pair adds nothing.
+    bool unclear = false;  // fp32 arithmetic then leaves open whether the pair adds something.
+    bool dropped = false;  // P then multiplies no V, but it counts in ds.
     double p = 0, p_error = 0;
     double ds = 0, ds_error = 0;
     double in_common = 0;  // error of ds that all keys of the query share
@@ -87,16 +86,17 @@ class Backward {
   const Problem& problem_;
 };
 
-// The largest error of rounding, a third of whose square is its variance. Small numbers of fp16 are evenly spaced.
+// Returns the largest error of rounding. Its variance is a third of its square. Small numbers of fp16 are evenly
+// spaced.
 double largest_rounding(Dtype dtype, double x);
 
 // A slope is the derivative of the score by its s, and a bound on how far a derivative taken in fp32 differs from it if
-// s is off by `error`. Both are not finite where there is none.
+// s is off by `error`. Both are not finite if there is no derivative.
 struct Slope {
   double value = 1, error = 0;
 };
 Slope slope_of(const Semantics& semantics, const Position& at, const Dual& s, double error);
-// Returns the slope of any function of how far it is moved from 0.
+// Returns the slope of any function of how far its argument is moved from 0.
 Slope slope_of(const std::function<double(double moved)>& score, double error);
 
 }  // namespace flashjit::reference

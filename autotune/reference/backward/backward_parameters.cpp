@@ -1,4 +1,4 @@
-// This file computes what the queries of a call add to gradients of parameters and sinks.
+// The queries of a call add shares to the gradients of parameters and sinks.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -14,13 +14,13 @@ bool all_finite(const float* values, std::size_t count) {
   return std::all_of(values, values + count, [](float x) { return std::isfinite(x); });
 }
 
-// A term of 16 bits, and the largest error of that.
+// This is a term of 16 bits, and its largest error.
 struct Rounded {
   float recipe = 0;
   double largest = 0;
 };
 
-// The derivative of a score by an element that it reads, and what a kernel's may be off.
+// Returns the derivative of a score by an element that it reads, and how far that of a kernel may be off.
 Slope derivative(const ElementReads& reads, const Position& at, const Dual& s, double s_error, const Element& element) {
   constexpr double kStep = 0x1p-12;
   const auto by = [&](double s_moved) {
@@ -98,7 +98,7 @@ Backward::Share Backward::of_sink(const Group& group, std::int64_t head_in_group
   const double error = 0x1p-24 * std::hypot(sink, query.lse) + 0x1p-22;
   share.exact = -p * query.delta;
   share.squares = share.exact * share.exact;
-  // Below the least normal number of fp32 a weight may become 0.
+  // A weight may become 0 below the least normal number of fp32.
   const double least = 0x1p-126 * query.delta;
   share.variance = std::pow(p * query.delta_error, 2) + std::pow(share.exact * error, 2) + least * least;
   share.recipe = -std::exp(static_cast<float>(sink) - static_cast<float>(query.lse)) * query.recipe_delta;

@@ -1,4 +1,4 @@
-// The error rule of gradients.
+// Gradients have an error rule of their own (compare.h).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,12 +15,12 @@ namespace flashjit::reference {
 namespace {
 
 constexpr std::array kNames = {"dq", "dk", "dv"};
-constexpr double kRowDeviations = 5;  // of the error of one row, besides twice the recipe's
+constexpr double kRowDeviations = 5;  // times the error of one row, besides twice the recipe's
 
-// A row of dQ, or of dK and dV.
+// An item is a row of dQ, or of dK and dV.
 struct Item {
   bool key;
-  std::int64_t head, token;  // of the group, of the sequence
+  std::int64_t head, token;  // `head` counts in the group, `token` in the sequence.
 };
 
 using Tallies = std::array<GradientTally, kNames.size()>;
@@ -41,7 +41,7 @@ void GradientTally::check_row(const std::vector<double>& ours, const Gradient& r
   GradientTally& tally = *this;
   double squares = 0, recipe_squares = 0, expected = 0;
   for (std::size_t c = 0; c < ours.size(); ++c) {
-    // Where the truth is not finite, or the recipe's is not, the range of the dtype decides and any is right.
+    // If the truth or the recipe's number is not finite, the range of the dtype decides and any number is right.
     if (row.tainted[c] || !std::isfinite(row.exact[c]) || !std::isfinite(row.recipe[c])) continue;
     if (!std::isfinite(ours[c])) {
       if (tally.special.empty())
@@ -68,7 +68,7 @@ void GradientTally::check_row(const std::vector<double>& ours, const Gradient& r
 
 namespace {
 
-// A gradient that is added to what the tensor held before the call.
+// The gradient is added to what the tensor held before the call.
 Gradient added(Gradient row, const std::vector<double>& there) {
   for (std::size_t c = 0; c < there.size(); ++c) {
     row.exact[c] += there[c];
@@ -101,7 +101,8 @@ void check_item(const Problem& problem, const Backward& backward, const Backward
                        fmt::format("batch {}, head {}, query {}", id.b, id.h, id.q));
 }
 
-// All rows of a group, or, of each side, both ends and one of every stretch: where tiles are ragged is at the ends.
+// Chooses all rows of a group, or both ends of each side and one row of every stretch, because tiles are ragged at the
+// ends.
 std::vector<Item> choose_items(std::int64_t heads, std::int64_t q_len, std::int64_t k_len, double share,
                                std::mt19937_64& random) {
   std::vector<Item> items;
@@ -124,7 +125,8 @@ double work_of(const Problem& problem) {
   double pairs = 0;
   for (std::int64_t b = 0; b < problem.batch(); ++b)
     pairs += static_cast<double>(problem.q_len(b)) * static_cast<double>(problem.k_len(b)) * spec.heads_q;
-  // Both sides take each pair: two products in two precisions, what they are summed up to, and scores at seven arguments.
+  // The reference and the recipe take each pair: two products in two precisions, the sums, and scores at seven
+  // arguments.
   return 2 * pairs * (6 * (spec.d_qk + spec.d_v) + (problem.semantics().score ? 512 : 64));
 }
 
@@ -137,7 +139,7 @@ void judge(const std::string& name, const GradientTally& all, Comparison& result
   const double rel = std::sqrt(all.squares) / norm, recipe_rel = std::sqrt(all.recipe_squares) / norm;
   const double rel_limit = 2 * std::max(recipe_rel, few * std::sqrt(all.expected_squares) / norm);
   const auto share = [](double error, double limit) { return error == 0 ? 0 : limit > 0 ? error / limit : INFINITY; };
-  // Numbers of the tensor that is nearest to its limit.
+  // The reported numbers are those of the tensor that is nearest to its limit.
   if (share(rel, rel_limit) >= share(result.rel_err, result.rel_limit))
     result.rel_err = rel, result.rel_limit = rel_limit, result.recipe_rel_err = recipe_rel;
   if (share(all.worst, max_limit) >= share(result.max_abs_err, result.max_abs_limit))

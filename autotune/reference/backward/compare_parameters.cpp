@@ -1,4 +1,4 @@
-// The error rule of gradients of parameters and sinks.
+// Gradients of parameters and sinks have an error rule of their own (compare.h).
 #include <algorithm>
 #include <cmath>
 #include <thread>
@@ -12,10 +12,10 @@
 namespace flashjit::reference {
 namespace {
 
-constexpr double kMostWork = 4e9;           // multiply-adds: a sum is whole, or nothing
-constexpr std::size_t kFewElements = 4096;  // of which each is a row of its own
+constexpr double kMostWork = 4e9;           // limit in multiply-adds; a sum is computed as a whole, or not at all
+constexpr std::size_t kFewElements = 4096;  // limit for tensors in which each element is a row of its own
 
-// All shares of one tensor, row-major.
+// These are sums of all shares of one tensor, row-major.
 struct Sums {
   std::string name;
   std::vector<std::int64_t> shape, strides;
@@ -55,7 +55,7 @@ struct Sums {
     return static_cast<const float*>(data)[offset];
   }
 
-  // Sums in fp32 of so many terms, in any order.
+  // This is the variance of an fp32 sum of so many terms, in any order.
   double variance_of(std::size_t i) const {
     return variance[i] + terms[i] * 0x1p-48 / 6 * (squares[i] + exact[i] * exact[i]);
   }

@@ -15,16 +15,16 @@
 namespace flashjit::reference {
 namespace {
 
-// Written apart from the table that kernels read.
+// This format is written independently of the table that kernels read.
 struct Format {
   int narrow, of_scale, data_bytes;
-  bool exponents;  // scales are bytes, behind the data of a page
+  bool exponents;  // Scales are bytes behind the data of a page.
 };
 Format format_of(const AttentionSpec& spec) {
   return spec.cache_format == CacheFormat::latent584 ? Format{448, 64, 448 + 128, true} : Format{512, 128, 512, false};
 }
 
-// The bf16 columns.
+// Returns the bf16 columns.
 std::uint8_t* wide(const Format& format, const LatentRow& row) {
   return format.exponents ? row.data + format.narrow : row.scales + format.narrow / format.of_scale * sizeof(float);
 }
@@ -43,7 +43,7 @@ void store_scale(const Format& format, const LatentRow& row, int number, float l
     std::memcpy(row.scales + number * sizeof scale, &scale, sizeof scale);
     return;
   }
-  int exponent = 0;  // the least power of two that is not below
+  int exponent = 0;  // This becomes the least power of two that is not below.
   const float fraction = std::frexp(scale, &exponent);
   row.scales[number] = std::isinf(scale) ? 255 : static_cast<std::uint8_t>(exponent - (fraction == 0.5f ? 1 : 0) + 127);
 }
@@ -104,10 +104,10 @@ Problem::KeysValues Problem::latents(std::int64_t b) const {
 
 namespace {
 
-// Says where a row holds something else than these numbers become; empty: nowhere.
+// Returns where a row holds something else than what these numbers become, or an empty text if nowhere.
 std::string difference(const AttentionSpec& spec, const LatentRow& held, const std::vector<double>& given) {
   const std::vector<float> numbers(given.begin(), given.end());
-  std::array<std::uint8_t, 1024> memory = {};  // a page of one token, or more
+  std::array<std::uint8_t, 1024> memory = {};  // It has room for a page of one token, or more.
   AttentionSpec alone = spec;
   alone.page_size = 1;
   const LatentRow wanted = latent_row(alone, memory.data(), 0, 0);
@@ -133,11 +133,11 @@ Comparison compare_latents(const Problem& problem) {
   const AttentionSpec& spec = problem.spec();
   const Tensor &x = problem.arguments().params.at("x"), &y = problem.arguments().params.at("y");
   const bool packed = spec.layout == Layout::Packed;
-  const std::size_t at = packed ? 0 : spec.layout == Layout::Bhsd ? 2 : 1;  // of tokens
+  const std::size_t at = packed ? 0 : spec.layout == Layout::Bhsd ? 2 : 1;  // dimension of tokens
   const std::int64_t batch = packed ? 1 : x.shape[0], tokens = x.shape[at];
   const std::vector<std::int64_t> of_x = strides_of(x), of_y = strides_of(y);
   AttentionSpec paged = spec;
-  paged.page_size = static_cast<int>(tokens);  // where scales lie behind a page, which is a batch of x
+  paged.page_size = static_cast<int>(tokens);  // Scales lie behind a page, which is a batch of x here.
   Comparison result;
   double squares = 0, norm = 0;
   for (std::int64_t b = 0; b < batch; ++b) {
@@ -160,8 +160,8 @@ Comparison compare_latents(const Problem& problem) {
   }
   result.rows = result.rows_checked = batch * tokens;
   result.rel_err = std::sqrt(squares / (norm > 0 ? norm : 1));
-  result.recipe_max_abs_err = result.max_abs_limit =
-      result.max_abs_err;  // rows are exactly what they are to be, or wrong
+  // Rows are either exactly right or wrong.
+  result.recipe_max_abs_err = result.max_abs_limit = result.max_abs_err;
   result.recipe_rel_err = result.rel_limit = result.rel_err;
   result.ok = result.problem.empty();
   return result;

@@ -1,5 +1,5 @@
-// Rows of a cache of latents (kv=latent656, kv=latent584): where they lie in a tensor, what they hold, and what a row of
-// numbers becomes there.
+// These functions tell for a cache of latents (kv=latent656, kv=latent584) where rows lie in a tensor, what they hold,
+// and what a row of numbers becomes there.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ struct LatentRow {
   std::uint8_t *data = nullptr, *scales = nullptr;
 };
 
-// The row of a token of a page, or of a sequence where there are no pages, which begins at `begin`. `stride`: bytes from a
-// token to the next.
+// Returns the row of a token in the page that begins at `begin`, or in a sequence if there are no pages. `stride` is
+// the number of bytes from a token to the next.
 LatentRow latent_row(const AttentionSpec& spec, std::uint8_t* begin, std::int64_t token, std::int64_t stride);
 
-// A column as products have it: bf16.
+// Returns a column as products have it: bf16.
 float load_latent(const AttentionSpec& spec, const LatentRow& row, int column);
 // Rounds d_qk numbers to the row. The scale of columns is the largest of them over 448, or the power of two above that.
 void store_latents(const AttentionSpec& spec, const LatentRow& row, const float* numbers);

@@ -1,4 +1,4 @@
-// The work that a call of attention on a processor does first.
+// A call of attention on a processor does this work first.
 #pragma once
 
 #include <memory>

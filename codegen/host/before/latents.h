@@ -1,4 +1,4 @@
-// A cache of latents on a processor (kv=latent656): its rows, as the attention of the same call reads them.
+// On a processor, attention reads the rows of a cache of latents (kv=latent656) through these functions.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ std::unique_ptr<HostKernel> kernel_of_latents(const AttentionSpec& spec, std::un
 // Rounds a row of numbers to what memory holds of it.
 void store_latent(const LatentRows& rows, const float* row, unsigned char* data, unsigned char* scales);
 
-// The rows of one call, which has one KV head.
+// These are the rows of one call, which has one KV head.
 class LatentCache {
  public:
   LatentCache(const AttentionSpec& spec, const KernelParams& params);

@@ -12,8 +12,8 @@ namespace flashjit::host {
 class Code;
 class Ir;
 
-// The arguments of a call of flashjit_shown_keys, for the list of a query and a KV head. Generated code reads them
-// through offsetof.
+// These are the arguments of a call of flashjit_shown_keys, for the list of a query and a KV head. Generated code reads
+// them through offsetof.
 struct ShownKeysCall {
   const void* params;  // They are KernelParams.
   std::int64_t b, h, hk, q, q_len, k_len;

@@ -14,7 +14,7 @@
 namespace flashjit::host {
 namespace {
 
-// The members of TileCall, loaded where they are used.
+// The members of TileCall are loaded where they are used.
 class Tile {
  public:
   Tile(Ir& ir, const Plan& plan, Value* call) : ir_(ir), plan_(plan), call_(call) {}

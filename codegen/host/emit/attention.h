@@ -1,4 +1,4 @@
-// The blocked kernel: online softmax over KV tiles, for one tile of queries of one head.
+// The blocked kernel computes an online softmax over KV tiles, for one tile of queries of one head.
 #pragma once
 
 #include "codegen/host/emit/ir.h"

@@ -40,7 +40,7 @@ class BackwardEmitter {
   struct Range {
     Value *begin, *end;
   };
-  // A tile of queries: its rows in blocks, and the addresses of its data.
+  // A tile of queries has its rows in blocks, and the addresses of its data.
   struct Tile {
     Value *q_lo, *rows, *padded;
     Value *q, *d_o, *q_transposed, *do_transposed, *lse, *delta, *dq;

@@ -32,7 +32,7 @@ class KeptBits {
   Value* keep(Value* kept, Value* values, bool scaled);
 
  private:
-  // The rows and keys of a block.
+  // These are the rows and keys of a block.
   static constexpr std::int64_t kRows = HostConfig::kKeptRows, kKeys = HostConfig::kKeptKeys;
   Value* in_block(Value* key);
   void emit_calls(const KeptTile& tile, Value* number, Value* column);

@@ -1,4 +1,4 @@
-// A thin layer over llvm::IRBuilder: vectors of the target's width, byte addressing, counted loops.
+// This is a thin layer over llvm::IRBuilder: vectors of the target's width, byte addressing, counted loops.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// The textbook version: it writes S = Q K^T and P = softmax(S) to memory, and computes O = P V, one row per call, in
-// plain loops.
+// The textbook version writes S = Q K^T and P = softmax(S) to memory, and computes O = P V, one row per call, in plain
+// loops.
 #include <optional>
 
 #include "codegen/host/emit/attention.h"

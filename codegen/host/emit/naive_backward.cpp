@@ -1,5 +1,5 @@
-// Gradients by plain loops: they write a row of S, dP, P and dS to memory and make dQ of it, and make dK and dV from
-// columns of P and dS.
+// These are gradients by plain loops: they write a row of S, dP, P and dS to memory and make dQ of it, and make dK and
+// dV from columns of P and dS.
 #include <optional>
 
 #include "codegen/host/emit/backward.h"

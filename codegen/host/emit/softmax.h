@@ -6,7 +6,7 @@
 
 namespace flashjit::host {
 
-// The coordinates of a row of scores. Ints are i64 scalars.
+// These are the coordinates of a row of scores. Ints are i64 scalars.
 struct RowContext {
   Value *params, *q, *b, *h, *hk, *q_len, *k_len;
   Value* scale_k;             // It is null if K has none.
@@ -25,8 +25,8 @@ Value* emit_power(Ir& ir, const Plan& plan, Value* difference);
 // Returns logits of `lanes` neighbouring keys, from their products q.k. Keys from `end_key` on, and keys that the mask
 // hides, get -inf; with a null `end_key` every key exists and is visible.
 Value* emit_logits(Ir& ir, const Plan& plan, const RowContext& row, Value* products, Value* first_key, Value* end_key);
-// Logits as emit_logits() returns them, with their derivatives, in natural units: by the scaled products (null if they
-// are 1), and by the elements that are read of parameters whose gradients are wanted.
+// These are logits as emit_logits() returns them, with their derivatives, in natural units: by the scaled products
+// (null if they are 1), and by the elements that are read of parameters whose gradients are wanted.
 struct LogitsAndSlopes {
   struct Read {
     Value* derivative;  // It is a vector.

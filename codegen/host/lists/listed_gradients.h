@@ -1,6 +1,6 @@
-// Gradients of K and V where queries have lists of keys. Several queries, each a sequence of its own for kernels, add
-// to a row of K. Their shares are kept for a while, in rows of floats, and added up in the order of the queries, so
-// that the number of workers changes nothing.
+// If queries have lists of keys, several queries add to a row of the gradients of K and V. Each query is a sequence of
+// its own for kernels. Their shares are kept for a while, in rows of floats, and added up in the order of the queries,
+// so that the number of workers changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace flashjit::host {
 
-// The share of a query and a KV head: dK, times the scale, and then dV, for each key of the list that has a row.
+// The share of a query and a KV head is dK, times the scale, and then dV, for each key of the list that has a row.
 struct ListedShare {
   std::int64_t b = 0, hk = 0;  // The sequence that the query is.
   const float* rows = nullptr;

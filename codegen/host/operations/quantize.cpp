@@ -119,7 +119,7 @@ class QuantizeKernel final : public HostKernel {
   }
 
  private:
-  // Rows of a head that share a scale, or some of them.
+  // These are rows of a head that share a scale, or some of them.
   struct Item {
     std::int64_t b, h, block;
     // `first_token` is the sequence's among packed ones, `begin` and `end` are rows of the sequence.

@@ -1,4 +1,4 @@
-// Rows of 8 bits on a processor. They are bound by memory, as merges are, so no code is generated for them.
+// Rows of 8 bits are bound by memory on a processor, as merges are, so no code is generated for them.
 #pragma once
 
 #include <memory>

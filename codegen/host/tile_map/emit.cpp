@@ -69,7 +69,7 @@ class MapEmitter {
     });
   }
 
-  // Two tiles, with all that is known of them before any pair of positions is asked.
+  // These are two tiles, with all that is known of them before any pair of positions is asked.
   struct TilePair {
     Value *number_q, *number_kv, *lo[2], *end[2];  // The ranges of queries and of keys.
   };

@@ -1,5 +1,5 @@
-// The tiles of keys that each tile of queries has to visit, where a mask reads tensors: a byte for each pair of tiles,
-// found when a call begins (compiler/analysis/tile_pairs.h).
+// If a mask reads tensors, a map has a byte for each pair of tiles, which tells whether the tile of queries has to
+// visit the tile of keys. It is made when a call begins (compiler/analysis/tile_pairs.h).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace flashjit::host {
 
 enum TileState : std::uint8_t { kEmptyTile, kMixedTile, kFullTile };
 
-// The arguments of a call of flashjit_tile_map, for all pairs of tiles of a head. Generated code reads them through
-// offsetof.
+// These are the arguments of a call of flashjit_tile_map, for all pairs of tiles of a head. Generated code reads them
+// through offsetof.
 struct TileMapCall {
   const void* params;  // They are KernelParams.
   std::int64_t b, h, hk, q_len, k_len;
@@ -33,7 +33,7 @@ inline std::optional<PairAnalysis> pairs_of(const Plan& plan, const HostConfig& 
   return analyse_pairs(plan.spec.mask, config.tile_q, config.tile_kv);
 }
 
-// The maps of the query heads that share a KV head.
+// These are the maps of the query heads that share a KV head.
 class TileMaps {
  public:
   TileMaps(const PairAnalysis& pairs, const AttentionSpec& spec, const HostConfig& config, TileMapFunction fill);

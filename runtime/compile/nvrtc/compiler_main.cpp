@@ -1,4 +1,5 @@
-// flashjit-compiler: NVRTC in a process of its own. One request on standard input, one answer on standard output.
+// flashjit-compiler runs NVRTC in a process of its own. It reads one request from standard input, and writes one answer
+// to standard output.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -41,7 +42,7 @@ Result<CompilerResult> compile(const CompilerRequest& request) {
 
 int main() {
   using namespace flashjit;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // who waits for the answer is the thread that started us
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // The thread that started us waits for the answer.
   // Nothing else may write to the answer, whatever a library prints.
   const int answers = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3), nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   const auto request = decode_request(read_all(STDIN_FILENO));
@@ -51,7 +52,7 @@ int main() {
   }
   dup2(nowhere, STDIN_FILENO);
   dup2(nowhere, STDOUT_FILENO);
-  // Without the clean-up of libraries at exit: the answer is all that matters.
+  // _exit() skips the clean-up of libraries, because only the answer matters.
   const std::vector<std::uint8_t> answer = encode(compile(*request));
   _exit(write_all(answers, answer.data(), answer.size()) ? 0 : 1);
 }

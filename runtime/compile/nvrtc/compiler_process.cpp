@@ -22,9 +22,9 @@ namespace flashjit {
 namespace {
 
 constexpr const char* kProgram = "flashjit-compiler";
-// No kernel takes this long: a compiler that does is taken for one that hangs.
+// No kernel takes this long. A compiler that does is taken to hang.
 constexpr std::chrono::minutes kLongest{10};
-constexpr std::chrono::seconds kEnding{2};  // from the end of its answer to that of the process
+constexpr std::chrono::seconds kEnding{2};  // The process has this long to end after its answer.
 constexpr std::size_t kMostAnswer = kMaxEntryBytes + (std::size_t{64} << 20);
 
 std::string why(int error) { return strerrordesc_np(error) ? strerrordesc_np(error) : fmt::format("error {}", error); }
@@ -35,10 +35,10 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   ~Child() {
-    // A host that reaps all children may have taken this one: then its number may be somebody else's by now.
+    // A host that reaps all children may have taken this one. Then its number may belong to another process by now.
     if (is_there() && kill(pid_, SIGKILL) == 0) reap(0);
   }
-  // Says what became of the process, after waiting for kEnding at most.
+  // Returns what became of the process, after waiting for kEnding at most.
   std::string ending() {
     const auto until = CompileBounds::Clock::now() + kEnding;
     while (is_there() && CompileBounds::Clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -67,7 +67,8 @@ class Child {
   int status_ = 0;
 };
 
-// With the socket as its input and output, no other open file, and signals as a program expects them.
+// Starts the program with the socket as its input and output, no other open file, and signals as a program expects
+// them.
 Result<pid_t> start(const std::string& program, int socket) {
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
@@ -98,7 +99,7 @@ Result<pid_t> start(const std::string& program, int socket) {
       {}};
 }
 
-// Sends the request and reads what comes until the other side closes.
+// Sends the request and reads the answer until the other side closes.
 Result<void> talk(int socket, std::span<const std::uint8_t> request, std::vector<std::uint8_t>& answer,
                   const CompileBounds& bounds) {
   const CompileBounds longest(kLongest, nullptr);
@@ -112,7 +113,8 @@ Result<void> talk(int socket, std::span<const std::uint8_t> request, std::vector
     if ((wait.revents & POLLOUT) && !request.empty()) {
       const ssize_t sent = send(socket, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent > 0) request = request.subspan(static_cast<std::size_t>(sent));
-      if (sent < 0 && errno != EAGAIN && errno != EINTR) request = {};  // it is gone; what it said may still be there
+      // The process is gone. Its answer may still be there.
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) request = {};
       if (request.empty()) shutdown(socket, SHUT_WR);
     }
     if (wait.revents & (POLLIN | POLLHUP | POLLERR)) {

@@ -1,5 +1,5 @@
-// NVRTC in a process of its own: when it crashes, hangs or eats the memory, the program that asked for a kernel gets an
-// error. The process is flashjit-compiler, one per compile. It is given the request on a socket and answers there:
+// NVRTC can run in a process of its own. If it crashes, hangs or eats the memory, the program that asked for a kernel
+// gets an error. The process is flashjit-compiler, one per compile. It gets the request on a socket and answers there:
 //   u64 bytes | fields, each u64 bytes and the bytes | SHA-256 of the fields
 #pragma once
 
@@ -17,22 +17,25 @@
 namespace flashjit {
 
 struct CompilerRequest {
-  std::string nvrtc;     // path of the library, or what the loader finds it by where its identity is asked for
-  std::string identity;  // what the library there must be
+  // Path of the library, or the name for the loader if only the library's identity is asked for.
+  std::string nvrtc;
+  std::string identity;  // the identity that the library must have
   std::vector<std::string> options;
   KernelSource source;  // without `entries`
   CompilerOutput output = CompilerOutput::Cubin;
 };
 
-// Starts `program` and kills it when `bounds` are over, or after ten minutes. Errors: those of the compile; Compile
-// when the process ends or answers wrongly, with what became of it; NotFound when it cannot be started.
+// Starts `program`, and kills it when `bounds` are over, or after ten minutes. Errors are those of the compile; Compile
+// when the process ends or answers wrongly, with what became of it; and NotFound when it cannot be started.
 Result<CompilerResult> run_compiler_process(const std::string& program, const CompilerRequest& request,
                                             const CompileBounds& bounds);
 
-// The path of flashjit-compiler: beside this library or program, or where it is installed relative to them.
+// Returns the path of flashjit-compiler, which is beside this library or program, or where it is installed relative to
+// them.
 Result<std::string> find_compiler_program();
 
-// These functions encode and decode what goes through the socket. Decoding gives nothing if a bit is not as it was encoded.
+// These functions encode and decode the messages on the socket. Decoding returns nothing if a bit differs from what was
+// encoded.
 std::vector<std::uint8_t> encode(const CompilerRequest& request);
 std::vector<std::uint8_t> encode(const Result<CompilerResult>& answer);
 std::optional<CompilerRequest> decode_request(std::span<const std::uint8_t> bytes);

@@ -1,4 +1,4 @@
-// The bytes between a program and its flashjit-compiler.
+// A program and its flashjit-compiler exchange these bytes.
 #include <charconv>
 #include <cstring>
 

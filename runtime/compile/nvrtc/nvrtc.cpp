@@ -15,7 +15,7 @@
 
 namespace flashjit {
 
-// Our own declarations of the few functions of NVRTC's stable C interface that are used.
+// These are our own declarations of the few functions of NVRTC's stable C interface that are used.
 struct NvrtcApi {
   using Program = void*;
   const char* (*error_string)(int) = nullptr;
@@ -37,7 +37,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kIdentity = "nvrtc ";  // how identities begin; then major.minor
+constexpr std::string_view kIdentity = "nvrtc ";  // An identity begins with this text; major.minor follows.
 constexpr const char* kSonames[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
 
 void add_if_file(std::vector<std::string>& list, const fs::path& file) {
@@ -45,7 +45,8 @@ void add_if_file(std::vector<std::string>& list, const fs::path& file) {
   if (fs::exists(file, ignored)) list.push_back(file.string());
 }
 
-// A folder as a toolkit (lib64), a wheel (nvidia/cuda_nvrtc/lib) or a person (the files themselves) lays it out.
+// Adds the files of a folder as a toolkit (lib64), a wheel (nvidia/cuda_nvrtc/lib) or a person (the files themselves)
+// lays it out.
 void add_folder(std::vector<std::string>& list, const fs::path& folder) {
   std::vector<fs::path> folders = {folder, folder / "lib", folder / "lib64"};
   std::error_code ignored;
@@ -65,7 +66,7 @@ std::vector<std::string> files_to_try(const std::string& where) {
     } else {
       list.push_back(where);
     }
-    return list;  // what the user named is meant: silently using another compiler would hide a mistake
+    return list;  // Silently using another compiler than the user named would hide a mistake.
   }
   if (const fs::path own = own_directory(); !own.empty()) {
     for (const fs::path& base : {own, own.parent_path() / "lib", own.parent_path()}) {
@@ -94,12 +95,12 @@ bool bind_all(const DynamicLibrary& library, NvrtcApi& api) {
          bind(library, "nvrtcGetPTX", api.ptx);
 }
 
-// In place of __cxa_atexit for NVRTC. It makes static objects while it first compiles, and exit() would destroy them,
-// as the newest, before it comes to wait for those who compile (CompilerPass): most exits by another thread than the
-// main one in a compile were crashes or hangs.
+// NVRTC calls this in place of __cxa_atexit. It makes static objects while it first compiles, and exit() would destroy
+// them, as the newest, before it waits for threads that compile (CompilerPass). Most exits by another thread than the
+// main one during a compile were crashes or hangs.
 int never_destroy(void (*)(void*), void*, void*) { return 0; }
 
-// One NVRTC program, from source to output.
+// One NVRTC program goes from source to output.
 class NvrtcProgram {
  public:
   NvrtcProgram(const NvrtcApi& api, int major, int minor) : version(fmt::format("{}.{}", major, minor)), api_(api) {}
@@ -165,7 +166,7 @@ class NvrtcProgram {
  private:
   static constexpr int kInvalidOption = 5;
 
-  // NVRTC asks now and then whether to go on, in whatever thread it is at work.
+  // NVRTC asks now and then whether to go on, in the thread in which it works.
   Result<void> heed(const CompileBounds& bounds) {
     if (!bounds.any()) return {};
     if (auto over = bounds.over()) return std::move(*over);
@@ -206,7 +207,7 @@ Nvrtc::~Nvrtc() = default;
 Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const std::string& program,
                                                  const CompileBounds& bounds) {
   using Opened = std::vector<std::pair<std::string, std::shared_ptr<const Nvrtc>>>;
-  // Leaked on purpose: a thread may still compile while static objects are destroyed.
+  // These objects are leaked on purpose: a thread may still compile while static objects are destroyed.
   static auto* const mutex = new ForkSafeMutex;
   static auto* const opened = new Opened;
   const auto find = [&]() -> std::shared_ptr<const Nvrtc> {
@@ -219,7 +220,8 @@ Result<std::shared_ptr<const Nvrtc>> Nvrtc::open(const std::string& where, const
     const std::lock_guard lock(*mutex);
     if (auto library = find()) return library;
   }
-  // Without the lock: a library that hangs another process must not hold up who has less time.
+  // The lock is not held here, because a library that hangs in another process must not hold up callers who have less
+  // time.
   FLASHJIT_ASSIGN(found, search(where, program, bounds));
   const std::lock_guard lock(*mutex);
   if (auto library = find()) return library;
@@ -271,7 +273,8 @@ Result<std::unique_ptr<Nvrtc>> Nvrtc::load(const std::string& file) {
   nvrtc->path_ = library.path();
   const std::string builtins = fmt::format("{}/libnvrtc-builtins.so.{}.{}",
                                            fs::path(nvrtc->path_).parent_path().string(), nvrtc->major_, nvrtc->minor_);
-  // NVRTC opens this one by its bare name, and the wheel's library has no run path: what is loaded already is found.
+  // NVRTC opens this library by its bare name, and the wheel's library has no run path. A library that is loaded
+  // already is found.
   [[maybe_unused]] const auto loaded = DynamicLibrary::open(builtins);
   // nvrtcVersion has no patch level.
   nvrtc->identity_ = fmt::format("{}{}.{} build {} builtins {}", kIdentity, nvrtc->major_, nvrtc->minor_,
@@ -299,7 +302,7 @@ Result<CompilerResult> Nvrtc::ask(const std::string& file, const std::string& pr
   return answer;
 }
 
-// False: it has none.
+// Returns false if the text is no identity of NVRTC.
 bool Nvrtc::take(const CompilerResult& identity) {
   path_ = identity.log;
   identity_.assign(identity.bytes.begin(), identity.bytes.end());
@@ -310,8 +313,8 @@ bool Nvrtc::take(const CompilerResult& identity) {
 }
 
 std::vector<std::string> Nvrtc::options(const Target& target, CompileMode mode) const {
-  // Quotients and roots right to 2 ulp: those right to half a one branch, and four of them in a score took 13 s to
-  // compile instead of 0.9.
+  // Quotients and roots are right to 2 ulp. If they were right to half an ulp, they would branch, and four of them in a score
+  // took 13 s to compile instead of 0.9.
   std::vector<std::string> list = {fmt::format("--gpu-architecture={}", target.name),
                                    "-std=c++17",
                                    "-default-device",
@@ -319,10 +322,10 @@ std::vector<std::string> Nvrtc::options(const Target& target, CompileMode mode) 
                                    "--prec-sqrt=false",
                                    "--ptxas-options=-v"};
   const auto since_12 = [&](int minor) { return major_ > 12 || (major_ == 12 && minor_ >= minor); };
-  // Neither textures nor launches from kernels: 5 ms less.
+  // Textures and launches from kernels are not needed, and leaving them out saves 5 ms.
   if (since_12(8)) list.emplace_back("-minimal");
-  // From 12.9 on NVRTC uses the driver's compute cache: it would call cuInit inside a compile, and a hit has no ptxas
-  // log.
+  // From 12.9 on NVRTC uses the driver's compute cache, unless told otherwise. It would call cuInit inside a compile,
+  // and a hit has no ptxas log.
   if (since_12(9)) list.emplace_back("--no-cache");
   // The level is mid, because min takes longer than no level, and max makes calls of what has to be inlined.
   if (mode.effort == Effort::Quick) list.emplace_back("--Ofast-compile=mid");

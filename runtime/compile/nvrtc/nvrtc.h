@@ -1,4 +1,4 @@
-// NVRTC: CUDA source to machine code, in this process and without a GPU. Opened by name at run time; no CUDA header.
+// NVRTC turns CUDA source into machine code, without a GPU. It is opened by name at run time, without a CUDA header.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,16 @@ struct Cubin {
   CompileLog facts;
 };
 
-// Identity: of the compiler, and its path as log; none where it is no NVRTC, and why as log.
+// Identity gives the identity of the compiler, with its path as the log. If it is no NVRTC, there is no identity, and
+// the log tells why.
 enum class CompilerOutput { Cubin, Ptx, Identity };
-enum class Effort { Best, Quick };  // quick: a fraction of the time, much slower code
+// Quick takes a fraction of the time and makes much slower code.
+enum class Effort { Best, Quick };
 
 // The mode says what code one run of the compiler makes.
 struct CompileMode {
   Effort effort = Effort::Best;
-  bool line_info = false;  // for profilers: which line of the source an instruction is of
+  bool line_info = false;  // tells profilers which line of the source an instruction comes from
 };
 
 struct CompilerResult {
@@ -39,18 +41,19 @@ struct CompilerResult {
 
 class Nvrtc {
  public:
-  // The process-wide library: the first success is kept. `where` is a library or a folder (FLASHJIT_NVRTC); empty: next
-  // to our own library, then the loader's path, then the usual places. Error NotFound lists what was tried. `program`:
-  // flashjit-compiler; every compile is then a process of its own, and this one never loads the library. Empty: compiles
-  // in this process.
+  // Opens the process-wide library, and keeps the first one that could be opened. `where` is a library or a folder
+  // (FLASHJIT_NVRTC). If it is empty, the library is looked for next to our own, then in the loader's path, then in the
+  // usual places. Error NotFound lists the places that were tried. `program` is flashjit-compiler: every compile is
+  // then a process of its own, and this process never loads the library. If it is empty, compiles run in this process.
   static Result<std::shared_ptr<const Nvrtc>> open(const std::string& where, const std::string& program = {},
                                                    const CompileBounds& bounds = {});
   ~Nvrtc();
   // Makes the answer of flashjit-compiler to a request for CompilerOutput::Identity.
   static CompilerResult identify(const std::string& file);
 
-  // Programs are independent: any number of threads may compile at once. Error Compile holds the log as detail.
-  // Errors Timeout and Cancelled when `bounds` are over: in this process when NVRTC next asks, between its phases.
+  // Programs are independent: any number of threads may compile at once. Error Compile holds the log as detail. Errors
+  // Timeout and Cancelled come when `bounds` are over; in this process that is when NVRTC next asks, between its
+  // phases.
   Result<Cubin> compile(const KernelSource& source, const Target& target, const CompileBounds& bounds = {},
                         CompileMode mode = {}) const;
   Result<std::string> ptx(const KernelSource& source, const Target& target, const CompileBounds& bounds = {}) const;
@@ -63,7 +66,8 @@ class Nvrtc {
   int major() const { return major_; }
   int minor() const { return minor_; }
   const std::string& path() const { return path_; }
-  // Names exactly this compiler: version and build ids of the two files it is made of. No path.
+  // The identity names exactly this compiler: version and build ids of the two files that it is made of. It has no
+  // path.
   const std::string& identity() const { return identity_; }
 
  private:
@@ -74,7 +78,7 @@ class Nvrtc {
   static Result<CompilerResult> ask(const std::string& file, const std::string& program, const CompileBounds& bounds);
   bool take(const CompilerResult& identity);
 
-  std::unique_ptr<NvrtcApi> api_;  // null: it is loaded by `program_` only
+  std::unique_ptr<NvrtcApi> api_;  // null if only `program_` loads NVRTC
   int major_ = 0, minor_ = 0;
   std::string path_, identity_, program_;
 };

@@ -5,7 +5,7 @@
 namespace flashjit {
 namespace {
 
-// The number just before `words` ("5496" in "5496 bytes spill stores"); 0 if the words are not there.
+// Returns the number just before `words` ("5496" in "5496 bytes spill stores"), or 0 if the words are not there.
 int number_before(std::string_view line, std::string_view words) {
   const std::size_t at = line.find(words);
   if (at == std::string_view::npos) return 0;
@@ -30,7 +30,7 @@ bool is_warning(std::string_view line) {
   return has(line, "warning") || has(line, "Potential Performance Loss") || has(line, "(C75");
 }
 
-// "ptxas info    : (C7510) Potential ...": the words after the number.
+// Returns the words after the number of a line such as "ptxas info    : (C7510) Potential ...".
 std::string remark(std::string_view line) {
   const std::size_t end = line.find(") ");
   return std::string(end == std::string_view::npos ? line : line.substr(end + 2));
@@ -62,8 +62,7 @@ CompileLog parse_compile_log(std::string_view log) {
       continue;
     }
     if (result.entries.empty()) continue;
-    // Functions that were not inlined have property lines of their own, after their entry's: their spills count as
-    // well.
+    // Functions that were not inlined have property lines of their own, after their entry's. Their spills count, too.
     EntryUsage& entry = result.entries.back();
     entry.spill_bytes += number_before(line, " bytes spill stores") + number_before(line, " bytes spill loads");
     entry.stack_bytes += number_before(line, " bytes stack frame");

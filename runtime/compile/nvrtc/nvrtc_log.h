@@ -1,4 +1,4 @@
-// These functions read what NVRTC's log says about a kernel (--ptxas-options=-v).
+// These functions read what NVRTC's log tells about a kernel (--ptxas-options=-v).
 #pragma once
 
 #include <string>
@@ -18,16 +18,16 @@ struct EntryUsage {
 struct CompileLog {
   std::vector<EntryUsage> entries;
   std::vector<std::string> warnings;  // includes ptxas' remarks about lost performance and about wgmma
-  // In ptxas' words, empty if it does not say so. Either makes a hopper kernel several times slower than it was
-  // planned.
-  std::string serialised;          // it waits for matrix products where the source does not
-  std::string setmaxnreg_ignored;  // registers stay as they are at the entry
+  // Both are ptxas' own words, and empty if it has no such remark. Either makes a hopper kernel several times slower
+  // than it was planned to be.
+  std::string serialised;          // The kernel waits for matrix products where the source does not.
+  std::string setmaxnreg_ignored;  // The number of registers stays as it is at the entry.
 };
 
 CompileLog parse_compile_log(std::string_view log);
 
-// Returns what ptxas says when it refuses an instruction whose operands alone are more registers than a thread has;
-// empty: it says nothing of the kind.
+// Returns ptxas' words when it refuses an instruction whose operands alone need more registers than a thread has, or an
+// empty text if there is no such remark.
 std::string refused_for_registers(std::string_view log);
 
 }  // namespace flashjit

@@ -1,18 +1,18 @@
-// FlashJIT: attention kernels, generated for exactly your problem and your GPU. C++ API.
+// FlashJIT makes attention kernels, generated for exactly your problem and your GPU. This is its C++ API.
 //
 //   auto engine = flashjit::Engine::create({});
 //   auto kernel = (*engine)->prepare("fwd bf16 d=128 heads=32/8 mask=\"causal\"");
 //   flashjit::Arguments a;  a.q = ...; a.k = ...; a.v = ...; a.o = ...;
 //   auto done = (*kernel)->run(a, stream);
 //
-// No exceptions: what fails gives an Error with a kind, a message of one line and sometimes a detail. Every function
-// can also fail with Io (out of memory) and Internal (a mistake in FlashJIT); the comments name the other kinds. The
-// library never prints and never exits. Engine and Kernel may be used from many threads at once, each on streams of its
-// own; the CUDA context that is current on the calling thread is the same afterwards. 64 KB of stack are
-// enough: where prepare() finds less than 1 MB, it works on a thread of its own, for which the caller waits.
+// There are no exceptions: a function that fails gives an Error with a kind, a message of one line and sometimes a
+// detail. Every function can also fail with Io (out of memory) and Internal (a mistake in FlashJIT); the comments name
+// the other kinds. The library never prints and never exits. Engine and Kernel may be used from many threads at once,
+// each on streams of its own; the CUDA context that is current on the calling thread is the same afterwards. 64 KB of
+// stack are enough: where prepare() finds less than 1 MB, it works on a thread of its own, for which the caller waits.
 //
-// The spec. `fwd`, the type (fp16 bf16; fp32 on the host), then fields in any order; compiler/SPEC.md is the reference,
-// and `flashjit explain SPEC` shows what becomes of one:
+// A spec is `fwd`, the type (fp16 bf16; fp32 on the host), then fields in any order. compiler/SPEC.md is the reference,
+// and `flashjit explain SPEC` shows what becomes of a spec:
 //   fwd bf16 d=128 heads=32/8 mask="causal"              d: head dim, or QK/V; heads: of queries, or queries/KV
 //   fwd fp16 d=192/128 heads=16 layout=bhsd scale=0.1    layout: bshd (default), bhsd, packed; scale: 1/sqrt(d)
 //   fwd bf16 d=128 heads=32/8 q_len=1 layout=paged(16)   keys in pages; k_lens without: lengths on the device
@@ -30,8 +30,8 @@
 // `params`, with + - * / %, comparisons, & | !, where(c, a, b), min max abs exp log sqrt tanh sigmoid bit. run() takes
 // the tensors and scalars by name.
 //
-// These are plain C++ types: compile with the headers of the very library that you link. What may be replaced without
-// compiling anew is the C API (flashjit.h).
+// These are plain C++ types: compile with the headers of the very library that you link. A library may be replaced
+// without compiling anew if only the C API (flashjit.h) is used.
 #pragma once
 
 #include <atomic>
@@ -55,7 +55,7 @@ namespace flashjit {
 
 enum class Device { Gpu, Host };
 
-// A tensor somebody else owns. Up to five dimensions; strides in elements (empty: contiguous).
+// A tensor that somebody else owns has up to five dimensions, and strides in elements (empty: contiguous).
 // q, k, v, o: [batch, tokens, heads, d] for layout=bshd, [batch, heads, tokens, d] for bhsd, [tokens, heads, d] for
 // packed; k and v of paged(N): [pages, N, heads, d]. SPEC.md has all operands of all operations.
 struct Tensor {
@@ -65,65 +65,69 @@ struct Tensor {
   std::vector<std::int64_t> strides;
 };
 
-// What run() reads and writes. Nothing is copied or kept: on a GPU the memory must live until the launch is done.
+// run() reads and writes these. Nothing is copied or kept: on a GPU the memory must live until the launch is done.
 struct Arguments {
   Tensor q, k, v, o;
   Tensor lse;        // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
-  Tensor max_logit;  // the same shape
+  Tensor max_logit;  // like lse
   Tensor sink;       // fp32 [heads]
   Tensor offsets_q, offsets_k;  // packed: i32 [batch + 1], on the kernel's device
   std::int64_t max_q_len = 0;   // packed: no query sequence is longer
   std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
-  // Tensors of masks and scores, by name; and any of the tensors above in place of its field: params["lse"]. Where a
-  // parameter of the spec has the name of one of those, its name means the parameter. Some have no field, and are given by
-  // their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]; of K and V of 8 bits "scale_k"
-  // and "scale_v", fp32 [batch, KV heads] or less, or with `token_scales` as k without its last dimension and heads last,
-  // and of Q "scale_q", fp32 [batch, heads] or less, which may be left out; with `scales=block(N)` these have a dimension of
-  // blocks before that of heads, of packed sequences as many as max_q_len or max_k_len tokens fill, and of K and V in pages
-  // those of a page; with `append` "k_new" and "v_new", shaped like q with the KV heads (with `v_in_k` no "v_new"), and k
-  // and v are then written to; with `rope` "cos" and "sin", fp32 [positions, half the columns that rotate], and of quantize
-  // "positions", i32 [batch, tokens], which may be left out; with `shared_prefix` "shared_prefix", i32 [1]; with `dropout`
-  // "seed" and "offset", i64 [1], which a launch reads when it runs; with `blocks` lists, i32: "block_count" [batch, heads
-  // of lists, blocks of queries] and "block_index" with a dimension more, and "full_count" and "full_index", both or none;
-  // with `select=keys(N)` "key_index", or with `select=pages(N)` "page_index", i32 [batch, tokens, KV heads, N] (packed:
-  // [tokens, KV heads, N]), and "key_count", the same without its last dimension, which may be left out; there are then no
-  // offsets and no block_table. With a mask beside lists of layout=paged(N) "q_positions", i32 [batch, tokens] (packed:
-  // [tokens]), and "k_positions", shaped like the lists. With `head_tables` "block_table" is [batch, KV heads, pages of a
-  // sequence]. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k and v, and with `dlse` "dlse" like lse; `grads`
-  // has "dsink" and "dNAME" of a parameter, fp32. A merge has "o_parts", "lse_parts" and "max_parts", shaped like o and lse
-  // behind a dimension of parts. A quantize has "x", shaped like q, "y" like x, and "scale" like scale_q. An index has q, k,
-  // "weights", fp32 [batch, tokens, heads] (packed: [tokens, heads]), and "scores", fp32 [batch, tokens, KV heads, keys]
-  // (packed: [tokens, KV heads, keys]), or with `select=keys(N)` "key_index" and "key_count", which it writes. With
-  // `v_transposed` v is [batch, KV heads, d, keys], packed [KV heads, d, tokens].
+
+  // Tensors of masks and scores, by name. Any of the tensors above may be here in place of its field: params["lse"]. If
+  // a parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field,
+  // and are given by their name alone: "k_lens", i32 [batch]; "block_table", i32 [batch, pages of a sequence]. K and V
+  // of 8 bits have "scale_k" and "scale_v", fp32 [batch, KV heads] or less, or with `token_scales` as k without its
+  // last dimension and heads last. Q of 8 bits has "scale_q", fp32 [batch, heads] or less, which may be left out. With
+  // `scales=block(N)` these have a dimension of blocks before that of heads: for packed sequences as many as max_q_len
+  // or max_k_len tokens fill, and for K and V in pages those of a page. With `append` there are "k_new" and "v_new",
+  // shaped like q with the KV heads (with `v_in_k` no "v_new"), and k and v are then written to. With `rope` there are
+  // "cos" and "sin", fp32 [positions, half the columns that rotate], and quantize has "positions", i32 [batch, tokens],
+  // which may be left out. With `shared_prefix` there is "shared_prefix", i32 [1]. With `dropout` there are "seed" and
+  // "offset", i64 [1], which a launch reads when it runs. With `blocks` lists are i32: "block_count" [batch, heads of
+  // lists, blocks of queries] and "block_index" with one more dimension, and "full_count" and "full_index", both or
+  // none. With `select=keys(N)` there is "key_index", or with `select=pages(N)` "page_index", i32 [batch, tokens, KV
+  // heads, N] (packed: [tokens, KV heads, N]), and "key_count", the same without its last dimension, which may be left
+  // out; there are then no offsets and no block_table. A mask beside lists of layout=paged(N) takes "q_positions", i32
+  // [batch, tokens] (packed: [tokens]), and "k_positions", shaped like the lists. With `head_tables` "block_table" is
+  // [batch, KV heads, pages of a sequence]. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k and v, and
+  // with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a parameter, fp32. A merge has "o_parts",
+  // "lse_parts" and "max_parts", shaped like o and lse behind a dimension of parts. A quantize has "x", shaped like q,
+  // "y" like x, and "scale" like scale_q. An index has q, k, "weights", fp32 [batch, tokens, heads] (packed: [tokens,
+  // heads]), and "scores", fp32 [batch, tokens, KV heads, keys] (packed: [tokens, KV heads, keys]), or with
+  // `select=keys(N)` "key_index" and "key_count", which it writes. With `v_transposed` v is [batch, KV heads, d, keys],
+  // packed [KV heads, d, tokens].
   std::map<std::string, Tensor, std::less<>> params;
-  // Scalars of masks and scores, by name. "seed" and "offset" may be here, too, and with `places` are "q_begin", "q_step",
-  // "q_total", "k_begin", "k_step" and "k_total", of which those may be left out that are 0, 1 and the call's own length.
-  // With `accumulate` O and LSE, or dq, dk and dv, are read as well.
+  // Scalars of masks and scores, by name. "seed" and "offset" may be here, too. With `places` "q_begin", "q_step",
+  // "q_total", "k_begin", "k_step" and "k_total" are here; those that are 0, 1 and the call's own length may be left
+  // out. With `accumulate` O and LSE, or dq, dk and dv, are read as well.
   std::map<std::string, double, std::less<>> scalars;
-  void* workspace = nullptr;  // memory on the kernel's device for what it keeps between its steps, where
+  void* workspace = nullptr;  // memory on the kernel's device that it needs between its steps, if
                               // Kernel::workspace_bytes() is not 0; at a multiple of 256. Calls that may run at the
-                              // same time must not share it; what is in it before and after means nothing
+                              // same time must not share it; its contents before and after mean nothing
   std::int64_t workspace_bytes = 0;  // how much there is; more than is needed is fine
-  // GPU: the loop runs on at most so many of the device's SMs, so that others, such as a collective of NCCL beside it, find
-  // some free; 0: all. Short launches before and behind the loop do not count SMs. Refused where the loop has a block for
-  // each tile (family sync), as the device deals those to all SMs. Where keys are split among SMs (decode), last bits
-  // depend on it.
+
+  // GPU: the loop runs on at most this many of the device's SMs, so that others, such as a collective of NCCL beside
+  // it, find some free; 0 stands for all. Short launches before and behind the loop do not count SMs. A limit is
+  // refused if the loop has a block for each tile (family sync), because the device deals those to all SMs. Where keys
+  // are split among SMs (decode), last bits depend on the limit.
   std::int64_t sms = 0;
 };
 
 struct Facts {
   std::string spec, target, schedule, family, key;
   std::string source;     // "compiled" "waited" "disk" "memory" "bundle"
-  double compile_ms = 0;  // from spec to machine code, in the prepare that made this kernel
+  double compile_ms = 0;  // time from spec to machine code, in the prepare that made this kernel
   int registers = 0, spill_bytes = 0, smem_bytes = 0, threads = 0;
   std::int64_t cubin_bytes = 0;
-  std::vector<std::string> notes;  // what is slower than it could be, and why
-  std::string layer;               // where it was found: a directory or a bundle; empty: in memory, or it was compiled
-  std::string miss;                // why it had to be compiled: what was looked at, and what was wrong there
-  std::string weights;             // the dtype of probabilities where they are multiplied with V: what limits accuracy
+  std::vector<std::string> notes;  // these tell what is slower than it could be, and why
+  std::string layer;    // directory or bundle in which it was found; empty: it was in memory, or was compiled
+  std::string miss;     // why it had to be compiled: what was looked at, and what was wrong there
+  std::string weights;  // the dtype in which probabilities are multiplied with V, which limits accuracy
 };
 
-// Keeps what it needs of its engine alive.
+// A kernel keeps alive what it needs of its engine.
 class FLASHJIT_API Kernel {
  public:
   virtual ~Kernel();
@@ -134,126 +138,127 @@ class FLASHJIT_API Kernel {
   // result is there on return; memory that a run needs is mapped when no earlier one of the kernel has left enough.
   // Errors: Invalid (which argument, and why; how much workspace is missing), Io (no memory), Driver.
   virtual Result<void> run(const Arguments& arguments, void* stream = nullptr) = 0;
-  // What a run with these arguments needs as Arguments::workspace: it depends on their sizes alone. 0 for kernels that
-  // need none, whatever the arguments. (With PrepareOptions::budget, best code that needs more than it is given leaves
-  // the launch to the quick code: ask before each run.) Errors: those of run().
+  // Returns the size of Arguments::workspace that a run with these arguments needs, which depends on their sizes alone.
+  // It is 0 for kernels that need none, whatever the arguments. (With PrepareOptions::budget, best code that needs more
+  // than it is given leaves the launch to the quick code: ask before each run.) Errors: those of run().
   virtual Result<std::int64_t> workspace_bytes(const Arguments& arguments) const = 0;
 };
 
 struct EngineOptions {
   Device device = Device::Gpu;
-  int ordinal = 0;        // which GPU
-  std::string target;     // empty: what the device is; otherwise a row of the target table
+  int ordinal = 0;        // number of the GPU
+  std::string target;     // empty: the target of the device; otherwise a row of the target table
   std::string cache_dir;  // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit;
                           // after the private directory and ':', shared ones that are only read may follow
   bool disk_cache = true;
   int threads = 0;  // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
-  std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // on disk; above it, what was used longest ago is removed
+  std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // above this, the least recently used entries go
   std::vector<std::string> bundles;  // GPU: files of `flashjit build`, looked in before the store, in this order. With
                                      // jit=false kernels come from them alone, and NVRTC is never opened. None:
                                      // $FLASHJIT_BUNDLES
   std::string
       required;  // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target
-  std::string record;  // a manifest, made if need be: what is newly prepared is appended, each spec with its pins once;
-                       // empty: $FLASHJIT_RECORD, or none
+  std::string record;  // a manifest, made if need be, to which newly prepared specs are appended, each with its pins
+                       // once; empty: $FLASHJIT_RECORD, or none
   std::string override_dir;  // a folder that FLASHJIT_DUMP_DIR or `flashjit compile --out` wrote, with edited source
                              // files: they are compiled instead of the generated ones. For experiments; the arguments
                              // of a launch stay those of the schedule. GPU only
   bool isolate_compiler = false;  // NVRTC runs in a process of its own (flashjit-compiler, some 30 ms more per
                                   // compile), so that a crash or a hang of it is an error of prepare. GPU only
-  std::string trusted_list;  // a file, what sha256sum prints: bundles and entries of shared directories that are not on
+  std::string trusted_list;  // a file as sha256sum prints it: bundles and entries of shared directories that are not on
                              // it are not used; empty: $FLASHJIT_TRUSTED_LIST, or no such list
-  bool tuned = true;  // what `flashjit tune` measured on such a device decides where nothing is pinned; not beside
+  bool tuned = true;  // where nothing is pinned, measurements of `flashjit tune` on such a device decide; not beside
                       // bundles and override_dir, which were made for the cost model's choice
-  bool jit = true;    // false, or FLASHJIT_JIT=off: no compiler is opened, and kernels come from `bundles` alone; what
-                      // they lack is ErrorKind::NotFound, with the command that builds it. GPU only: a processor's
-                      // kernels are made, and linked when they are stored, by LLVM
+  bool jit = true;    // false, or FLASHJIT_JIT=off: no compiler is opened, and kernels come from `bundles` alone; a
+                      // kernel that they lack is ErrorKind::NotFound, with the command that builds it. GPU only: a
+                      // processor's kernels are made, and linked when they are stored, by LLVM
 };
 
 struct PrepareOptions {
   std::string schedule;              // pins, as text; empty: the cost model chooses
-  void* capturing_stream = nullptr;  // a stream that may be capturing a graph: what is not prepared yet is then refused
-                                     // with ErrorKind::Capture, and the capture stays sound
+  void* capturing_stream = nullptr;  // a stream that may be capturing a graph: a kernel that is not prepared yet is
+                                     // then refused with ErrorKind::Capture, and the capture stays sound
   std::chrono::milliseconds timeout{
-      0};  // for what is not prepared yet; then ErrorKind::Timeout, some 20 ms late at most. 0: none. On a
-           // processor nothing stops LLVM: a thread of the engine goes on, and the next prepare finds the
-           // kernel. NVRTC ends after at most 300 ms more, and with isolate_compiler sooner
+      0};  // the most time for a kernel that is not prepared yet; then ErrorKind::Timeout, some 20 ms late at most. 0:
+           // no limit. On a processor nothing stops LLVM: a thread of the engine goes on, and the next prepare finds
+           // the kernel. NVRTC ends after at most 300 ms more, and with isolate_compiler sooner
   const std::atomic<bool>* cancel =
-      nullptr;  // set to true by any thread: ErrorKind::Cancelled, as soon as a timeout would.
-                // Others who wait for the same kernel are not hurt: one of them goes on
+      nullptr;  // any thread may set it to true: then ErrorKind::Cancelled, as soon as a timeout would. Others who wait
+                // for the same kernel are not hurt: one of them goes on
   std::chrono::milliseconds budget{
-      0};             // GPU: where the best code is not there by then, quickly compiled code answers, and the
-                      // best one replaces it between two launches once it is compiled; Facts::notes says
-                      // which it is. Captured graphs keep the code they were captured with. Heeded only with
-                      // numerics=fast: the two may round differently. 0: the best code, whatever it takes
-  std::string shape;  // a hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, where
-                      // nothing is pinned. Chosen by the sizes rounded up to powers of two, and taken where it is
-                      // predicted to be faster than the schedule without a hint by more than predictions are wrong.
-                      // Others are computed as well, perhaps slower. Not heeded beside bundles, override_dir and
-                      // tuned=false, which a note says: pin the schedule that `flashjit explain --shape` names
+      0};             // GPU: if the best code is not there after this time, quickly compiled code answers, and the best
+                      // one replaces it between two launches once it is compiled; Facts::notes says which one answers.
+                      // Captured graphs keep the code they were captured with. Heeded only with numerics=fast, because
+                      // the two may round differently. 0: the best code, whatever it takes
+  std::string shape;  // a hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, if
+                      // nothing is pinned. The choice is made for these sizes rounded up to powers of two, and taken if
+                      // it is predicted to be faster than the schedule without a hint by more than predictions are
+                      // wrong. Other sizes are computed as well, perhaps slower. Not heeded beside bundles,
+                      // override_dir and tuned=false, which a note says: pin the schedule that `flashjit explain
+                      // --shape` names
   std::chrono::milliseconds tune{
-      0};  // where no record is there of this device and `shape` (empty: the one that the cost model ranks by):
-           // schedules are measured for about this long, and the result is kept as a record. The device
-           // should have nothing else to do, and memory for random tensors of that shape; timeout and
-           // cancel do not end it. 0: prepare never measures
+      0};  // if there is no record of this device and `shape` (empty: the one that the cost model ranks by), schedules
+           // are measured for about this long, and the result is kept as a record. The device should have nothing else
+           // to do, and memory for random tensors of that shape; timeout and cancel do not end it. 0: prepare never
+           // measures
   bool verify = false;  // a kernel is tried on the device before it enters the store: once, on small random data,
                         // against a float64 reference. A schedule whose results are wrong is passed over, now and
                         // whenever it is found in the store; if none is left: Unsupported, naming the first wrong
-                        // element. Some 20 to 300 ms per kernel, once. Without being asked where the driver or
-                        // NVRTC is newer than those that FlashJIT was tested with
+                        // element. A trial takes some 20 to 300 ms per kernel, once. Kernels are also tried without
+                        // being asked if the driver or NVRTC is newer than those that FlashJIT was tested with
   bool workspace =
-      false;  // calls bring as Arguments::workspace what Kernel::workspace_bytes asks for. Without it a hint
-              // or a tuning record makes no kernel that needs one of a spec whose kernel needs none
-              // otherwise; a note in Facts says where that would have been faster
+      false;  // calls bring as Arguments::workspace the memory that Kernel::workspace_bytes asks for. Without it a hint
+              // or a tuning record makes no kernel that needs one, if the spec's kernel needs none otherwise; a note in
+              // Facts tells where that would have been faster
 };
 
-// Says how often something took how long: buckets[0] counts what took less than 1 us, buckets[i] what took 2^(i-1) to below
-// 2^i us, the last one also all above.
+// A histogram counts how often something took how long: buckets[0] counts times below 1 us, buckets[i] those from
+// 2^(i-1) to below 2^i us, and the last one also all above.
 struct Histogram {
   static constexpr int kBuckets = 32;
   std::int64_t buckets[kBuckets] = {};
 };
 
-// What an engine has done since it was created.
+// These numbers count what an engine has done since it was created.
 struct Counters {
-  std::int64_t memory_hits =
-      0;  // prepares that found the kernel in this process; not timed, as that would take longer than they do
-  std::int64_t disk_hits = 0;         // kernels found in the private directory,
-  std::int64_t layer_hits = 0;        // in a shared one,
-  std::int64_t bundle_hits = 0;       // in a bundle
-  std::int64_t misses = 0;            // look-ups that found none of these
-  std::int64_t compiles = 0;          // that gave a kernel; a schedule that was tried and passed over counts too
-  std::int64_t compile_failures = 0;  // refused, timed out or called off
-  std::int64_t waits = 0;             // kernels that another thread or process was making already
-  std::int64_t private_compiles = 0;  // another process was making the kernel for too long
-  std::int64_t bad_entries = 0;       // damaged files, treated as a miss
-  std::int64_t not_persisted = 0;     // made, but not written
-  std::int64_t evictions = 0;         // files removed because of the size cap
-  std::int64_t bytes_read = 0, bytes_written = 0;  // of machine code, from and to directories
-  std::int64_t quick_kernels = 0;                  // answered with quick code (PrepareOptions::budget),
-  std::int64_t replaced_kernels = 0;               // and of those, replaced by the best code since
-  Histogram lookup_us;                             // of look-ups in directories and bundles, found or not
-  Histogram compile_us;                            // of compiles, those that failed included
+  // prepares that found the kernel in this process; not timed, because that would take longer than they do
+  std::int64_t memory_hits = 0;
+  std::int64_t disk_hits = 0;    // kernels found in the private directory
+  std::int64_t layer_hits = 0;   // kernels found in a shared directory
+  std::int64_t bundle_hits = 0;  // kernels found in a bundle
+  std::int64_t misses = 0;       // look-ups that found none of these
+  std::int64_t compiles = 0;     // compiles that gave a kernel; a schedule that was tried and passed over counts, too
+  std::int64_t compile_failures = 0;               // compiles that were refused, timed out or called off
+  std::int64_t waits = 0;                          // kernels that another thread or process was making already
+  std::int64_t private_compiles = 0;               // kernels that another process was making for too long
+  std::int64_t bad_entries = 0;                    // damaged files, treated as a miss
+  std::int64_t not_persisted = 0;                  // kernels that were made, but not written
+  std::int64_t evictions = 0;                      // files removed because of the size cap
+  std::int64_t bytes_read = 0, bytes_written = 0;  // bytes of machine code, from and to directories
+  std::int64_t quick_kernels = 0;                  // kernels that answered with quick code (PrepareOptions::budget)
+  std::int64_t replaced_kernels = 0;               // such kernels that the best code has replaced since
+  Histogram lookup_us;                             // times of look-ups in directories and bundles, found or not
+  Histogram compile_us;                            // times of compiles, those that failed included
 };
 
 class FLASHJIT_API Engine {
  public:
-  // Waits for what is still being made after a timeout or a cancel: of a processor, for the few kernels that LLVM has
-  // begun, each mostly less than a second; on a GPU at most 300 ms. What has not begun is dropped.
+  // Waits for kernels that are still being made after a timeout or a cancel: on a processor for the few that LLVM has
+  // begun, each mostly less than a second; on a GPU at most 300 ms. Kernels that have not begun are dropped.
   virtual ~Engine();
   // GPU: opens the driver and, unless there are bundles, NVRTC. Host: opens the host backend. Each GPU, and each
-  // target, wants an engine of its own. jit=false: opens no compiler; NotFound where the bundles have nothing for the
-  // target, Invalid with Device::Host. Errors: NotFound (driver, GPU, NVRTC, host backend, with the remedy),
-  // Invalid, Unsupported, Driver.
+  // target, wants an engine of its own. jit=false opens no compiler; then errors are also NotFound if the bundles have
+  // nothing for the target, and Invalid with Device::Host. Errors: NotFound (driver, GPU, NVRTC, host backend, with the
+  // remedy), Invalid, Unsupported, Driver.
   static Result<std::shared_ptr<Engine>> create(const EngineOptions& options);
   // May parse, compile, allocate, load code and read the disk; however many threads ask, each spec is compiled once.
-  // The same words for spec and schedule give the same kernel, found in well under a microsecond without a lock; other
-  // words that mean the same give it, too, after they were parsed. What texts keep is bounded: beyond some thousand
-  // that are not the first of their kernel, a text is parsed each time.
+  // Equal words for spec and schedule give the same kernel, found in well under a microsecond without a lock; other
+  // words with the same meaning give it, too, after they were parsed. The number of texts that are kept is bounded:
+  // beyond some thousand that are not the first of their kernel, a text is parsed each time.
   // Errors: Invalid, Unsupported, Compile, Capture, NotFound, Driver.
   virtual Result<std::shared_ptr<Kernel>> prepare(std::string_view spec, const PrepareOptions& options = {}) = 0;
   virtual std::string target() const = 0;
-  // Takes no lock. While other threads work the numbers are not of one moment.
+  // Takes no lock. While other threads work, the numbers are not of one moment.
   virtual Counters counters() const = 0;
 };
 

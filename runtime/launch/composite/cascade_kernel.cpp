@@ -15,9 +15,10 @@ namespace names = cascade_params;
 
 }  // namespace
 
-// This structure holds the calls of the components. The attentions leave their results at the beginning of the workspace: O,
-// then LSE, then maxima, each for every piece, and last for the keys that are each sequence's own. Behind that is the
-// workspace of one attention at a time, or of both, where one leaves rotated queries there for the other.
+// This structure holds the calls of the components. The attentions leave their results at the beginning of the
+// workspace: O, then LSE, then maxima. Each has a part for every piece, and a last one for each sequence's own keys.
+// Behind the results lies the workspace of one attention at a time, or of both if one leaves rotated queries there for
+// the other.
 struct CascadeKernel::Call {
   Call(const CascadeKernel& cascade, const CallArguments& call, const KernelParams& params, const CallSizes& sizes)
       : spec(cascade.spec_),
@@ -30,7 +31,7 @@ struct CascadeKernel::Call {
     make_own();
     make_merge();
   }
-  Call(const Call&) = delete;  // views point into it
+  Call(const Call&) = delete;  // Views point into this object.
 
   float* at(std::int64_t bytes, std::int64_t elements) const {
     return reinterpret_cast<float*>(static_cast<char*>(whole.workspace) + bytes) + elements;
@@ -39,7 +40,7 @@ struct CascadeKernel::Call {
     call.workspace = static_cast<char*>(whole.workspace) + from;
     call.workspace_bytes = whole.workspace_bytes - from;
   }
-  // One number for each row, from part `part` on.
+  // Gives a tensor with one number for each row, beginning at part `part`.
   void put_rows(CallArguments& call, std::string_view name, std::int64_t from, std::int64_t part, Shaped& kept,
                 std::initializer_list<std::int64_t> shape, std::initializer_list<std::int64_t> strides) const {
     put(call, name, shaped(at(from, part * room.rows), Dtype::F32, kept, shape, strides));
@@ -51,7 +52,8 @@ struct CascadeKernel::Call {
     if (spec.max_logit) put_rows(call, "max_logit", room.maxima, part, of[2], rows, strides);
   }
 
-  // Queries of all sequences as those of one, for each piece the same; pages of sequence 0.
+  // The queries of all sequences are those of one sequence, and each piece gets the same queries. Pages are those of
+  // sequence 0.
   void make_prefix(const CascadeKernel& cascade) {
     const std::int64_t tokens = batch * queries, heads = spec.heads_q, pieces = room.pieces;
     const TensorView table = given(whole, "block_table");
@@ -85,7 +87,7 @@ struct CascadeKernel::Call {
     give_rest_of_workspace(prefix, room.prefix);
   }
 
-  // The operand shared_prefix is there by its name, which is that of the parameter.
+  // The caller's shared_prefix is passed on as it is, because the component's parameter has the same name.
   void make_own() {
     const std::int64_t heads = spec.heads_q;
     own = whole;
@@ -129,13 +131,13 @@ CascadeKernel::CascadeKernel(const Plan& plan, Facts facts, int ordinal, Cascade
 Result<std::shared_ptr<CascadeKernel>> CascadeKernel::create(const GpuContext& gpu, int ordinal,
                                                              const AttentionSpec& spec, const Target& target,
                                                              CascadeKernels kernels) {
-  constexpr unsigned char kEveryByte = 0x7f;  // of a length beyond all that there can be
+  constexpr unsigned char kEveryByte = 0x7f;  // Lengths of these bytes are beyond all that there can be.
   const RelaxedCapture relaxed(*gpu.driver);
   FLASHJIT_ASSIGN(lengths, DeviceBuffer::allocate(gpu, kMostPieces * sizeof(std::int32_t)));
   FLASHJIT_ASSIGN(stream, Stream::create(gpu));
   FLASHJIT_TRY(lengths.fill(kEveryByte, stream.get()));
   FLASHJIT_TRY(stream.synchronize());
-  Plan plan;  // what it checks calls by; its components launch
+  Plan plan;  // Calls are checked by this plan. The components launch.
   plan.spec = spec;
   plan.target = target;
   Facts facts = composite_facts(spec, *kernels.own,

@@ -1,4 +1,4 @@
-// A kernel of three: what run() does for a spec with `shared_prefix` on a GPU (compiler/cascade.h).
+// A spec with `shared_prefix` is run on a GPU by a kernel that is made of three (compiler/cascade.h).
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ struct CascadeKernels {
 
 class CascadeKernel : public RunnableKernel {
  public:
-  // The components of the spec's cascade.
+  // Creates the kernel from the components of the spec's cascade.
   static Result<std::shared_ptr<CascadeKernel>> create(const GpuContext& gpu, int ordinal, const AttentionSpec& spec,
                                                        const Target& target, CascadeKernels kernels);
   using RunnableKernel::workspace_bytes;
@@ -24,10 +24,11 @@ class CascadeKernel : public RunnableKernel {
 
  private:
   struct Call;
-  // The attentions leave their results at these shapes, in bytes from the beginning of the workspace.
+  // The attentions leave their results at these offsets, in bytes from the beginning of the workspace.
   struct Room {
-    std::int64_t pieces = 0, rows = 0;                                 // rows: of a part
-    std::int64_t lse = 0, maxima = 0, own = 0, prefix = 0, bytes = 0;  // own, prefix: workspaces of the attentions
+    std::int64_t pieces = 0, rows = 0;  // `rows` counts the rows of a part.
+    // `own` and `prefix` are workspaces of the attentions.
+    std::int64_t lse = 0, maxima = 0, own = 0, prefix = 0, bytes = 0;
     std::int64_t rotated_q = 0;
   };
   CascadeKernel(const Plan& plan, Facts facts, int ordinal, CascadeKernels kernels, DeviceBuffer lengths);
@@ -37,7 +38,8 @@ class CascadeKernel : public RunnableKernel {
   const AttentionSpec spec_;
   const Target target_;
   const CascadeKernels kernels_;
-  const DeviceBuffer lengths_;  // of the pieces: more than there can be, so each has what there is room for
+  // These are lengths of the pieces, longer than any can be, so that each piece takes all keys that it has room for.
+  const DeviceBuffer lengths_;
   std::vector<std::string> score_params_;
 };
 

@@ -31,7 +31,7 @@ void put(CallArguments& call, std::string_view name, const TensorView& tensor) {
 
 namespace {
 
-// A result is as exact as the component that rounds its weights most.
+// A result is only as exact as the component that rounds its weights most.
 bool has_fewer_bits(std::string_view weights, std::string_view others) {
   const auto a = parse_dtype(weights), b = parse_dtype(others);
   return a && b && size_of(*a) < size_of(*b);

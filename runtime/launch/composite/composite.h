@@ -10,18 +10,18 @@
 
 namespace flashjit {
 
-// Where the shape and the strides of a tensor of a component lie.
+// Keeps the shape and the strides of a component's tensor.
 struct Shaped {
   std::array<std::int64_t, kMaxTensorRank> shape, strides;
 };
 TensorView shaped(void* data, Dtype dtype, Shaped& kept, std::initializer_list<std::int64_t> shape,
                   std::initializer_list<std::int64_t> strides = {});
 
-// By its field or by its name; empty: it is not given.
+// Finds a tensor by its field or by its name. It is empty if it was not given.
 TensorView given(const CallArguments& call, std::string_view name);
 void put(CallArguments& call, std::string_view name, const TensorView& tensor);
 
-// As buffers of a workspace follow each other.
+// Rounds up, because the buffers of a workspace follow each other in this way.
 constexpr std::int64_t aligned_bytes(std::int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }

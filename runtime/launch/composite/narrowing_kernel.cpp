@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-// The calls of the components.
+// This structure holds the calls of the components.
 struct NarrowingKernel::Call {
   Call(const NarrowingKernel& kernel, const CallArguments& call, const CallSizes& sizes)
       : spec(kernel.spec_), whole(call), room(narrowed_room(spec, sizes)), attention(call) {
@@ -17,7 +17,7 @@ struct NarrowingKernel::Call {
     if (is_packed(spec) && spec.scale_block > 0) add_offsets(sizes);
     give_rest(attention);
   }
-  Call(const Call&) = delete;  // views point into it
+  Call(const Call&) = delete;  // Views point into this object.
 
   void* at(std::int64_t bytes) const { return static_cast<char*>(whole.workspace) + bytes; }
   void give_rest(CallArguments& call) const {
@@ -61,7 +61,7 @@ struct NarrowingKernel::Call {
       replace(name, {});
     }
   }
-  // Packed, blocks are those of sequences. Attention gets the lengths by which they were counted.
+  // For packed rows the blocks are counted in each sequence. Attention gets the lengths by which they are counted.
   void add_offsets(const CallSizes& sizes) {
     attention.max_q_len = sizes.q_len;
     attention.max_k_len = sizes.k_len;
@@ -70,7 +70,7 @@ struct NarrowingKernel::Call {
       rounding[i].max_q_len = i == 0 ? sizes.q_len : sizes.k_len;
     }
   }
-  // Where the caller gave it: by its field or by its name.
+  // Replaces a tensor where the caller gave it: in its field or by its name.
   void replace(std::string_view name, const TensorView& tensor) {
     TensorView& field = attention.operands[find_operand(name)];
     if (field.given()) {
@@ -99,7 +99,7 @@ NarrowingKernel::NarrowingKernel(const Plan& plan, Facts facts, int ordinal, Nar
 
 std::shared_ptr<NarrowingKernel> NarrowingKernel::create(int ordinal, const AttentionSpec& spec, const Target& target,
                                                          NarrowingKernels kernels) {
-  Plan plan;  // what it checks calls by; its components launch
+  Plan plan;  // Calls are checked by this plan. The components launch.
   plan.spec = spec;
   plan.target = target;
   Facts facts = composite_facts(
@@ -133,7 +133,7 @@ Result<void> NarrowingKernel::launch(const CallArguments& call, void* stream) {
     return launch_in(call, sizes, stream);
   }
   FLASHJIT_TRY(checker_.check_contents(call, params, sizes));
-  // Callers of kernels of processors bring no memory.
+  // Callers bring no workspace for kernels of processors.
   std::unique_ptr<host::Workspace> memory = workspaces_.take(bytes);
   if (!memory) return host::out_of_memory(bytes, "use shorter sequences");
   CallArguments in_memory = call;

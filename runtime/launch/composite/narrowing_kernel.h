@@ -1,4 +1,4 @@
-// A kernel of four: what run() does for a spec with `compute=` (compiler/narrowing.h), on GPUs and processors.
+// A spec with `compute=` is run by a kernel that is made of four (compiler/narrowing.h), on GPUs and processors.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ struct NarrowingKernels {
 
 class NarrowingKernel : public RunnableKernel {
  public:
-  // The components of the spec.
+  // Creates the kernel from the components of the spec.
   static std::shared_ptr<NarrowingKernel> create(int ordinal, const AttentionSpec& spec, const Target& target,
                                                  NarrowingKernels kernels);
   using RunnableKernel::workspace_bytes;
@@ -32,7 +32,7 @@ class NarrowingKernel : public RunnableKernel {
   const AttentionSpec spec_;
   const bool gpu_;
   const NarrowingKernels kernels_;
-  host::WorkspacePool workspaces_;  // on processors
+  host::WorkspacePool workspaces_;  // used on processors only
 };
 
 }  // namespace flashjit

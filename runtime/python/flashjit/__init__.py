@@ -1,8 +1,9 @@
-"""FlashJIT: attention kernels, generated for exactly your problem and your GPU or processor.
+"""FlashJIT makes attention kernels, generated for exactly your problem and your GPU or processor.
 
-`attention` computes it on tensors of PyTorch, NumPy, and whatever speaks DLPack, and `index` says which keys it should read. `Engine` and `Kernel` are below it. What is for
-PyTorch alone is in `flashjit.torch`: scaled_dot_product_attention, FlexAttention's functions, transformers. `flashjit.distributed` is for
-sequences that lie on several GPUs or processes.
+`attention` computes attention on tensors of PyTorch, NumPy, and every library that speaks DLPack, and `index` finds
+the keys that it should read. `Engine` and `Kernel` are below them. `flashjit.torch` has functions for PyTorch only:
+scaled_dot_product_attention, FlexAttention's functions, transformers. `flashjit.distributed` is for sequences that
+lie on several GPUs or processes.
 """
 
 from flashjit.calls import attention

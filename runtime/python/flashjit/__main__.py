@@ -1,4 +1,4 @@
-"""python -m flashjit: the command line."""
+"""python -m flashjit runs the command line."""
 
 import os
 import sys

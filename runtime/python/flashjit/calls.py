@@ -1,4 +1,5 @@
-"""`attention` on tensors of anybody. The spec comes from the tensors and a few words; each kind of call is prepared once."""
+"""`attention` takes tensors of any library. The spec comes from the tensors and a few words, and each kind of call is
+prepared once."""
 
 from __future__ import annotations
 
@@ -16,30 +17,31 @@ from flashjit.specs import unquoted
 from flashjit.tensors import HOST, View
 from flashjit.values import Byte, address, in_words_of_calls, integer, number, shown, unread
 
-# Tensors that are no parameters of mask and score, and the flag that a spec has when they are given.
+# These tensors are no parameters of mask and score. Each has the flag that a spec gets when it is given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
             "sin": "", "block_table": "", "key_index": "", "page_index": "", "key_count": "", "q_positions": "", "k_positions": "", "block_count": "", "block_index": "", "full_count": "", "full_index": "",
             "scale_q": "", "scale_k": "", "scale_v": "", "offsets_q": "", "offsets_k": ""}
-# Those whose addresses and strides `bytes=` promises something of.
+# `bytes=` promises something about the addresses and strides of these.
 ALIGNED = ("q", "k", "v", "o", "do", "dq", "dk", "dv", "k_new", "v_new")
-# Numbers that say where rows stand in the whole sequence, of specs with `places`.
+# With `places`, these numbers tell where rows stand in the whole sequence.
 PLACES = {f"{rows}_{number}" for rows in "qk" for number in ("begin", "step", "total")}
-# What a call makes, or is for bwd: no names of parameters here.
+# A call makes these tensors, or they are for bwd, so no parameter can have such a name here.
 RESERVED = ("o", "lse", "max_logit", "do", "dlse", "dq", "dk", "dv", "dsink")
 _KEYWORDS = ("mask", "score", "lse", "layout", "scale", "align", "blocks", "spec", "out", "stream", "max_q_len", "max_k_len", "seed", "offset",
              *OPERANDS)
 _LEFT_OUT = ('v: there is none; where it is the first columns of k, give these, as k[..., :512], and spec="v_in_k"')
 NOT_IN_K = "v: with v_in_k it is the first columns of k where they lie; give k[..., :512], or leave v_in_k out"
 
-Array = TypeVar("Array")  # PyTorch's tensors, NumPy's arrays, and what speaks DLPack
-Blocks = Union[int, Sequence[int], None]  # of as many queries as keys, or of queries and keys
+Array = TypeVar("Array")  # for example tensors of PyTorch, arrays of NumPy, and others that speak DLPack
+Blocks = Union[int, Sequence[int], None]  # One number counts both queries and keys; a pair counts each.
 
 _engines: dict[tuple[int, int], Engine] = {}
-_making = threading.RLock()  # a signal's handler may call attention() while its thread makes an engine
+# A signal's handler may call attention() while its thread makes an engine, so the lock is reentrant.
+_making = threading.RLock()
 
 
 def engine_of(device: tuple[int, int]) -> Engine:
-    """The engine that attention() uses for a device of DLPack's."""
+    """Returns the engine that attention() uses for a device of DLPack's."""
     engine = _engines.get(device)
     if engine is None:
         kind, ordinal = device
@@ -68,7 +70,7 @@ def _check_fields(spec: str) -> None:
 
 
 def words_of(mask: str | None, score: str | None, lse: bool | str, layout: str, scale: float | None, align: str | None, spec: str) -> str:
-    """What a call says of a spec beside its tensors."""
+    """Returns the part of a spec that the arguments beside the tensors give."""
     for name, text in (("layout", layout), ("align", align), ("spec", spec)):
         if text is not None and not isinstance(text, str):
             raise InvalidError(f"{name}: {shown(text)} is no text")
@@ -96,19 +98,19 @@ def words_of(mask: str | None, score: str | None, lse: bool | str, layout: str, 
 
 
 def dropped_share(dropout: float) -> float:
-    """What `dropout` of a spec drops: so many of 256 weights."""
+    """Returns the share that `dropout` of a spec drops, which is a number of 256 weights."""
     return int(256 * dropout + 0.5) / 256
 
 
 @functools.lru_cache
 def word(words: str, name: str) -> str | None:
-    """The value of a field whose value has no blanks."""
+    """Returns the value of a field whose value has no blanks."""
     found = re.search(rf"(?:^|\s){name}=(\S+)", unquoted(words))
     return found.group(1) if found else None
 
 
 def _with_blocks(spec: str, blocks: Blocks, params: Mapping[str, Any]) -> str:
-    """The spec with `blocks`, and with how many heads have lists of their own."""
+    """Returns the spec with `blocks`, and with the number of heads that have lists of their own."""
     sizes = [blocks, blocks] if isinstance(blocks, int) else blocks
     if isinstance(sizes, str) or not isinstance(sizes, Sequence) or len(sizes) != 2:
         raise InvalidError(f"blocks: {shown(blocks)} is neither a number of tokens nor two, those of queries and of keys, as in (64, 128)")
@@ -120,7 +122,7 @@ def _with_blocks(spec: str, blocks: Blocks, params: Mapping[str, Any]) -> str:
 
 
 def axes_of(words: str) -> tuple[int, int, int]:
-    """Of q: its dimensions, and which of them are heads and tokens."""
+    """Returns the rank of q, and which of its dimensions are heads and tokens."""
     layout = word(words, "layout") or "bshd"
     if layout.startswith("packed"):
         return 3, 1, 0
@@ -132,12 +134,12 @@ def is_paged(words: str) -> bool:
 
 
 def in_k(words: str) -> bool:
-    """Is V the first columns of K? A call says by its v how many, and a kernel is given none."""
+    """Returns whether V is the first columns of K. A call's v tells how many these are, and the kernel gets no v."""
     return "v_in_k" in unquoted(words).split()
 
 
 def _steps(view: View) -> list[int]:
-    """The strides of dimensions that have any."""
+    """Returns the strides of dimensions with more than one element."""
     strides = view.tensor.strides[:view.tensor.ndim] if view.tensor.strides else ()
     return [stride for count, stride in zip(view.shape[:-1], strides) if count > 1]
 
@@ -153,12 +155,12 @@ def given_to_kernel(words: str, views: Mapping[str, View]) -> dict[str, View]:
 
 
 def columns_of(v_shape: Sequence[int], words: str) -> int:
-    """The head dim of V, which may be given as V^T."""
+    """Returns the head dim of V, which may be given as V^T."""
     return v_shape[-2 if "v_transposed" in words.split() else -1]
 
 
 def out_dtype(words: str, dtype: str) -> str:
-    """Of the result: what `out=` says, else the dtype of q, which has 8 bits at times; results have 16 then."""
+    """Returns the dtype of the result: the value of `out=`, else the dtype of q, or 16 bits if q has 8."""
     return word(words, "out") or ("bf16" if dtype in ("e4m3", "e5m2") else dtype)
 
 
@@ -168,7 +170,7 @@ def lse_shape(words: str, q_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def alignment_of(address: int, shape: Sequence[int], strides: Sequence[int], size: int) -> int:
-    """The largest power of two, up to 16 bytes, that divides the address and strides of elements of this size."""
+    """Returns the largest power of two, up to 16 bytes, that divides the address and strides of elements of this size."""
     bits = address | 16
     for count, stride in zip(shape[:-1], strides):
         if count > 1:
@@ -189,7 +191,7 @@ def check_rank(name: str, view: View, rank: int, words: str) -> None:
 
 
 def check_lengths(words: str, max_q_len: Any, max_k_len: Any) -> None:
-    """These are of packed sequences: other layouts have them in their tensors."""
+    """Checks lengths of packed sequences. Other layouts have lengths in their tensors."""
     for name, length in (("max_q_len", max_q_len), ("max_k_len", max_k_len)):
         if integer(name, length) and axes_of(words)[0] != 3:
             raise InvalidError(f"{name}: {length} is for packed sequences, and with layout={word(words, 'layout') or 'bshd'} tensors say how long "
@@ -205,7 +207,7 @@ def scalar_word(value: object) -> str:
 
 
 def declared(views: Mapping[str, View], scalars: Mapping[str, float], others: set[str]) -> list[str]:
-    """The field of the parameters, which are those that no operand has the name of."""
+    """Returns the declarations of the parameters, which are all tensors and scalars that are no operands."""
     own = []
     for name, view in views.items():
         if name in others:
@@ -218,19 +220,20 @@ def declared(views: Mapping[str, View], scalars: Mapping[str, float], others: se
 
 
 def flags_of(words: str, views: Mapping[str, View]) -> list[str]:
-    """Those that go with the operands of a call."""
+    """Returns the flags that go with the operands of a call."""
     return [flag for name, flag in OPERANDS.items() if flag and name in views and flag not in words.split()]
 
 
 def promised(words: str, views: Mapping[str, View]) -> list[str]:
-    """What addresses and strides are multiples of. What is less aligned than its elements is refused by its name when the call is made."""
+    """Returns the promise of which number addresses and strides are multiples. It is never less than an element: a
+    tensor that is less aligned is refused by its name when the call is made."""
     element = max(2 if "v" in views else 1, views["q"].tensor.dtype.bits // 8)
     aligned = max(element, min(_alignment_of_view(view) for name, view in views.items() if name in ALIGNED))
     return [f"bytes={aligned}"] if aligned < 16 and word(words, "bytes") is None else []
 
 
 def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapping[str, float], grads: Sequence[str] = ()) -> str:
-    """The whole spec of a call. `grads`: parameters, and the sink, that a bwd gives gradients of."""
+    """Returns the whole spec of a call. `grads` names parameters, and the sink, whose gradients a bwd computes."""
     q, k, v = views["q"], views["k"], views["v"]
     rank, heads, tokens = axes_of(words)
     paged = is_paged(words)
@@ -259,7 +262,7 @@ def spec_of(operation: str, words: str, views: Mapping[str, View], scalars: Mapp
     texts += declared(views, scalars, others)
     texts += flags_of(words, views)
     if operation == "fwd" and rank == 4 and q.shape[tokens] == 1 and "q_len" not in unquoted(words):
-        texts.append("q_len=1")  # decoding has kernels of its own
+        texts.append("q_len=1")  # Decoding has kernels of its own.
     texts += promised(words, views)
     for name, entries in (("key_index", "keys"), ("page_index", "pages")):
         if name in views and word(words, "select") is None:
@@ -281,7 +284,7 @@ def prepare(device: tuple[int, int], spec: str, stream: int | None) -> Kernel:
 
 
 def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
-    """Tensors and scalars."""
+    """Splits parameters into tensors and scalars."""
     for name in params:
         if name in RESERVED:
             raise InvalidError(f"{name}: is no parameter of attention(); the result goes into `out`, `lse=True` gives the LSE too, and "
@@ -318,19 +321,20 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
               layout: str = "bshd", scale: float | None = None, align: str | None = None, blocks: Blocks = None,
               spec: str = "", out: Any = None, stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0,
               **params: Any) -> Any:
-    """Attention of `q` over `k` and `v`, as one kernel that is made for this kind of call, once.
+    """Computes attention of `q` over `k` and `v`, by one kernel that is made once for this kind of call.
 
     Tensors are PyTorch's (with gradients, on the current stream), NumPy's (on the processor), or anything with
-    __dlpack__: [batch, tokens, heads, d] for layout="bshd", [batch, heads, tokens, d] for "bhsd", [tokens, heads, d] for
-    "packed". There may be fewer heads of k and v than of q. `mask`, `score`, `scale` and `align` are fields of the spec
-    (compiler/SPEC.md), and `spec` is for the others, as text. Tensors and numbers that mask and score read are given by
-    their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. With `blocks`, a number of tokens or
-    two, those of queries and of keys, lists (`block_count`, `block_index`, `full_count`, `full_index`) say which blocks are
-    seen. With `key_index` or `page_index`, [batch, tokens, KV heads, N], and `key_count` each query sees the keys or pages of
-    its list alone, as `select` of the spec says, and of keys those that `mask` shows. A `block_table` of [batch, KV heads, pages] has pages for each KV head. Where V
-    is the first columns of K, as of latents, `v` is these, k[..., :512], and spec="v_in_k" has K read once. With `lse` (True,
-    "ln", "log2") there are two results. `out` is what the result is written into. `stream` is a CUDA stream as a number, for
-    others than PyTorch and CuPy.
+    __dlpack__: [batch, tokens, heads, d] for layout="bshd", [batch, heads, tokens, d] for "bhsd", [tokens, heads, d]
+    for "packed". There may be fewer heads of k and v than of q. `mask`, `score`, `scale` and `align` are fields of
+    the spec (compiler/SPEC.md), and `spec` has the others, as text. Tensors and numbers that mask and score read are
+    given by their names, and so are `sink`, `k_lens`, `block_table`, `offsets_q` and others. `blocks` is a number of
+    tokens, or two for queries and keys; lists (`block_count`, `block_index`, `full_count`, `full_index`) then name
+    the blocks that are seen. With `key_index` or `page_index`, [batch, tokens, KV heads, N], and `key_count` each
+    query sees only the keys or pages of its list, as `select` of the spec defines it, and among keys only those that
+    `mask` shows. A `block_table` of [batch, KV heads, pages] has pages for each KV head. If V is the first columns
+    of K, as for latents, `v` is these columns, k[..., :512], and spec="v_in_k" has K read once. With `lse` (True,
+    "ln", "log2") there are two results. The result is written into `out` if it is given. `stream` is a CUDA stream
+    as a number, for libraries other than PyTorch and CuPy.
 
     >>> import flashjit, numpy
     >>> q = numpy.random.rand(2, 300, 8, 64).astype("float32")
@@ -357,7 +361,8 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
         try:
             return (_torch_attention or _on_torch())(q, k, v, (mask, score, lse, layout, scale, align, spec), out, stream, max_q_len,
                                                      max_k_len, params)
-        except (TypeError, ValueError, RuntimeError):  # of options that are no keys, as lists and tensors
+        # Options such as lists and tensors cannot be keys of a dictionary.
+        except (TypeError, ValueError, RuntimeError):
             words_of(mask, score, lse, layout, scale, align, spec)
             integer("max_q_len", max_q_len), integer("max_k_len", max_k_len)
             raise
@@ -367,7 +372,7 @@ def attention(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None
 
 def plan_of(q: Any, k: Any, v: Any, mask: str | None = None, score: str | None = None, *, lse: bool | str = False, layout: str = "bshd",
             scale: float | None = None, align: str | None = None, blocks: Blocks = None, spec: str = "", **params: Any) -> Text:
-    """The plan of the kernel that attention() takes for these arguments."""
+    """Returns the plan of the kernel that attention() takes for these arguments."""
     if blocks is not None:
         spec = _with_blocks(spec, blocks, params)
     words = words_of(mask, score, lse, layout, scale, align, spec)
@@ -392,7 +397,8 @@ def _on_torch() -> Any:
 
 
 def new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    """Of the kind of `like`, where it can be written to; else of NumPy, if that can see host memory of it."""
+    """Makes an array of the kind of `like`, if that can be written to, or else of NumPy's, if that can see its host
+    memory."""
     numpy_names = {"fp16": "float16", "fp32": "float32", "i32": "int32"}
     module = type(like).__module__.partition(".")[0]
     if module == "cupy":
@@ -401,18 +407,20 @@ def new_array(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     if not tensors.is_numpy(like) and like.__dlpack_device__()[0] != HOST:
         raise InvalidError(f"q: {module} has no arrays that can be written to; use PyTorch's or CuPy's, made by their from_dlpack")
     import numpy
-    of_like = getattr(like, "dtype", None)  # of NumPy, too, where it is JAX's, which has bf16 by ml_dtypes
+    # The dtype may be JAX's, which has bf16 by ml_dtypes, even if the array is NumPy's.
+    of_like = getattr(like, "dtype", None)
     if dtype not in numpy_names and not (isinstance(of_like, numpy.dtype) and tensors.DTYPES.get(of_like.name, ("", 0, ""))[2] == dtype):
         raise InvalidError(f"q: NumPy has no {dtype} for the result; use PyTorch, fp16 or fp32")
     return numpy.empty(shape, dtype=numpy_names.get(dtype) or of_like)
 
 
 def given_back(made: Any, like: Any) -> Any:
-    """`made`, as the kind of array that `like` is."""
+    """Converts `made` to the kind of array that `like` is."""
     if type(made) is type(like) or not hasattr(like, "__array_namespace__") or tensors.is_numpy(like):
         return made
     namespace = like.__array_namespace__()
-    if tensors.is_numpy(made) and made.dtype.kind == "V":  # as types of ml_dtypes are to NumPy, which does not export them
+    # NumPy sees types of ml_dtypes in this way, and does not export them.
+    if tensors.is_numpy(made) and made.dtype.kind == "V":
         return namespace.asarray(made)
     return namespace.from_dlpack(made)
 

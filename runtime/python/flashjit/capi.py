@@ -1,4 +1,5 @@
-"""The C API (flashjit/flashjit.h) through ctypes: its structures, the library, and its errors as exceptions."""
+"""This module is the C API (flashjit/flashjit.h) through ctypes: its structures, the library, and its errors as
+exceptions."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class Dtype(ctypes.Structure):
 
 
 class Tensor(ctypes.Structure):
-    """A DLTensor. What it points to is kept by an attribute of it, `kept`."""
+    """This is a DLTensor. Its attribute `kept` keeps the memory that it points to."""
 
     _fields_ = [("data", c_void_p), ("device", Device), ("ndim", c_int32), ("dtype", Dtype), ("shape", POINTER(c_int64)),
                 ("strides", POINTER(c_int64)), ("byte_offset", c_uint64)]
@@ -43,7 +44,7 @@ class Param(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("tensor", POINTER(Tensor)), ("scalar", c_double)]
 
 
-# Tensors that flashjit_arguments has a field for. Others are given by their names, as parameters are.
+# flashjit_arguments has fields for these tensors. Others are given by their names, as parameters are.
 FIELDS = ("q", "k", "v", "o", "lse", "max_logit", "sink", "offsets_q", "offsets_k")
 
 
@@ -63,14 +64,15 @@ class Counters(ctypes.Structure):
 
 @functools.cache
 def array(of: Any, count: int) -> Any:
-    """The type of such an array. ctypes forgets the types that nobody keeps, and making one takes longer than a launch."""
+    """Returns the type of such an array. ctypes forgets the types that nobody keeps, and making one takes longer than a
+    launch."""
     return of * count
 
 
 class FlashJitError(Exception):
-    """What FlashJIT refused or could not do, in the library's own words: `message`, `kind`, the word of flashjit_status, and
-    `detail`, a caret, a log, or empty. They are its arguments, without an __init__ of its own: Dynamo could not follow that one,
-    and would say so instead of what is wrong."""
+    """FlashJIT refused something, or could not do it. The library's own words are `message`, `kind`, the word of
+    flashjit_status, and `detail`, a caret, a log, or empty. They are the exception's arguments, and there is no
+    __init__: Dynamo could not follow one, and would report that instead of what is wrong."""
 
     usual_kind = "invalid"
 
@@ -95,7 +97,7 @@ class InvalidError(FlashJitError, ValueError):
 
 
 class UnsupportedError(FlashJitError, NotImplementedError):
-    """Legal, but no kernel of this build or target does it."""
+    """The request is legal, but no kernel of this build or target does it."""
 
     usual_kind = "unsupported"
 
@@ -110,7 +112,8 @@ _ERRORS: dict[int, type[FlashJitError]] = {1: InvalidError, 2: UnsupportedError,
 
 
 def _in_words_of_python(message: str) -> str:
-    """Here tensors and numbers are given by their names, and a name is one argument."""
+    """Puts an error into words of Python, where tensors and numbers are given by their names, and a name is one
+    argument."""
     named, _, what = message.partition(": ")
     kind, _, name = named.partition(".")
     if kind == "params" and "missing" in what and name in FIELDS:
@@ -127,7 +130,7 @@ def _in_words_of_python(message: str) -> str:
 
 
 class Library:
-    """libflashjit.so, opened."""
+    """This is libflashjit.so, opened."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
@@ -177,7 +180,7 @@ class Library:
     version: Any
 
     def error(self, status: int, error: c_void_p) -> FlashJitError:
-        """The exception for a status that is not 0. Releases `error`."""
+        """Makes the exception for a status that is not 0. Releases `error`."""
         kind, message, detail = (text.decode(errors="replace") for text in (
             self.status_name(status), self.error_message(error), self.error_detail(error)))
         self.error_destroy(error)
@@ -192,7 +195,7 @@ class Library:
 
     @property
     def command(self) -> str:
-        """The program `flashjit` that was built or installed with this library."""
+        """Returns the path of the program `flashjit` that was built or installed with this library."""
         return os.path.join(os.path.dirname(os.path.dirname(self.path)), "bin", "flashjit")
 
 
@@ -206,8 +209,8 @@ def _library_paths() -> list[str]:
 
 
 def library() -> Library:
-    """The library of this process: what use_library() named, else that of the wheel, of the build folder of this clone,
-    or the one that the loader finds."""
+    """Returns the library of this process: the one that use_library() named, else that of the wheel or of the build
+    folder of this clone, or the one that the loader finds."""
     global _library
     if _library is None:
         _library = Library(next((path for path in _library_paths() if os.path.exists(path)), "libflashjit.so.1"))
@@ -215,7 +218,7 @@ def library() -> Library:
 
 
 def use_library(path: str | os.PathLike[str]) -> None:
-    """Takes this libflashjit.so. To be called before the first engine is made."""
+    """Takes this libflashjit.so. It has to be called before the first engine is made."""
     global _library
     if _library is not None and _library.path != os.fspath(path):
         raise InvalidError(f"use_library: {_library.path} is in use already; call it before everything else")
@@ -223,5 +226,5 @@ def use_library(path: str | os.PathLike[str]) -> None:
 
 
 def version() -> str:
-    """Of the library: "major.minor.patch"."""
+    """Returns the library's version as "major.minor.patch"."""
     return str(library().version().decode())

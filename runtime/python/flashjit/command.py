@@ -1,5 +1,5 @@
-"""The command line from Python: what it shows is text, what it measures comes back as values. Modules that only this needs are
-imported where it does: they would be most of the time that `import flashjit` takes."""
+"""The command line can be used from Python: it shows texts, and its measurements come back as values. Modules that only
+this needs are imported where they are used: they would be most of the time that `import flashjit` takes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _KINDS: dict[str, type[FlashJitError]] = {"invalid": InvalidError, "unsupported"
 
 
 class Text(str):
-    """A text that a terminal and Jupyter show as it is, and not quoted."""
+    """A terminal and Jupyter show this text as it is, and not quoted."""
 
     def __repr__(self) -> str:
         return str(self)
 
 
 class Tuning(dict[str, Any]):
-    """What a tuning found: `default_us`, `best_us`, `best_schedule`, `tried` and more, as `flashjit tune --json` says."""
+    """A tuning found this: `default_us`, `best_us`, `best_schedule`, `tried` and more, as `flashjit tune --json` prints
+    it."""
 
     page: bytes = b""
 
@@ -32,7 +33,7 @@ class Tuning(dict[str, Any]):
 
 
 def path_of_command(of: Library | None = None) -> str:
-    """The program `flashjit` beside the library, else the one of the path."""
+    """Returns the path of the program `flashjit` beside the library, or else of the one in PATH."""
     import shutil
     path = (of or library()).command
     found = path if os.path.exists(path) else shutil.which("flashjit")
@@ -42,7 +43,7 @@ def path_of_command(of: Library | None = None) -> str:
 
 
 def run(arguments: Sequence[str], of: Library | None = None) -> str:
-    """What the command prints. A failure is an exception with its words."""
+    """Returns the command's output. A failure is an exception with its words."""
     import json
     import subprocess
     for argument in arguments:
@@ -63,7 +64,8 @@ def _options(**options: object) -> list[str]:
 
 
 def explain(spec: str, arch: str | None = None, *, schedule: str | None = None, shape: str | None = None, of: Library | None = None) -> Text:
-    """The plan for a spec, why, and what limits it; without `arch`, on this machine. Needs neither GPU nor compiler.
+    """Explains the plan for a spec, why, and what limits it; without `arch`, on this machine. It needs neither GPU nor
+    compiler.
 
     >>> import flashjit
     >>> flashjit.explain('fwd bf16 d=128 mask="causal"', "sm_90a").splitlines()[1]
@@ -74,8 +76,9 @@ def explain(spec: str, arch: str | None = None, *, schedule: str | None = None, 
 
 def compile(specs: str | Sequence[str], arch: str, *, schedule: str | None = None, out: str | os.PathLike[str] | None = None,  # noqa: A001
             emit: str | None = None, of: Library | None = None) -> list[dict[str, Any]]:
-    """Compiles for one or more targets ("sm_80,sm_90a"), without a GPU, and gives a dict of facts for each kernel: `registers`,
-    `spill_bytes`, `smem_bytes`, `compile_ms` and more. `out`: a folder for sources and machine code, `emit`: which of them."""
+    """Compiles for one or more targets ("sm_80,sm_90a"), without a GPU, and returns a dict of facts for each kernel:
+    `registers`, `spill_bytes`, `smem_bytes`, `compile_ms` and more. `out` is a folder for sources and machine code,
+    and `emit` selects among them."""
     import json
     if not isinstance(specs, Iterable):
         raise InvalidError(f"specs: {shown(specs)} is neither a spec nor a list of them")
@@ -86,8 +89,8 @@ def compile(specs: str | Sequence[str], arch: str, *, schedule: str | None = Non
 
 def tune(spec: str, shape: str, *, target: str = "auto", budget: str = "10s", schedule: str | None = None,
          of: Library | None = None) -> Tuning:
-    """Measures schedules for such sizes for about `budget`, and remembers the fastest for every process on such a device.
-    `.report("tuned.html")` writes what was measured as a page."""
+    """Measures schedules for such sizes for about `budget`, and remembers the fastest for every process on such a
+    device. `.report("tuned.html")` writes the measurements as a page."""
     import json
     import tempfile
     with tempfile.TemporaryDirectory() as folder:

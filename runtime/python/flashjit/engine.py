@@ -1,4 +1,4 @@
-"""Engine and Kernel, as in C++."""
+"""Engine and Kernel are as in C++."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from flashjit.values import address, c_string, encoded, flag, integer, milliseco
 
 
 class _Owner:
-    """Of a handle of the library, which is given back once. Threads may share it, so copies are the same object."""
+    """This object owns a handle of the library, which is given back once. Threads may share it, so copies are the same
+    object."""
 
     def __copy__(self) -> Any:
         return self
@@ -26,7 +27,8 @@ class _Owner:
 
 
 class _EngineHandle(c_void_p):
-    """Given back with its last reference, if it is to be: an engine may be closed while another thread prepares."""
+    """The handle is given back with its last reference, if it has to be: an engine may be closed while another thread
+    prepares."""
 
     destroy: Callable[[c_void_p], None] | None = None
 
@@ -92,16 +94,18 @@ class Engine(_Owner):
         return handle
 
     def close(self) -> None:
-        """Gives everything back. On a GPU all launches must have finished, and graphs that hold them must not be launched
-        again: so engines of GPUs are closed by this call alone, and those of processors also with their last reference."""
+        """Gives everything back. On a GPU all launches must have finished, and graphs that hold them must not be
+        launched again. So only this call closes engines of GPUs; those of processors also close with their last
+        reference."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.destroy = self.library.engine_destroy
 
     def prepare(self, spec: str, *, schedule: str | None = None, shape: str | None = None, capturing_stream: int | None = None,
                 timeout: float = 0, budget: float = 0, tune: float = 0, verify: bool = False, workspace: bool = False) -> Kernel:
-        """Finds or makes the kernel for a spec. Times are in seconds; flashjit.hpp says what each option does. `workspace`: calls
-        will bring what `workspace_bytes` asks for, so a hint (`shape`) or a tuning may give a kernel that needs one.
+        """Finds or makes the kernel for a spec. Times are in seconds; flashjit.hpp explains each option. `workspace`
+        means that calls will bring the memory that `workspace_bytes` asks for, so a hint (`shape`) or a tuning may
+        give a kernel that needs some.
 
         >>> import flashjit
         >>> flashjit.Engine("host").prepare("fwd fp32 d=100")
@@ -121,26 +125,27 @@ class Engine(_Owner):
         return Kernel(self, handle, specs.written_by(spec))
 
     def counters(self) -> dict[str, int]:
-        """What this engine has done so far, by the names of flashjit.hpp."""
+        """Returns what this engine has done so far, by the names of flashjit.hpp."""
         counters = capi.Counters(struct_size=ctypes.sizeof(capi.Counters))
         self.library.call("engine_counters", self._open_handle(), byref(counters))
         return {name: getattr(counters, name) for name in capi.Counters.NAMES}
 
     def explain(self, spec: str, *, schedule: str | None = None, shape: str | None = None) -> command.Text:
-        """The plan for a spec on this device, why, and what limits it."""
+        """Explains the plan for a spec on this device, why, and what limits it."""
         return command.explain(spec, self.target, schedule=schedule, shape=shape, of=self.library)
 
     def compile(self, specs: str | Sequence[str], *, schedule: str | None = None) -> list[dict[str, Any]]:
-        """Compiles for this device into the kernel store, and gives a dict of facts for each kernel."""
+        """Compiles for this device into the kernel store, and returns a dict of facts for each kernel."""
         return command.compile(specs, self.target, schedule=schedule, of=self.library)
 
     def tune(self, spec: str, shape: str, *, budget: str = "10s", schedule: str | None = None) -> command.Tuning:
-        """Measures schedules for such sizes, and remembers the fastest: prepare finds it where its `shape` says such sizes."""
+        """Measures schedules for such sizes, and remembers the fastest. prepare finds it if its `shape` names such
+        sizes."""
         return command.tune(spec, shape, target=self.device, budget=budget, schedule=schedule, of=self.library)
 
 
 class Facts(TypedDict):
-    """The library knows this about a kernel. Registers and shared memory are 0 where it is none of a GPU."""
+    """The library knows this about a kernel. Registers and shared memory are 0 if it is no kernel of a GPU."""
 
     spec: str
     target: str
@@ -161,7 +166,8 @@ class Facts(TypedDict):
 
 
 class Kernel(_Owner):
-    """A prepared kernel. Any number of threads may run it. `written`: names of the tensors that its calls write."""
+    """This is a prepared kernel. Any number of threads may run it. `written` has the names of the tensors that its
+    calls write."""
 
     def __init__(self, engine: Engine, handle: c_void_p, written: frozenset[str]) -> None:
         self.engine, self.handle, self.library, self.written = engine, handle, engine.library, written
@@ -172,7 +178,7 @@ class Kernel(_Owner):
 
     @property
     def facts(self) -> Facts:
-        """`spec`, `target`, `schedule`, `family`, `registers`, `notes` and more, as flashjit.h lists them."""
+        """Returns `spec`, `target`, `schedule`, `family`, `registers`, `notes` and more, as flashjit.h lists them."""
         import json
         facts: Facts = json.loads(self.library.kernel_facts(self.handle))
         return facts
@@ -182,15 +188,15 @@ class Kernel(_Owner):
         return f"<flashjit.Kernel {facts['spec']} ({facts['target']}, {facts['schedule']})>"
 
     def explain(self, *, shape: str | None = None) -> command.Text:
-        """The plan of this kernel, why, and what limits it."""
+        """Explains the plan of this kernel, why, and what limits it."""
         facts = self.facts
         return command.explain(facts["spec"], facts["target"], schedule=facts["schedule"], shape=shape, of=self.library)
 
     def bind(self, values: Mapping[str, Any], *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None,
              like: Any = None, sms: int = 0) -> Launch:
-        """What launches on these tensors, as often as it is called: all but the call itself is done here. A workspace is
-        memory of the kind of `like`, which is `q`, `o` or `x`. `sms`: of the GPU's SMs the loop runs on at most so many, so
-        that others, such as a collective beside it, find some free; 0: all."""
+        """Returns a launch on these tensors, which may be called often: everything but the call itself is done here. A
+        workspace is memory of the kind of `like`, which is `q`, `o` or `x`. With `sms` the loop runs on at most this
+        many of the GPU's SMs, so that others, such as a collective beside it, find some free; 0 stands for all."""
         tensors.refuse_gradients(values)
         views, scalars = {}, {}
         if like is None:
@@ -209,27 +215,28 @@ class Kernel(_Owner):
             if not views[name].writable and name in self.written:
                 raise InvalidError(f"{name}: is read-only, and the call writes to it; give an array of your own")
         launch = Launch(self, views, scalars, max_q_len, max_k_len, stream, sms)
-        launch.kept = list(values.values())  # and not the dict, which the caller may use again
+        launch.kept = list(values.values())  # The dict is not kept, because the caller may use it again.
         launch.notice = tensors.notice_of_changes(value for name, value in values.items() if name in self.written)
         if launch.needed:
             launch.set_workspace(*tensors.new_bytes(like, launch.needed, stream))
         return launch
 
     def run(self, *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None, sms: int = 0, **values: Any) -> None:
-        """Launches on tensors and scalars that go by their names in the spec. GPU: asynchronous, on `stream`, a CUDA stream as a
-        number, else PyTorch's or CuPy's current one where q, o or x is theirs. Processors: the result is there on return."""
+        """Launches on tensors and scalars that go by their names in the spec. A GPU works asynchronously on `stream`, a
+        CUDA stream as a number, else on PyTorch's or CuPy's current one if q, o or x is theirs. On processors the
+        result is there on return."""
         self.bind(values, max_q_len=max_q_len, max_k_len=max_k_len, stream=stream, sms=sms)()
 
 
 class Launch:
-    """The arguments of a call in the C API's structures. Calls of one launch may not run at the same time where it has a
-    workspace."""
+    """These are the arguments of a call in the C API's structures. Calls of one launch may not run at the same time if
+    it has a workspace."""
 
     def __init__(self, kernel: Kernel, views: Mapping[str, tensors.View], scalars: Mapping[str, float], max_q_len: int = 0,
                  max_k_len: int = 0, stream: int | None = None, sms: int = 0) -> None:
         self.kernel, self.tensors, self.scalars = kernel, {name: view.tensor for name, view in views.items()}, {}
         self.kept: object = None
-        self.notice: Callable[[], None] | None = None  # called when it has written
+        self.notice: Callable[[], None] | None = None  # It is called when the launch has written.
         pointer = ctypes.pointer
         named = [Param(c_string("params", name), pointer(tensor), 0) for name, tensor in self.tensors.items() if name not in FIELDS]
         params = capi.array(Param, len(named) + len(scalars))(*named, *(Param(c_string("params", name), None, value) for name, value in scalars.items()))
@@ -249,7 +256,7 @@ class Launch:
         raise InvalidError(f"this launch of {self.kernel!r} can neither be copied nor pickled, it holds addresses of tensors; bind them again")
 
     def measure(self) -> None:
-        """What workspace its sizes need."""
+        """Measures the workspace that the launch's sizes need."""
         needed = c_int64()
         self.kernel.library.call("workspace_bytes", self.handle, self.references[0], byref(needed))
         self.needed = needed.value

@@ -1,5 +1,5 @@
-"""FlexAttention's mask_mod and score_mod as texts of the spec's language: the functions run once, on stand-ins that write down what
-is done with them."""
+"""FlexAttention's mask_mod and score_mod become texts of the spec's language: the functions run once, on stand-ins that
+write down what is done with them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAKERS = (torch.tensor, torch.scalar_tensor)
 
 
 class _Trace(Writer, TorchFunctionMode):
-    """One call of the functions."""
+    """This is one call of the functions."""
 
     def __init__(self, device: Any, lengths: Sequence[int] | None) -> None:
         TorchFunctionMode.__init__(self)
@@ -59,7 +59,7 @@ class _Trace(Writer, TorchFunctionMode):
         return self.named(name, args, kwargs)
 
     def named(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Gives the result of the function or operator of this name."""
+        """Returns the result of the function or operator of this name."""
         if name.endswith("_"):
             return self.changed(name[:-1], args, kwargs)
         if kwargs and kwargs.pop("inplace", False):
@@ -79,7 +79,7 @@ class _Trace(Writer, TorchFunctionMode):
         return handler(self, *args, **kwargs)
 
     def changed(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
-        """Computes in place: whoever else has the value has the result, too."""
+        """Computes in place: others who have the value have the result, too."""
         target = args[0]
         if not isinstance(target, Value) or name not in NUMBERS:
             raise refuse(f"{name}_: nothing but a number can be changed in place; leave the `_` out")
@@ -92,7 +92,8 @@ class _Trace(Writer, TorchFunctionMode):
         """Calls the function, whose result must be one number."""
         try:
             found = function(*args)
-        except (TypeError, RuntimeError) as error:  # as PyTorch says where it cannot take a stand-in
+        # PyTorch raises these if it cannot take a stand-in.
+        except (TypeError, RuntimeError) as error:
             lines = [frame for frame in traceback.extract_tb(error.__traceback__) if is_of_user(frame.filename)]
             if isinstance(error, UnsupportedError) or not lines:
                 raise
@@ -107,11 +108,11 @@ class _Trace(Writer, TorchFunctionMode):
 
 def trace(mask_mod: Callable[..., Any] | None = None, score_mod: Callable[..., Any] | None = None, *, device: Any = None,
           lengths: Sequence[int] | None = None) -> dict[str, Any]:
-    """Gives what flashjit.attention takes for these functions: `mask`, `score`, and the tensors that they read. The functions
-    run now: what they compute from tensors alone, and what they read of Python, is taken as it is now. Positions are int64,
-    scores fp32, and both tensors of one number, as in PyTorch without torch.compile. `device` is the one that they say they
-    are on, PyTorch's default if none. `lengths`, of batch, heads, queries and keys, are needed where an index below 0
-    counts from the end.
+    """Returns what flashjit.attention takes for these functions: `mask`, `score`, and the tensors that they read. The
+    functions run now: what they compute from tensors alone, and what they read of Python, is taken as it is now.
+    Positions are int64, scores fp32, and both tensors of one number, as in PyTorch without torch.compile. `device`
+    is the device that they report, which is PyTorch's default if it is None. `lengths`, of batch, heads, queries and
+    keys, are needed if an index below 0 counts from the end.
 
     >>> import flashjit.torch
     >>> flashjit.torch.trace(mask_mod=lambda b, h, q, k: (q >= k) & (q - k < 128))
@@ -143,7 +144,7 @@ def _traced(mask_mod: Callable[..., Any] | None, score_mod: Callable[..., Any] |
 
 def _traced_where_asked(mask_mod: Callable[..., Any] | None, score_mod: Callable[..., Any] | None, device: Any,
                         lengths: Sequence[int] | None) -> dict[str, Any]:
-    """Refuses what stand-ins do not notice. They notice the other questions, and only where it is they who are asked about."""
+    """Refuses questions that stand-ins do not notice. They notice the others, but only questions about themselves."""
     for function in (mask_mod, score_mod):
         if "type" in (found := asked(function)):
             raise at_line(ASKED.format("type"), *found["type"])

@@ -1,4 +1,4 @@
-"""Operations on the bits of ints, by what the spec's language has: division, which rounds down, and bit()."""
+"""Operations on the bits of ints use what the spec's language has: division, which rounds down, and bit()."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from flashjit.flex_values import INTS, PRODUCT, SUM, Value, Writer, common, refuse
 
-# Where a bit of a value comes from: it is set where one of these bits of other values is.
+# A bit of a value comes from these sources: it is set if one of these bits of other values is.
 Sources = tuple[tuple[Value, int], ...]
 
 
@@ -17,7 +17,7 @@ def _same(a: tuple[Value, int], b: tuple[Value, int]) -> bool:
 
 
 def _bits_of(value: Value, count: int) -> list[Sources]:
-    """The lowest bits; a negative int has ones above."""
+    """Returns the lowest bits. A negative int has ones above."""
     if value.constant is not None:
         constant: list[Sources] = [((value, i),) if value.constant >> i & 1 else () for i in range(count)]
         return constant
@@ -28,7 +28,7 @@ def _bits_of(value: Value, count: int) -> list[Sources]:
 
 
 def _width(*values: Value) -> int:
-    """How many bits these need beside a sign."""
+    """Returns how many bits these need beside a sign."""
     ends: list[int] = [end if end >= 0 else -end - 1 for value in values for end in value.range]
     return max(ends).bit_length()
 
@@ -44,7 +44,7 @@ def _plus(writer: Writer, terms: list[Value], dtype: torch.dtype, range: tuple[i
 
 
 def _run(writer: Writer, source: Value, first: int, count: int, to: int) -> Value:
-    """Bits of one value, side by side, moved to bit `to`."""
+    """Returns bits of one value, side by side, moved to bit `to`."""
     value, high = source, source.range[1] >> first
     if first:
         value = writer.binary(value, "/", writer.lift(1 << first), PRODUCT, torch.int64)
@@ -99,14 +99,14 @@ def bit_and(writer: Writer, a: Any, b: Any) -> Value:
     if b.constant is not None and b.constant >= 0:
         kept = _bits_of(a, b.constant.bit_length())
         return _of_bits(writer, [sources if b.constant >> i & 1 else () for i, sources in enumerate(kept)], dtype)
-    if b.constant is not None:  # all but some low bits
+    if b.constant is not None:  # This keeps all but some low bits.
         low = bit_and(writer, a, writer.lift(~b.constant))
         return writer.binary(a, "-", low, SUM, dtype, (a.range[0] & b.constant if a.range[0] < 0 else 0, a.range[1]))
     return _bit_by_bit(writer, a, b, dtype)
 
 
 def _bit_by_bit(writer: Writer, a: Value, b: Value, dtype: torch.dtype) -> Value:
-    """The bits that both have."""
+    """Returns the bits that both have."""
     signed = a.range[0] < 0 and b.range[0] < 0
     count = _width(a, b) if signed else min(_width(value) for value in (a, b) if value.range[0] >= 0)
     terms = []
@@ -133,7 +133,7 @@ def bit_xor(writer: Writer, a: Any, b: Any) -> Value:
 
 
 def _less(writer: Writer, a: Value, b: Value, both: Value, times: int, dtype: torch.dtype) -> Value:
-    """a + b - times * both."""
+    """Returns a + b - times * both."""
     limit = 1 << _width(a, b)
     if times > 1:
         both = writer.binary(writer.lift(times), "*", both, PRODUCT, dtype)
@@ -142,7 +142,8 @@ def _less(writer: Writer, a: Value, b: Value, both: Value, times: int, dtype: to
 
 
 def bit_not(writer: Writer, a: Value) -> Value:
-    """An unsigned int becomes what it lacks of its largest; any other becomes one less than its negative."""
+    """Returns the complement: an unsigned int is subtracted from its largest value, and any other becomes one less than
+    its negative."""
     top = INTS[a.dtype][1] if a.dtype == torch.uint8 else -1
     return writer.binary(writer.lift(top), "-", a, SUM, a.dtype, (top - a.range[1], top - a.range[0]))
 

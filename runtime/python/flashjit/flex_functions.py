@@ -1,4 +1,5 @@
-"""PyTorch's functions of floats, its conversions, and what it does with tensors as a whole; and which function has which name."""
+"""This module has PyTorch's functions of floats, its conversions, its operations on whole tensors, and the names of
+functions."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def relu(w: Writer, a: Any) -> Value:
     a = w.number(a)
     if a.kind == "int":
         return extreme(w, "max", a, 0)
-    return w.where(w.binary(a, "<=", w.lift(0.0), COMPARISON, torch.bool), w.lift(0.0), a, torch.float32)  # NaN stays.
+    # NaN stays.
+    return w.where(w.binary(a, "<=", w.lift(0.0), COMPARISON, torch.bool), w.lift(0.0), a, torch.float32)
 
 
 @known(NUMBERS, "leaky_relu")
@@ -85,7 +87,7 @@ def gelu(w: Writer, a: Any, approximate: str = "none") -> Value:
     return mul(w, mul(w, 0.5, a), add(w, 1.0, NUMBERS["tanh"](w, inner)))
 
 
-# Other dtypes, other numbers.
+# These convert to other dtypes, and to other numbers.
 
 @known(NUMBERS, "detach")
 def detach(w: Writer, a: Any) -> Value:
@@ -167,7 +169,7 @@ def new_tensor(w: Writer, a: Any, data: Any, dtype: Any = None, device: Any = No
     return _new(w, a, (), data, dtype or (torch.float32 if value.kind == "float" else value.dtype), device)
 
 
-# Tensors as a whole.
+# These treat tensors as a whole.
 
 known(ROWS, "getitem")(flex_rows.getitem)
 known(ROWS, "unsqueeze")(flex_rows.unsqueeze)
@@ -229,19 +231,19 @@ def dot(w: Writer, a: Any, b: Any) -> Any:
 
 
 def _arguments(handler: Handler) -> tuple[int, tuple[str, ...]]:
-    """How many can be given by position, and the names of all; the first is the writer."""
+    """Returns how many arguments can be given by position, and the names of all. The first is the writer."""
     parameters = list(inspect.signature(handler).parameters.values())[1:]
     names = tuple(p.name for p in parameters if not p.name.startswith("_"))
     return 1000 if any(p.kind == p.VAR_POSITIONAL for p in parameters) else len(names), names
 
 
 ARGUMENTS = {id(handler): _arguments(handler) for table in (NUMBERS, ROWS, METHODS) for handler in table.values()}
-# Names that PyTorch's functions have for what is called otherwise here.
+# PyTorch's functions have these names for arguments that are called otherwise here.
 RENAMED = {"input": 0, "self": 0, "other": 1, "exponent": 1, "tensor": 0}
 
 
 def _functions() -> dict[Any, str]:
-    """By the functions themselves, so that another one of the same name is not taken for them."""
+    """Finds functions by themselves, so that another one with an equal name is not taken for them."""
     found: dict[Any, str] = {}
     for name in (*NUMBERS, *ROWS, *METHODS):
         for owner in (torch, F, torch.special, Tensor):

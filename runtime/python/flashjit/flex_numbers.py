@@ -1,4 +1,4 @@
-"""PyTorch's arithmetic, comparisons and choices of numbers: for each the text of the spec's language that gives the same."""
+"""PyTorch's arithmetic, comparisons and choices of numbers become texts of the spec's language with equal results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flashjit import flex_bits
 from flashjit.flex_table import METHODS, NUMBERS, Handler, known
 from flashjit.flex_values import COMPARISON, INTS, PRODUCT, SIGN, SUM, Value, Writer, common, refuse
 
-# Arithmetic.
+# These do arithmetic.
 
 def _arithmetic(w: Writer, operator: str, a: Any, b: Any) -> Value:
     a, b = w.number(a), w.number(b)
@@ -30,7 +30,8 @@ def _arithmetic(w: Writer, operator: str, a: Any, b: Any) -> Value:
 
 
 def _bounded(w: Writer, operator: str, a: Value, b: Value, level: int) -> Value | None:
-    """What an index is written as. The limits differ, so that two numbers beyond them do not make one that looks right."""
+    """Returns the text for an index. The limits differ, so that two numbers beyond them do not make one that looks
+    right."""
     if operator == "*" and a.constant is not None:
         a, b = b, a
     if operator == "*" and not b.constant:
@@ -43,7 +44,7 @@ def _bounded(w: Writer, operator: str, a: Value, b: Value, level: int) -> Value 
 
 
 def _in_halves(w: Writer, operator: str, a: Value, b: Value) -> Value:
-    """Computes the upper and the lower 32 bits apart, where a result may leave 64 bits and must wrap around."""
+    """Computes the upper and the lower 32 bits apart, if a result may leave 64 bits and must wrap around."""
     half = 1 << 32
     if operator == "*":
         if max(abs(end) for end in b.range) > max(abs(end) for end in a.range):
@@ -128,7 +129,7 @@ def mod(w: Writer, a: Any, b: Any) -> Value:
 
 
 def _quotient(w: Writer, name: str, a: Any, b: Any) -> Value:
-    """Rounded towards 0."""
+    """Rounds towards 0."""
     a, b, dtype = _two_ints(w, name, a, b)
     if a.range[0] >= 0 and b.range[0] > 0:
         return floordiv(w, a, b)
@@ -197,7 +198,7 @@ def power(w: Writer, a: Any, exponent: Any) -> Value:
     if rest not in (0, 0.5):
         if exponent < 1:
             return w.function("exp", (mul(w, w.function("log", (a,), torch.float32), exponent),), torch.float32)
-        # Where the base is 0 the power and its derivative are 0, and not 0 times infinity.
+        # If the base is 0, the power and its derivative are 0, and not 0 times infinity.
         zero = w.binary(a, "==", w.lift(0.0), COMPARISON, torch.bool)
         safe = w.where(zero, w.lift(1.0), a, torch.float32)
         other = w.function("exp", (mul(w, w.function("log", (safe,), torch.float32), float(exponent)),), torch.float32)
@@ -224,7 +225,7 @@ def lerp(w: Writer, a: Any, b: Any, weight: Any) -> Value:
     return add(w, a, mul(w, weight, sub(w, b, a)))
 
 
-# Comparisons and logic.
+# These are comparisons and logic.
 
 def _comparison(operator: str) -> Handler:
     return lambda w, a, b: w.binary(w.number(a), operator, w.number(b), COMPARISON, torch.bool)
@@ -292,7 +293,7 @@ known(METHODS, "where")(lambda w, a, condition, b: where(w, condition, a, b))
 
 
 def cast(w: Writer, name: str, value: Value, dtype: torch.dtype) -> Value:
-    """A number of Python must fit."""
+    """Converts a value. A number of Python must fit."""
     if dtype in INTS and value.weak and value.constant is not None and not INTS[dtype][0] <= value.constant <= INTS[dtype][1]:
         raise refuse(f"{name}: {value.constant} is no {dtype}")
     return w.convert(value, dtype)
@@ -306,10 +307,10 @@ def masked_fill(w: Writer, a: Any, mask: Any, value: Any) -> Value:
     return w.where(mask, cast(w, "masked_fill", value, a.dtype), a, a.dtype)
 
 
-# Least, largest, rounded.
+# These find the least and the largest, and round.
 
 def extreme(w: Writer, name: str, a: Any, b: Any) -> Value:
-    """PyTorch's give NaN where one is, and the language's leave it out."""
+    """Returns PyTorch's minimum or maximum, which is NaN if one is; the language leaves NaN out."""
     a, b = w.lift(a), w.lift(b)
     dtype = common(a, b)
     if dtype == torch.bool:
@@ -345,7 +346,8 @@ def clamp(w: Writer, a: Any, min: Any = None, max: Any = None) -> Value:
         value, bound = cast(w, "clamp", value, dtype), cast(w, "clamp", bound, dtype)
         if dtype in INTS:
             value = extreme(w, name, value, bound)
-        else:  # Where both are the same, PyTorch's gradient is all that of the value; NaN stays.
+        # If both are equal, PyTorch's gradient is all that of the value. NaN stays.
+        else:
             value = w.where(w.binary(value, operator, bound, COMPARISON, torch.bool), bound, value, dtype)
     return value
 

@@ -1,4 +1,4 @@
-"""Tensors that are read in steps, as in bias[b][q], and what is computed with rows of them."""
+"""Tensors may be read in steps, as in bias[b][q], and functions may compute with rows of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from flashjit.flex_numbers import add, mul
 from flashjit.flex_values import INTS, StandIn, Value, Writer, refuse
 
-MOST = 512  # A mask or score has so many operations.
+MOST = 512  # A mask or score has at most this many operations.
 
 
 class Rows(StandIn):
-    """A stand-in for a tensor of some numbers for each query and key. `at` gives the one at given indices."""
+    """This stands in for a tensor of some numbers for each query and key. `at` returns the number at given indices."""
 
     def __init__(self, writer: Writer, shape: Sequence[int], dtype: torch.dtype, at: Callable[[Sequence[Any]], Value]) -> None:
         super().__init__(writer)
@@ -40,12 +40,12 @@ def rows_of(writer: Writer, value: Any) -> Rows:
 
 
 def collapsed(rows: Rows) -> Any:
-    """A value where no dimension is left."""
+    """Returns a value if no dimension is left."""
     return rows if rows.ndim else rows.at(())
 
 
 def _fixed_index(writer: Writer, at: Any, count: int) -> Any:
-    """An index, from the front where it is known."""
+    """Returns an index, from the front if it is known."""
     if isinstance(at, Value) and at.constant is not None:
         at = at.constant
     if isinstance(at, bool) or not isinstance(at, (int, Value)):
@@ -73,7 +73,8 @@ def getitem(writer: Writer, base: Any, index: Any) -> Any:
     # Each dimension of rows has an entry here, or is kept.
     fixed: list[Any] = []
     shape: list[int] = []
-    kept: list[tuple[int, int, int]] = []  # the dimension of rows, start and step, of each in `shape`; or -1 for a new one
+    # These are the dimension of rows, start and step of each dimension in `shape`, or -1 for a new one.
+    kept: list[tuple[int, int, int]] = []
     for entry in entries:
         if entry is None:
             shape.append(1)
@@ -106,7 +107,7 @@ def getitem(writer: Writer, base: Any, index: Any) -> Any:
 
 
 def each(writer: Writer, handler: Callable[..., Value], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """An operation on numbers, for each element of rows that PyTorch puts side by side."""
+    """Does an operation on numbers for each element of rows that PyTorch puts side by side."""
     sides = {key: rows_of(writer, value) for key, value in [*enumerate(args), *kwargs.items()]
              if has_rows(value)}
     try:
@@ -129,7 +130,7 @@ def each(writer: Writer, handler: Callable[..., Value], args: Sequence[Any], kwa
 
 
 def reduced(writer: Writer, name: str, both: Callable[[Value, Value], Value], value: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """The elements along some dimensions, put together by `both`."""
+    """Combines the elements along some dimensions by `both`."""
     rows = rows_of(writer, value)
     given = range(rows.ndim) if dim is None else dim if isinstance(dim, (tuple, list)) else [dim]
     dims = [d % max(rows.ndim, 1) for d in given] if rows.ndim else []

@@ -1,4 +1,4 @@
-"""The tables of what is known of PyTorch's functions, by their names. All others are refused."""
+"""These tables have what is known of PyTorch's functions, by their names. All others are refused."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any, Callable, TypeVar
 
 Handler = Callable[..., Any]
 Registered = TypeVar("Registered", bound=Handler)
-NUMBERS: dict[str, Handler] = {}  # of numbers; of rows they are done for each element
-ROWS: dict[str, Handler] = {}  # of tensors as a whole
-METHODS: dict[str, Handler] = {}  # where a method takes other arguments than the function of its name
+NUMBERS: dict[str, Handler] = {}  # functions of numbers; for rows they are done for each element
+ROWS: dict[str, Handler] = {}  # functions of tensors as a whole
+METHODS: dict[str, Handler] = {}  # methods that take other arguments than the function of their name
 
 
 def known(table: dict[str, Handler], *names: str) -> Callable[[Registered], Registered]:

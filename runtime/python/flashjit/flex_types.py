@@ -1,5 +1,5 @@
-"""Functions that ask what their arguments are. Stand-ins are no tensors, and cannot say that they are: PyTorch's code in C would read
-their memory as a tensor's. So whoever asks is refused."""
+"""Functions may ask what their arguments are. Stand-ins are no tensors, and cannot say that they are: PyTorch's code in
+C would read their memory as a tensor's. So functions that ask are refused."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _BUILTIN = {"isinstance": isinstance, "type": type}
 
 @functools.lru_cache(maxsize=1024)
 def names_in(code: types.CodeType) -> dict[str, int]:
-    """The names that this code, and what is defined in it, looks up outside of itself, and as members of others the questions; each with
-    its line."""
+    """Returns the names that this code, and the code defined in it, looks up outside of itself, and the questions that
+    it looks up as members of others; each with its line."""
     found: dict[str, int] = {}
     line, starts = code.co_firstlineno, {start: number for start, _, number in code.co_lines()}
     for step in dis.get_instructions(code):
@@ -35,7 +35,7 @@ def names_in(code: types.CodeType) -> dict[str, int]:
 
 
 def written(value: Any) -> Any:
-    """What runs when this is called, if it is written in Python. torch.compile follows."""
+    """Returns the function that runs when this is called, if it is written in Python. torch.compile follows."""
     while isinstance(value, functools.partial):
         value = value.func
     if isinstance(value, types.MethodType):
@@ -44,7 +44,7 @@ def written(value: Any) -> Any:
 
 
 def _held(function: types.FunctionType) -> list[Any]:
-    """What its closure holds."""
+    """Returns what its closure holds."""
     found: list[Any] = []
     for cell in function.__closure__ or ():
         try:
@@ -60,8 +60,8 @@ def _question(value: Any) -> str | None:
 
 
 def asked(root: Callable[..., Any] | None) -> dict[str, tuple[str, int]]:
-    """Gives the questions that the function asks of whatever, each with its file and line: it, those in its closure, and those of the same
-    package that it calls by their names."""
+    """Returns the questions that the function asks about anything, each with its file and line: its own, those of
+    functions in its closure, and those of functions of its package that it calls by their names."""
     found: dict[str, tuple[str, int]] = {}
     seen: set[int] = set()
     left: list[Any] = [root]
@@ -89,12 +89,12 @@ _answers: list[bool] = []
 
 
 def _ask_in_graph(context: Any) -> None:
-    """Dynamo calls this, with the variables of asks(). A function that is made in the graph holds values of the graph, and is none of
-    Python's; its code is."""
+    """Dynamo calls this, with the variables of asks(). A function that is made in the graph holds values of the graph,
+    and is no Python function, but its code is Python's."""
     variable = context.get_local("function")._i_will_not_complain_if_bc_breaks_VariableTracker().realize()
     try:
         function = variable.as_python_constant()
-    except Exception:  # Dynamo has several, of no common class.
+    except Exception:  # Dynamo has several exceptions without a common class.
         code = variable.get_code()
         function = types.FunctionType(code, variable.get_globals(), closure=tuple(types.CellType() for _ in code.co_freevars))
     _answers[:] = [bool(asked(function))]
@@ -109,7 +109,7 @@ _answer_in_graph: Any = _compiler.assume_constant_result(_answer)
 
 
 def asks(root: Callable[..., Any] | None) -> bool:
-    """Whether the function asks anything. torch.compile follows."""
+    """Returns whether the function asks anything. torch.compile follows."""
     if not _compiler.is_dynamo_compiling():
         return root is not None and bool(asked(root))
     function = None if root is None else written(root)

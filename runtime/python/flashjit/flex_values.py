@@ -1,5 +1,5 @@
-"""Stand-ins for the tensors that FlexAttention's functions compute with: each is a text of the spec's language, and has PyTorch's
-dtype."""
+"""These stand in for the tensors that FlexAttention's functions compute with: each is a text of the spec's language,
+and has PyTorch's dtype."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from flashjit.flex_types import names_in
 
 _OURS = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
 _LIBRARY = os.path.dirname(os.__file__)
-LIMIT = 4096  # The spec's language takes so many bytes of a mask or score ...
-DEPTH = 60  # ... and 64 levels of nesting; these leave a few for what encloses a text.
-TENSORS = 8  # A mask and a score may read so many run-time parameters.
+LIMIT = 4096  # The spec's language takes this many bytes of a mask or score.
+# The language takes 64 levels of nesting. This leaves a few for what encloses a text.
+DEPTH = 60
+TENSORS = 8  # A mask and a score may read this many run-time parameters.
 LONGEST = 2**30 - 1  # No batch and no sequence is longer.
 
-# How much the operators of the language bind, from the least; operands that bind less get parentheses.
+# This is how strongly the operators of the language bind, from the weakest. Operands that bind less get parentheses.
 OR, AND, NOT, COMPARISON, SUM, PRODUCT, SIGN, WHOLE = range(8)
 
 INTS = {torch.uint8: (0, 2**8 - 1), torch.int8: (-2**7, 2**7 - 1), torch.int16: (-2**15, 2**15 - 1), torch.int32: (-2**31, 2**31 - 1),
         torch.int64: (-2**63, 2**63 - 1)}
-_FROM_NARROW = (torch.bool, *INTS)  # in the order in which PyTorch promotes, but for uint8 beside int8
+_FROM_NARROW = (torch.bool, *INTS)  # in the order in which PyTorch promotes, except for uint8 beside int8
 # A kernel reads a tensor of the first dtype as one of the second.
 READABLE = {torch.bool: torch.bool, torch.uint8: torch.uint8, torch.int8: torch.int32, torch.int16: torch.int32, torch.int32: torch.int32,
             torch.int64: torch.int64, torch.float32: torch.float32, torch.float16: torch.float16, torch.bfloat16: torch.bfloat16}
 
 
 def leave_graph(why: str) -> None:
-    """Where torch.compile follows: the end of its graph, so that the call is made as without it; with fullgraph=True, its error,
-    which has these words and the line."""
+    """If torch.compile follows, ends its graph, so that the call is made as without it. With fullgraph=True it raises
+    its error, which has these words and the line."""
     if torch.compiler.is_dynamo_compiling():
         torch._dynamo.graph_break(msg=why)
 
@@ -57,7 +58,7 @@ def is_of_python(path: str) -> bool:
 
 
 def refuse(why: str) -> UnsupportedError:
-    """An exception that names the line of the user's function."""
+    """Makes an exception that names the line of the user's function."""
     leave_graph(why)
     frame: Any = sys._getframe(1)
     while frame and not is_of_user(frame.f_code.co_filename):
@@ -69,7 +70,7 @@ _IS_TENSOR = torch.is_tensor.__code__
 
 
 class StandIn:
-    """Functions are called with this in place of tensors. All that is done with one is asked of its writer."""
+    """Functions are called with this in place of tensors. It asks its writer for everything that is done with it."""
 
     __array_ufunc__ = None  # NumPy's numbers then leave operators to this class.
     __hash__ = object.__hash__
@@ -83,7 +84,8 @@ class StandIn:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """isinstance looks this up where the type is none of those it asks for, and so does PyTorch where it would take a number."""
+        """isinstance looks this up if the type is none of those it asks for, and so does PyTorch where it would take a
+        number."""
         code = sys._getframe(1).f_code
         path = code.co_filename
         if code is _IS_TENSOR or is_of_user(path) and not is_of_python(path) and "isinstance" in names_in(code):
@@ -132,21 +134,24 @@ def _method(name: str, swapped: bool = False) -> Callable[..., Any]:
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
     setattr(StandIn, f"__{_name}__", _method(_name))
     setattr(StandIn, f"__r{_name}__", _method(_name, True))
-    setattr(StandIn, f"__i{_name}__", _method(_name + "_"))  # PyTorch's `x += y` changes x where it has another name, too.
+    # PyTorch's `x += y` changes x, also under its other names.
+    setattr(StandIn, f"__i{_name}__", _method(_name + "_"))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "invert", "pos", "round", "floor", "ceil", "trunc", "divmod", "len"):
     setattr(StandIn, f"__{_name}__", _method(_name))
 
 
 class Value(StandIn):
-    """A stand-in for a tensor of one number. `range`: what an int may be. `weak`: it is a number of Python, which takes the dtype of
-    what it meets. `moves`: it has a gradient. `reads`: it reads a tensor. `bits`: where its bits come from, if bits of others were put together.
-    `bounded`: where an int may leave 64 bits and wraps around, the same number in a text that does not, if all it is made of is below 2^60."""
+    """This stands in for a tensor of one number. `range` limits an int. `weak` means that it is a number of Python,
+    which takes the dtype of the other operand. `moves` means that it has a gradient, and `reads` that it reads a
+    tensor. `bits` tells where its bits come from, if it was put together of bits of others. If an int may leave 64
+    bits and wraps around, `bounded` is an equal number in a text that does not, provided that everything it is made
+    of is below 2^60."""
 
     def __init__(self, writer: Any, dtype: torch.dtype, text: str, level: int = WHOLE, range: Any = None,
                  depth: int = 0, weak: bool = False, moves: bool = False, reads: bool = False, bits: Any = None) -> None:
         super().__init__(writer)
         self.dtype, self.text, self.level, self.depth = dtype, text, level, depth
-        self.range: Any = range  # the least and the largest; of ints alone
+        self.range: Any = range  # the least and the largest, for ints only
         self.weak, self.moves, self.reads, self.bits = weak, moves, reads, bits
         self.bounded: Value | None = None
 
@@ -164,16 +169,16 @@ class Value(StandIn):
 
     @property
     def constant(self) -> int | None:
-        """The int that it is, where it is known."""
+        """Returns the int that it is, if it is known."""
         return self.range[0] if self.range and self.range[0] == self.range[1] else None
 
     @property
     def inside(self) -> Value:
-        """What an index is written as."""
+        """Returns the text for an index."""
         return self if self.bounded is None else self.bounded
 
     def become(self, other: Value) -> Value:
-        """Takes the place of what it was, for all who have it."""
+        """Replaces the value for all who have it."""
         self.dtype, self.text, self.level, self.range, self.depth = other.dtype, other.text, other.level, other.range, other.depth
         self.weak, self.moves, self.reads, self.bits, self.bounded = False, other.moves, other.reads, other.bits, other.bounded
         return self
@@ -188,7 +193,7 @@ def writer_of(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def wider(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """PyTorch makes this of both, where floats are fp32."""
+    """Returns the dtype that PyTorch makes of both, where floats are fp32."""
     if a not in _FROM_NARROW or b not in _FROM_NARROW:
         return torch.float32
     if {a, b} == {torch.uint8, torch.int8}:
@@ -197,7 +202,7 @@ def wider(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 
 
 def common(a: Value, b: Value) -> torch.dtype:
-    """The dtype in which PyTorch computes with both."""
+    """Returns the dtype in which PyTorch computes with both."""
     if a.weak == b.weak:
         return wider(a.dtype, b.dtype)
     weak, strong = (a, b) if a.weak else (b, a)
@@ -206,19 +211,19 @@ def common(a: Value, b: Value) -> torch.dtype:
 
 
 class Writer:
-    """Writes texts, and knows the tensors that they read."""
+    """This writes texts, and knows the tensors that they read."""
 
     def __init__(self, device: Any, lengths: Sequence[int] | None) -> None:
         self.device = device
-        self.lengths = lengths  # of batch, heads, queries and keys
+        self.lengths = lengths  # lengths of batch, heads, queries and keys
         self.gradients = torch.is_grad_enabled()
         self.tensors: dict[str, Tensor] = {}  # by the names that they have in the texts
-        self.read: list[Tensor] = []  # what the functions read as these, in the same order
-        self.made: list[tuple[Tensor, Any]] = []  # tensors of one number that the functions made of one of Python
+        self.read: list[Tensor] = []  # tensors as the functions read them, in the same order
+        self.made: list[tuple[Tensor, Any]] = []  # tensors of one number that the functions made of a number of Python
 
     def compose(self, dtype: torch.dtype, level: int, pieces: Sequence[Any], range: tuple[int, int] | None = None,
                 bits: Any = None) -> Value:
-        """A text of texts and values, each of which stands beside the least level that needs no parentheses there."""
+        """Makes a text of texts and values. Each value has the least level beside it that needs no parentheses there."""
         value = self._composed(dtype, level, pieces, range, bits)
         if any([not isinstance(piece, str) and piece[0].bounded is not None for piece in pieces]):
             bounded = [piece if isinstance(piece, str) else (piece[0].inside, piece[1]) for piece in pieces]
@@ -226,7 +231,7 @@ class Writer:
         return value
 
     def _composed(self, dtype: torch.dtype, level: int, pieces: Sequence[Any], range: tuple[int, int] | None, bits: Any) -> Value:
-        """The length of the text is known before it is made, so that a loop cannot fill the memory."""
+        """Computes the length of the text before it is made, so that a loop cannot fill the memory."""
         size, depth, moves, reads = 0, 0, False, False
         for piece in pieces:
             if isinstance(piece, str):
@@ -260,11 +265,12 @@ class Writer:
         if isinstance(value, Value):
             return value
         if not isinstance(value, (bool, int, float, Tensor)) and hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-            value = value.item()  # a number of NumPy
+            value = value.item()  # This is a number of NumPy.
         if isinstance(value, bool):
             return Value(self, torch.bool, "true" if value else "false", weak=True)
         if isinstance(value, (int, float)):
-            value = {value}.pop()  # which is a constant to torch.compile from here on, and another value another graph
+            # torch.compile takes it for a constant from here on, and makes another graph for another value.
+            value = {value}.pop()
         if isinstance(value, int):
             return Value(self, torch.int64, str(int(value)), WHOLE if value >= 0 else SIGN, (int(value), int(value)), weak=True)
         if isinstance(value, float):
@@ -278,7 +284,7 @@ class Writer:
         raise refuse(f"{type(value).__name__} is no number")
 
     def strong(self, number: Any, dtype: torch.dtype) -> Value:
-        """A number of Python as a tensor has it."""
+        """Returns a number of Python as a tensor has it."""
         value = self.convert(self.lift(number), dtype)
         return Value(self, value.dtype, value.text, value.level, value.range, value.depth)
 
@@ -295,13 +301,14 @@ class Writer:
         known = tensor.to(READABLE[tensor.dtype]) if tensor.dtype != READABLE[tensor.dtype] else tensor
         if known.dim() == 0:
             known = known.reshape(1)
-            if self.device is not None and known.device != self.device:  # as PyTorch allows of one number
+            # PyTorch allows another device for one number.
+            if self.device is not None and known.device != self.device:
                 known = known.to(self.device)
         self.tensors[name] = known
         return name
 
     def index(self, at: Any, count: int) -> Value:
-        """An index along a dimension of `count`. PyTorch counts negative ones from the end."""
+        """Returns an index along a dimension of `count`. PyTorch counts negative ones from the end."""
         given = self.lift(at)
         if given.kind != "int":
             raise refuse(f"an index must be an int, and this is of {given.dtype}")
@@ -310,13 +317,14 @@ class Writer:
         value: Value = given.inside
         if value.range[0] >= 0 or not (value.reads or self.lengths) or not count:
             return value
-        # What lies outside stays outside, where a call is refused; and where nothing is negative, the language sees the range as it is.
+        # An index outside stays outside, so the call is refused. If nothing is negative, the language sees the range as
+        # it is.
         from_start = self.binary(value, "%", self.lift(count), PRODUCT, torch.int64)
         from_end = self.binary(self.function("min", (value, self.lift(-1)), torch.int64), "+", self.lift(count), SUM, torch.int64)
         return self.function("max", (self.function("min", (from_start, from_end), torch.int64), value), torch.int64)
 
     def element(self, tensor: Tensor, index: Sequence[Any]) -> Value:
-        """`index`: a number for each dimension."""
+        """`index` has a number for each dimension."""
         pieces: list[Any] = []
         for i, count in zip(index, tensor.shape or (1,)):
             pieces += [", ", (self.index(i, count), OR)] if pieces else [(self.index(i, count), OR)]
@@ -357,10 +365,10 @@ class Writer:
         return self.wrapped(value, dtype)
 
     def wrapped(self, value: Value, dtype: torch.dtype) -> Value:
-        """An int of any size, as this dtype holds it."""
+        """Returns an int of any size, as this dtype holds it."""
         low, high = INTS[dtype]
         inside = low <= value.range[0] and value.range[1] <= high
-        if inside or dtype == torch.int64:  # The language refuses what leaves 64 bits.
+        if inside or dtype == torch.int64:  # The language refuses numbers beyond 64 bits.
             same = Value(self, dtype, value.text, value.level, value.range, value.depth, value.weak, False, value.reads, value.bits)
             same.bounded = value.bounded
             return same
@@ -389,7 +397,7 @@ class Writer:
         return self.convert(self.lift(value), torch.float32)
 
     def where(self, condition: Value, a: Value, b: Value, dtype: torch.dtype) -> Value:
-        """`a` and `b` are of the dtype already."""
+        """`a` and `b` have the dtype already."""
         range = (min(a.range[0], b.range[0]), max(a.range[1], b.range[1])) if a.range and b.range else None
         return self.function("where", (condition, a, b), dtype, range)
 

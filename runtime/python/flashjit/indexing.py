@@ -1,4 +1,5 @@
-"""`index` on tensors of anybody: which keys a query should read. The spec comes from the tensors and a few words."""
+"""`index` takes tensors of any library, and finds the keys that a query should read. The spec comes from the tensors
+and a few words."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def _spec(words: str, views: dict[str, View], scalars: dict[str, float], best: i
 
 
 def _keys(words: str, views: dict[str, View], max_k_len: int) -> int:
-    """That a row of scores has: as many for all sequences."""
+    """Returns the number of keys in a row of scores, which is equal for all sequences."""
     k = views["k"].shape
     if is_paged(words):
         table = views.get("block_table")
@@ -48,13 +49,14 @@ def _keys(words: str, views: dict[str, View], max_k_len: int) -> int:
 
 def index(q: Any, k: Any, weights: Any, *, best: int | None = None, mask: str | None = None, layout: str = "bshd", align: str | None = None,
           spec: str = "", out: Any = None, stream: int | None = None, max_q_len: int = 0, max_k_len: int = 0, **params: Any) -> Any:
-    """Scores of keys, sum over heads of weights * relu(q . k), as the indexers of sparse attention give them.
+    """Computes scores of keys, sum over heads of weights * relu(q . k), as the indexers of sparse attention do.
 
-    `q`, `k`, `layout`, `mask` and the rest are as in attention(); `weights` is fp32 [batch, tokens, heads], [tokens, heads] with
-    layout="packed". Elements of 8 bits have `scale_k`, one for each key with spec="token_scales". The result is fp32 [batch, tokens, KV
-    heads, keys], -inf where a key is hidden. With `best`, a number, there are two results instead: `key_index` with the numbers of the
-    rows with that many largest scores of each query, and `key_count`, how many there are. attention() takes them by these names. `out`
-    is what results are written into: one tensor, or with `best` two. There are no gradients.
+    `q`, `k`, `layout`, `mask` and the rest are as in attention(); `weights` is fp32 [batch, tokens, heads], or with
+    layout="packed" [tokens, heads]. Elements of 8 bits have `scale_k`, one for each key with spec="token_scales".
+    The result is fp32 [batch, tokens, KV heads, keys], with -inf for hidden keys. If `best` is a number, there are
+    two results instead: `key_index` has the numbers of the rows with that many largest scores of each query, and
+    `key_count` tells how many there are. attention() takes them by these names. Results are written into `out`, if
+    it is given: one tensor, or with `best` two. There are no gradients.
 
     >>> import flashjit, numpy
     >>> q, k = numpy.random.rand(1, 5, 8, 64).astype("float32"), numpy.random.rand(1, 900, 2, 64).astype("float32")

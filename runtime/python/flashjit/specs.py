@@ -1,4 +1,4 @@
-"""The text of a spec, as far as this package reads it."""
+"""This package reads some parts of a spec's text."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import re
 from flashjit.capi import InvalidError
 from flashjit.values import shown
 
-# A field, and its value with or without quotes. A flag has none.
+# A field has a value with or without quotes. A flag has none.
 _FIELD = re.compile(r'([^\s=<"]+)(?:<?=(?:"([^"]*)"|(\S*)))?')
-# Calls write these, and k and v with `append`, and the gradients that `grads` names. The library knows it by compiler/spec/operands.h, and
-# its C API has no question for it.
+# Calls write these, and k and v with `append`, and the gradients that `grads` names. The library knows that from
+# compiler/spec/operands.h, but its C API cannot be asked for it.
 _WRITTEN = {"fwd": ("o", "lse", "max_logit"), "merge": ("o", "lse", "max_logit"), "bwd": ("dq", "dk", "dv"), "quantize": ("y", "scale"),
             "index": ("scores", "key_index", "key_count")}
 
 
 def checked(spec: object) -> str:
-    """A spec for the library, or for the command, which would take what begins with a hyphen for an option."""
+    """Returns a spec for the library, or for the command, which would take a text with a hyphen in front for an option."""
     if not isinstance(spec, str) or spec.lstrip().startswith("-"):
         raise InvalidError(f"spec: {shown(spec)} is no spec; it is a text like 'fwd bf16 d=128 heads=32/8 mask=\"causal\"'")
     return spec
 
 
 def unquoted(spec: str) -> str:
-    """Without masks and scores, which may have any word in them."""
+    """Leaves out masks and scores, which may have any word in them."""
     return re.sub(r'"[^"]*"', "", spec)
 
 

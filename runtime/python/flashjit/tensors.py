@@ -1,4 +1,5 @@
-"""Tensors of others as the C API takes them: PyTorch's, NumPy's arrays, and whatever speaks DLPack. Imports none of them."""
+"""The C API takes tensors of others: PyTorch's, NumPy's arrays, and every object that speaks DLPack. This imports none
+of their libraries."""
 
 from __future__ import annotations
 
@@ -10,23 +11,24 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
 from flashjit.capi import Device, Dtype, InvalidError, Tensor, array
 
-HOST, CUDA = 1, 2  # DLPack's device types
+HOST, CUDA = 1, 2  # These are DLPack's device types.
 
-# name: code and bits of DLPack, and what the spec calls it
+# Each name has code and bits of DLPack, and the spec's word.
 DTYPES = {
     "float16": (2, 16, "fp16"), "bfloat16": (4, 16, "bf16"), "float32": (2, 32, "fp32"), "float8_e4m3fn": (10, 8, "e4m3"),
     "float8_e5m2": (12, 8, "e5m2"), "int8": (0, 8, "int8"), "int32": (0, 32, "i32"), "int64": (0, 64, "i64"),
     "uint32": (1, 32, "u32"), "uint8": (1, 8, "u8"), "bool": (6, 8, "u8"),
 }
 _WORDS = {(code, bits): word for code, bits, word in DTYPES.values()}
-NAMES = {word: name for name, (_, _, word) in reversed(DTYPES.items())}  # of NumPy and PyTorch, by the spec's word
+# These are the names of NumPy and PyTorch, by the spec's word.
+NAMES = {word: name for name, (_, _, word) in reversed(DTYPES.items())}
 _COMPUTED = ("float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2")
-_READ = ("float16", "bfloat16", "float32", "int32", "int64", "uint32", "uint8", "bool")  # by masks and scores
+_READ = ("float16", "bfloat16", "float32", "int32", "int64", "uint32", "uint8", "bool")  # Masks and scores read these.
 _TAKEN = {"q": _COMPUTED, "k": (*_COMPUTED, "int8"), "v": (*_COMPUTED, "int8"), "o": _COMPUTED[:3], "out": _COMPUTED[:3]}
 
 
 class View(NamedTuple):
-    """A tensor in the C API's structure, with what a spec says of it."""
+    """This is a tensor in the C API's structure, with the properties that a spec needs."""
 
     tensor: Tensor
     dtype: str  # the spec's word
@@ -49,7 +51,7 @@ def is_numpy(value: object) -> bool:
 
 
 def refuse_gradients(values: Mapping[str, Any]) -> None:
-    """For calls that autograd does not see."""
+    """Refuses gradients in calls that autograd does not see."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.is_grad_enabled():
         return
@@ -60,7 +62,8 @@ def refuse_gradients(values: Mapping[str, Any]) -> None:
 
 
 def notice_of_changes(values: Iterable[Any]) -> Callable[[], None] | None:
-    """Tells autograd, when it is called, that these were written to, and that what it kept of them is lost. None: PyTorch has none of them."""
+    """Returns a function that tells autograd that these were written to, and that what it kept of them is lost. Returns
+    None if PyTorch has none of them."""
     changed = [value for value in values if is_torch(value) and not value.is_inference()]
     return functools.partial(_torch().autograd.graph.increment_version, changed) if changed else None
 
@@ -74,13 +77,13 @@ def make(address: int, device: tuple[int, int], dtype: str, shape: tuple[int, ..
 
 
 def resize(tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
-    """With as many dimensions as it has."""
+    """Resizes a tensor without changing the number of its dimensions."""
     sizes = array(c_int64, len(shape))
     tensor.shape, tensor.strides = sizes(*shape), sizes(*strides)
 
 
 def view(value: Any, name: str, stream: int | None = None) -> View:
-    """What `value` holds, without a copy. It must live as long as the view."""
+    """Returns a view of `value`, without a copy. The value must live as long as the view."""
     if isinstance(value, View):
         return value
     if is_torch(value):
@@ -89,13 +92,13 @@ def view(value: Any, name: str, stream: int | None = None) -> View:
         return _view_numpy(value, name)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _view_dlpack(value, name, stream)
-    if hasattr(value, "item"):  # NumPy's numbers
+    if hasattr(value, "item"):  # This is a number of NumPy.
         raise one_number(name)
     raise InvalidError(f"{name}: {type(value).__name__} is no tensor; give one of PyTorch or NumPy, or anything with __dlpack__")
 
 
 def one_number(name: str, dtype: str = "") -> InvalidError:
-    """`dtype`: of a tensor, as the library calls it. Python's ints are i32, so a u8 has to be said."""
+    """`dtype` is that of a tensor, in the library's words. Python's ints are i32, so the message has to name a u8."""
     item = f"numpy.uint8({name}.item())" if dtype == "u8" else f"{name}.item()"
     return InvalidError(f"{name}: is one number, and neither int nor float; give {item}, or {name}.view(1), which is read as {name}[0] and "
                         "may have a gradient")
@@ -119,7 +122,7 @@ def _dtype_error(name: str, dtype: object) -> InvalidError:
 
 
 def check_computed(name: str, dtype: str) -> None:
-    """That of q, k and v, in the spec's word."""
+    """Checks the dtype of q, k and v, in the spec's word."""
     if NAMES[dtype] not in _TAKEN[name]:
         raise _dtype_error(name, NAMES[dtype])
 
@@ -135,7 +138,7 @@ def _view_torch(value: Any, name: str) -> View:
         raise not_strided(name, value.layout)
     if value.device.type not in ("cpu", "cuda"):
         raise InvalidError(f"{name}: lies on {value.device}; move it to cpu or cuda")
-    if value.is_neg():  # the sign is not in memory
+    if value.is_neg():  # The sign is not in memory.
         raise InvalidError(f"{name}: is a view that negates; use .resolve_neg()")
     try:
         address = value.data_ptr()
@@ -168,24 +171,26 @@ def _pointer(capsule: object, name: bytes) -> int:
     return int(function(capsule, name))
 
 
-# In a DLManagedTensorVersioned, behind version, context and deleter; the lowest flag says that the tensor is read-only.
+# A DLManagedTensorVersioned has these offsets, behind version, context and deleter. The lowest flag means that the
+# tensor is read-only.
 _FLAGS, _TENSOR = 24, 32
 
 
 def _view_dlpack(value: Any, name: str, stream: int | None) -> View:
-    """The DLTensor in a DLManagedTensorVersioned or, of those who do not know it, at the beginning of a DLManagedTensor. The
-    capsule, which is not consumed, frees it in the end."""
+    """Finds the DLTensor in a DLManagedTensorVersioned or, for libraries that do not know it, at the beginning of a
+    DLManagedTensor. The capsule, which is not consumed, frees it in the end."""
     kind = value.__dlpack_device__()[0]
     if kind not in (HOST, CUDA):
         raise InvalidError(f"{name}: lies on a device of DLPack's type {int(kind)}; copy it to the processor or a CUDA GPU")
-    options = {"stream": stream or 1} if kind == CUDA else {}  # 1 is CUDA's default stream, which we mean by none
+    # 1 is CUDA's default stream, which is meant if none is given.
+    options = {"stream": stream or 1} if kind == CUDA else {}
     try:
         capsule = value.__dlpack__(max_version=(1, 0), **options)
     except TypeError:
         capsule = value.__dlpack__(**options)
     versioned = "dltensor_versioned" in repr(capsule)
     address = _pointer(capsule, b"dltensor_versioned" if versioned else b"dltensor")
-    # JAX's arrays never change, and it does not say so here.
+    # JAX's arrays never change, but it does not say so here.
     writable = not (versioned and c_uint64.from_address(address + _FLAGS).value & 1 or type(value).__module__.startswith("jax"))
     tensor = Tensor.from_address(address + _TENSOR if versioned else address)
     tensor.kept = (value, capsule)
@@ -196,7 +201,7 @@ def _view_dlpack(value: Any, name: str, stream: int | None) -> View:
 
 
 def current_stream(like: Any) -> int | None:
-    """The stream on which the caller of PyTorch or CuPy works; None: on processors, and of others."""
+    """Returns the stream on which the caller of PyTorch or CuPy works, or None on processors and for other libraries."""
     if is_torch(like):
         return int(_torch().cuda.current_stream(like.device).cuda_stream) if like.is_cuda else None
     if type(like).__module__.startswith("cupy"):
@@ -205,20 +210,22 @@ def current_stream(like: Any) -> int | None:
 
 
 def new_bytes(like: Any, count: int, stream: int | None = None) -> tuple[int, object]:
-    """Memory for a workspace of a call on this stream, where `like` lies: its address, at a multiple of 256, and what keeps it."""
+    """Returns memory for a workspace of a call on this stream, where `like` lies: its address, at a multiple of 256,
+    and the object that keeps it."""
     more = count + 255
     kept: Any
     if is_torch(like):
         kept = _torch().empty(more, dtype=_torch().uint8, device=like.device)
         address = kept.data_ptr()
-        if stream and stream != current_stream(like):  # or it would be given to others when the call is made, and not when it is done
+        # Otherwise the memory would be given to others when the call is made, not when it is done.
+        if stream and stream != current_stream(like):
             kept.record_stream(_torch().cuda.ExternalStream(stream, device=like.device))
     elif not is_numpy(like) and like.__dlpack_device__()[0] == CUDA:
         if not type(like).__module__.startswith("cupy"):
             raise InvalidError(f"workspace: this kernel needs {count} bytes of it, and {type(like).__module__} has no way to "
                                "give them; use PyTorch's or CuPy's tensors, made by their from_dlpack")
         cupy = sys.modules["cupy"]
-        with like.device, cupy.cuda.ExternalStream(stream or 0):  # whose memory it is then
+        with like.device, cupy.cuda.ExternalStream(stream or 0):  # The memory belongs to this stream then.
             kept = cupy.empty(more, dtype="uint8")
         address = kept.data.ptr
     else:

@@ -1,6 +1,8 @@
-"""For PyTorch: drop-ins for scaled_dot_product_attention and flex_attention, and for the models of transformers.
+"""For PyTorch there are drop-ins for scaled_dot_product_attention and flex_attention, and for the models of
+transformers.
 
-All are flashjit.attention, which is PyTorch's too: it has gradients, runs on the current stream, and in CUDA graphs."""
+All of them are flashjit.attention, which is PyTorch's, too: it has gradients, runs on the current stream, and in
+CUDA graphs."""
 
 from __future__ import annotations
 
@@ -26,10 +28,10 @@ def _check_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                                  is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention, on [batch, heads, tokens, d], without batch or heads, or with more
-    dimensions of batches. Rows whose keys are all hidden are 0, and dropout_p counts in steps of 1/256. Where d is no multiple
-    of 8, the last dimension is not contiguous, or a batch or head is broadcast, tensors are copied first: explain() says what
-    that costs. On processors float64 is computed in float32.
+    """This is torch.nn.functional.scaled_dot_product_attention, on [batch, heads, tokens, d], without batch or heads,
+    or with more dimensions of batches. Rows whose keys are all hidden are 0, and dropout_p counts in steps of 1/256.
+    If d is no multiple of 8, the last dimension is not contiguous, or a batch or head is broadcast, tensors are
+    copied first: explain() tells what that costs. On processors float64 is computed in float32.
 
     >>> import torch, flashjit.torch
     >>> q, k, v = torch.randn(3, 2, 4, 100, 64)
@@ -64,13 +66,14 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
 
 def _fitted(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, is_causal: bool, scale: float | None, enable_gqa: bool,
             lines: list[str] | None = None) -> tuple[Fitted, dict[str, Any]]:
-    """The tensors for flashjit.attention, and its words."""
+    """Returns the tensors for flashjit.attention, and its words."""
     words: dict[str, Any] = {}
     if attn_mask is not None and is_causal:
         raise InvalidError("is_causal: given beside attn_mask; leave one of them out")
     if is_causal:
         words = {"mask": "causal", "align": "top_left"}
-    if isinstance(attn_mask, CausalBias):  # whose memory is never written: its sizes and its kind say all
+    # Its memory is never written, so only its sizes and its kind count.
+    if isinstance(attn_mask, CausalBias):
         sizes = attn_mask.seq_len_q, attn_mask.seq_len_kv
         if sizes != (query.shape[-2], key.shape[-2]):
             raise InvalidError(f"attn_mask: is for {sizes} queries and keys, and there are {(query.shape[-2], key.shape[-2])}")
@@ -91,7 +94,7 @@ def _expanded(name: str, tensor: Tensor, query: Tensor, key: Tensor) -> Tensor:
 
 
 def _masked(attn_mask: Tensor, query: Tensor, key: Tensor) -> dict[str, Any]:
-    """A mask of bools says what is seen, one of floats is added; one head may stand for all, and so on."""
+    """A mask of bools shows keys, and one of floats is added. One head may stand for all, and so on."""
     mask = _expanded("attn_mask", attn_mask, query, key)
     if mask.dtype == torch.bool:
         # Heads that share a mask share what is found out about it.
@@ -103,7 +106,7 @@ def _masked(attn_mask: Tensor, query: Tensor, key: Tensor) -> dict[str, Any]:
 
 
 def _dropped(dropout: float, query: Tensor) -> dict[str, Any]:
-    """Other weights in every call, by the random numbers of PyTorch, so that torch.manual_seed makes them the same again."""
+    """Drops other weights in every call, by PyTorch's random numbers, so that torch.manual_seed repeats them."""
     if not dropout:
         return {}
     state = torch.randint(2**53, (2,), dtype=torch.int64, device=query.device)
@@ -113,10 +116,11 @@ def _dropped(dropout: float, query: Tensor) -> dict[str, Any]:
 def flex_attention(query: Tensor, key: Tensor, value: Tensor, score_mod: Callable[..., Any] | None = None, block_mask: Any = None,
                    scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False,
                    kernel_options: Mapping[str, Any] | None = None, *, return_aux: Any = None) -> Any:
-    """torch.nn.attention.flex_attention, on [batch, heads, tokens, d]. `block_mask` is a BlockMask, or the function that one is
-    made of, which is enough: what can be skipped is derived from it. Blocks that are others than the function's count. The functions run at every call, to write down what they
-    do; under torch.compile once for each graph. trace() and attention() do that once and for all. `kernel_options` say how
-    PyTorch's kernels run, which changes no result; they are looked at for their names alone.
+    """This is torch.nn.attention.flex_attention, on [batch, heads, tokens, d]. `block_mask` is a BlockMask, or the
+    function that one is made of, which is enough: the keys that can be skipped are derived from it. If a BlockMask
+    has other blocks than its function, they count. The functions run at every call, to write down what they do;
+    under torch.compile they run once for each graph. trace() and attention() do that once and for all.
+    `kernel_options` tell PyTorch's kernels how to run, which changes no result; only their names are checked.
 
     >>> import torch, flashjit.torch
     >>> q, k, v = torch.randn(3, 2, 4, 100, 64)
@@ -162,7 +166,8 @@ def _lse_of(aux: Any, return_lse: bool) -> bool:
 
 
 def _function_and_blocks(block_mask: Any, query: Tensor, key: Tensor) -> tuple[Callable[..., Any] | None, Tensor | None]:
-    """The function of a BlockMask; and where its blocks are not those that follow from that, the state of each."""
+    """Returns the function of a BlockMask, and the state of each of its blocks, if they do not follow from the
+    function."""
     from torch.nn.attention.flex_attention import noop_mask
     mask_mod: Callable[..., Any] = block_mask.mask_mod
     lengths = query.shape[2], key.shape[2]
@@ -177,8 +182,8 @@ def _function_and_blocks(block_mask: Any, query: Tensor, key: Tensor) -> tuple[C
 
 
 def _own_states(block_mask: Any) -> Tensor | None:
-    """[batch, heads, blocks of queries, blocks of keys]: 0 for a block that is left out, 1 where the function says what is
-    seen, 2 where all is. None: the function says the same."""
+    """Returns [batch, heads, blocks of queries, blocks of keys]: 0 for a block that is left out, 1 if the function
+    decides what is seen, 2 if everything is seen. Returns None if the function says the same."""
     from torch.nn.attention.flex_attention import create_block_mask
     batch, heads = block_mask.shape[:2]
     q_len, k_len = block_mask.seq_lengths
@@ -186,7 +191,8 @@ def _own_states(block_mask: Any) -> Tensor | None:
 
     def listed(counts: Tensor, indices: Tensor) -> Tensor:
         given = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
-        seen = torch.where(given & (indices >= 0) & (indices < columns), indices, columns).long()  # others, to a column of their own
+        # Other indices go to a column of their own.
+        seen = torch.where(given & (indices >= 0) & (indices < columns), indices, columns).long()
         return torch.zeros(*seen.shape[:-1], columns + 1, dtype=torch.uint8, device=indices.device).scatter_(-1, seen, 1)[..., :columns]
 
     def states_of(mask: Any) -> Tensor:
@@ -198,13 +204,13 @@ def _own_states(block_mask: Any) -> Tensor | None:
     own = states_of(block_mask)
     derived = states_of(create_block_mask(block_mask.mask_mod, batch, heads, q_len, k_len, device=own.device,
                                           BLOCK_SIZE=block_mask.BLOCK_SIZE))
-    # A block that its function leaves to be asked, or all of which it lets through, may be listed as the one or the other.
+    # A block that its function leaves to be asked, or all of which it lets through, may be listed as either.
     same = (own == derived) | ((own == 1) & (derived == 2))
     return None if bool(same.all()) else own
 
 
 def _in_blocks(words: dict[str, Any], states: Tensor, sizes: tuple[int, int]) -> dict[str, Any]:
-    """The same within blocks, whose states a mask reads. One batch index or head may stand for all."""
+    """Limits the words to blocks, whose states a mask reads. One batch index or head may stand for all."""
     name = "block_states"
     while name in words:
         name += "_"
@@ -215,8 +221,8 @@ def _in_blocks(words: dict[str, Any], states: Tensor, sizes: tuple[int, int]) ->
 
 
 def register_with_transformers(name: str = "jit_attention") -> None:
-    """Models of transformers then take attn_implementation="jit_attention", with masks as for "sdpa". A name with `flash` in it is
-    one of FlashAttention to them. Models with attention of their own are refused when they ask for a mask."""
+    """Models of transformers then take attn_implementation="jit_attention", with masks as for "sdpa". They take a name
+    with `flash` in it for FlashAttention. Models with attention of their own are refused when they ask for a mask."""
     if "flash" in name:
         raise InvalidError(f'name: transformers takes "{name}", as all with `flash` in them, for FlashAttention; use another')
     from flashjit.models import register

@@ -1,4 +1,4 @@
-"""Calls on PyTorch's tensors that go straight to the C API, and are known again by what their tensors are."""
+"""Calls on PyTorch's tensors go straight to the C API. They are known again by the properties of their tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _raw_stream(index: int) -> int:
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
-# The ways of Inductor and Dynamo take half of the time of the public ones, or less, and nobody promises them.
+# Inductor and Dynamo use these, which take half of the time of the public functions, or less. Nobody promises them.
 _of_dynamo: Any = getattr(torch._C._dynamo, "guards", None)
 current_stream = getattr(torch._C, "_cuda_getCurrentRawStream", _raw_stream)
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
@@ -32,7 +32,7 @@ guards: Any = getattr(_of_dynamo, "TensorGuards", None)
 
 
 def _empty_on(device: str) -> Any:
-    """A function of shape, strides and dtype, for the current device of this kind."""
+    """Returns a function of shape, strides and dtype, for the current device of this kind."""
     return getattr(_of_dynamo, f"_empty_strided_{device}", None) or (
         lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device))
 
@@ -44,7 +44,7 @@ _WORDS = {dtype: word for word, dtype in DTYPES.items()}
 
 
 class Call:
-    """A call of some sizes whose tensors lack their addresses alone. In use by one thread at a time."""
+    """This is a call of some sizes, which lacks only the addresses of its tensors. One thread at a time uses it."""
 
     __slots__ = ("launch", "run", "handle", "arguments", "error", "q", "k", "v", "more", "scalars", "o", "lse", "o_shape", "o_strides",
                  "o_dtype", "lse_shape", "lse_strides", "needed", "ordinal", "leaves_rows")
@@ -52,12 +52,12 @@ class Call:
     def __init__(self, launch: Launch, given: Mapping[str, Tensor], scalars: Sequence[str], o: Tensor, lse: Tensor | None) -> None:
         self.launch, self.run, self.handle = launch, launch.run, launch.handle
         self.arguments, self.error = launch.references
-        # V that is the first columns of K has no tensor of its own: its address, which is K's, goes where K's does.
+        # V that is the first columns of K has no tensor of its own: its address, which is K's, is written where K's is.
         self.q, self.k, self.v, *self.more = (launch.tensors.get(name) or launch.tensors["k"] for name in given)
         self.scalars = [launch.scalars[name] for name in scalars]
         self.o, self.lse = launch.tensors["o"], launch.tensors.get("lse")
-        # Rows behind the last sequence are not written. Where gradients are wanted, for which the LSE is kept, they must be numbers: the
-        # next layer's gradients are products with them, and 0 times what is none is none.
+        # Rows behind the last sequence are not written. If gradients are wanted, for which the LSE is kept, these rows
+        # must be numbers: the next layer's gradients are products with them, and 0 times NaN is NaN.
         self.leaves_rows = lse is not None and "offsets_q" in given
         self.make_results_like(o, lse)
 
@@ -67,31 +67,33 @@ class Call:
         self.needed = self.launch.needed
 
     def fit(self, given: Mapping[str, Tensor], o: Tensor, lse: Tensor | None, max_q_len: int, max_k_len: int) -> None:
-        """Makes it a call of these sizes: of the same kernel, dtypes and dimensions."""
+        """Makes it a call of these sizes, with the same kernel, dtypes and dimensions."""
         launch = self.launch
         for name, tensor in {**given, "o": o, "lse": lse}.items():
             if tensor is not None and name in launch.tensors:
                 tensors.resize(launch.tensors[name], tensor.shape, tensor.stride())
-                launch.tensors[name].data = tensor.data_ptr()  # looked at, not kept
+                launch.tensors[name].data = tensor.data_ptr()  # It is looked at, not kept.
         launch.arguments.max_q_len, launch.arguments.max_k_len = integer("max_q_len", max_q_len), integer("max_k_len", max_k_len)
         launch.measure()
         self.make_results_like(o, lse)
 
 
 class Pool(list[Call]):
-    """Calls of some sizes that are not in use. A call is taken from it and added to it in one step, so there is no lock."""
+    """These are calls of some sizes that are not in use. A call is taken and added in one step, so there is no lock."""
 
     __slots__ = ("gradients",)
 
     def __init__(self) -> None:
-        self.gradients: dict[Any, Any] = {}  # how such calls are differentiated, by what has a gradient (torch_gradients.py)
+        # These tell how such calls are differentiated, by what has a gradient (torch_gradients.py).
+        self.gradients: dict[Any, Any] = {}
 
 
-_ready: dict[Any, Pool] = {}  # by all that the structures of its calls hold
+_ready: dict[Any, Pool] = {}  # These are found by everything that the structures of their calls hold.
 
 
 class _Kind:
-    """The kernel of calls that differ in sizes alone, and the pools in _ready for the sizes it was called with, oldest first."""
+    """This is the kernel of calls that differ only in sizes, and the pools in _ready for the sizes it was called with,
+    oldest first."""
 
     __slots__ = ("kernel", "sizes")
 
@@ -101,13 +103,15 @@ class _Kind:
 
 
 _kinds: dict[Any, _Kind] = {}
-MOST_KINDS = 1024  # beyond, all are forgotten
-_MOST_SIZES = 64  # of a kind; beyond, the oldest give their call to new ones: what decodes has another length in each call
+MOST_KINDS = 1024  # Beyond this, all are forgotten.
+# Limit on sizes of a kind. Beyond it, the oldest give their call to new ones, because decoding has another length in
+# each call.
+_MOST_SIZES = 64
 
 
 class _Same:
-    """The pool that the last call with some options took; `like`, once it was taken twice, says whether tensors are the same in all
-    but their addresses. One check that Dynamo has takes a sixth of the time of making a key of them."""
+    """This is the pool that the last call with some options took. Once it was taken twice, `like` tells whether tensors
+    are the same in all but their addresses. One check of Dynamo takes a sixth of the time of making a key of them."""
 
     __slots__ = ("pool", "gradients", "like", "alignment")
 
@@ -125,19 +129,19 @@ def unlike(*given: Tensor) -> bool:
 
 
 def guard_of(*given: Tensor) -> Callable[..., bool]:
-    """A function that says whether tensors are like these in all but where they lie."""
+    """Returns a function that tells whether tensors are like these in all but their addresses."""
     like: Callable[..., bool] = guards(*given, dynamic_dims_sizes=[list(t.shape) for t in given],
                                        dynamic_dims_strides=[list(t.stride()) for t in given]).check
     return like
 
 
-# By options. `like` sees which tensors require gradients, and not whether gradients are enabled: there is a table for calls without
-# them, and two with them, for queries that require none and that do.
+# The keys are options. `like` sees which tensors require gradients, but not whether gradients are enabled. So there is
+# a table for calls without gradients, and two with them, for queries that require none and that do.
 same_calls: tuple[dict[Any, _Same], dict[Any, _Same], dict[Any, _Same]] = {}, {}, {}
 
 
 def remember(options: Any, pool: Pool, gradients: Any, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Keeps that a call with nothing but these tensors took this pool, and has these gradients."""
+    """Remembers that a call with nothing but these tensors took this pool, and has these gradients."""
     if not guards:
         return
     table = same_calls[_is_grad_enabled() and 1 + q.requires_grad]
@@ -149,7 +153,7 @@ def remember(options: Any, pool: Pool, gradients: Any, q: Tensor, k: Tensor, v: 
 
 
 def new_outputs(q: Tensor, v: Tensor, words: str) -> tuple[Tensor, Tensor | None]:
-    """O and the LSE, as kernels write them."""
+    """Makes O and the LSE, as kernels write them."""
     dtype = DTYPES.get(calls.out_dtype(words, _WORDS.get(q.dtype, "")), q.dtype)
     shape = (*q.shape[:-1], calls.columns_of(v.shape, words))
     o = _empty_like(q) if shape == q.shape and dtype == q.dtype else _empty(shape, dtype=dtype, device=q.device)
@@ -165,7 +169,8 @@ def _words_of(options: Any) -> str:
 
 @functools.lru_cache
 def _axes(words: str) -> tuple[int, int, int, Any, Any]:
-    """The dimensions of q and of v, and which of q is its tokens; what takes of a shape of q, and of k and v, what specs say."""
+    """Returns the ranks of q and of v, and q's dimension of tokens; and what takes from a shape of q, and of k and v,
+    the sizes that specs contain."""
     rank, heads, tokens = calls.axes_of(words)
     in_spec = operator.itemgetter(heads, -1)
     paged = calls.is_paged(words)
@@ -173,7 +178,7 @@ def _axes(words: str) -> tuple[int, int, int, Any, Any]:
 
 
 class _Asked:
-    """A call of sizes that are new, with results as kernels write them."""
+    """This is a call of new sizes, with results as kernels write them."""
 
     def __init__(self, options: Any, given: Mapping[str, Tensor], scalars: Mapping[str, float], out: Tensor | None) -> None:
         self.words, self.given, self.scalars = _words_of(options), given, scalars
@@ -196,7 +201,7 @@ class _Asked:
         return views
 
     def _key(self) -> Any:
-        """All that the spec says, and where the tensors are."""
+        """Returns everything that the spec says, and where the tensors are."""
         _, _, tokens, of_q, of_v = _axes(self.words)
         q, k, v = self.given["q"], self.given["k"], self.given["v"]
         key = [self.words, of_q(q.shape), of_v(k.shape), self.o.shape[-1], q.shape[tokens] == 1, self.o.dtype, self.o.device, self.o.is_neg()]
@@ -234,7 +239,7 @@ class _Asked:
 
 def find_pool(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float], out: Tensor | None,
               max_q_len: int, max_k_len: int) -> Pool:
-    """`options`: the arguments of calls.words_of, or the words."""
+    """`options` are the arguments of calls.words_of, or the words."""
     try:
         key: Any = (options, q.device, q.dtype, q.shape, q.stride(), k.get_device(), k.dtype, k.shape, k.stride(), v.get_device(), v.dtype,
                     v.shape, v.stride(), (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15, q.is_neg() or k.is_neg() or v.is_neg(), max_q_len,
@@ -244,7 +249,7 @@ def find_pool(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, 
             key += tuple([(name, scalar_word(value)) for name, value in scalars.items()])
             if out is not None:
                 key += (out.dtype, out.device, out.shape, out.stride(), out.data_ptr() & 15, out.is_neg())
-    except RuntimeError:  # PyTorch's word for tensors without memory of their own
+    except RuntimeError:  # PyTorch raises this for tensors without memory of their own.
         for name, tensor in (("q", q), ("k", k), ("v", v), *more.items()):
             tensors.view(tensor, name)
         raise
@@ -257,7 +262,7 @@ def find_pool(options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, 
 def run_of_pool(pool: Pool, options: Any, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float],
                 out: Tensor | None, max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor | None]:
     """Runs a call for which find_pool gave this pool."""
-    ordinal = q.get_device()  # negative: on the processor
+    ordinal = q.get_device()  # It is negative on the processor.
     stream = current_stream(ordinal) if ordinal >= 0 else None
     try:
         call = pool.pop()
@@ -299,7 +304,7 @@ def finish(call: Call, pool: Pool, q: Tensor, ordinal: int, stream: int | None, 
 
 
 def run_call(call: Any, like: Tensor, stream: int | None) -> None:
-    """`call`: a Call, or one that gives gradients. A workspace is memory of the kind of `like`."""
+    """`call` is a Call, or one that gives gradients. A workspace is memory of the kind of `like`."""
     if call.needed:
         call.launch.set_workspace(*tensors.new_bytes(like, call.needed))
     status = call.run(call.handle, call.arguments, stream, call.error)
@@ -319,7 +324,7 @@ def _new_pool(key: Any, asked: _Asked, max_q_len: int, max_k_len: int) -> Pool:
         _ready.pop(oldest, None)
         try:
             call = left.pop()
-        except IndexError:  # in use
+        except IndexError:  # The call is in use.
             return pool
         call.fit(asked.given, asked.o, asked.lse, max_q_len, max_k_len)
         pool.append(call)

@@ -1,5 +1,5 @@
-"""Tensors of PyTorch's attention as kernels read them: of four dimensions, of one batch, with rows of whole vectors. That costs
-copies, which explain() lists."""
+"""Kernels read tensors of four dimensions, of one batch, with rows of whole vectors. Tensors of PyTorch's attention are
+made to fit. That costs copies, which explain() lists."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flashjit.torch_calls import guard_of, guards, unlike
 
 _is_compiling = torch.compiler.is_dynamo_compiling
 _broadcast: Any = torch.broadcast_shapes
-_VECTOR = 8  # head dims of kernels are multiples of it
+_VECTOR = 8  # Head dims of kernels are multiples of it.
 
 
 class Fitted(NamedTuple):
-    """Arguments for a kernel, and what makes of its result the one that was asked for."""
+    """These are arguments for a kernel, and the way from its result to the one that was asked for."""
 
     query: Tensor
     key: Tensor
@@ -38,7 +38,7 @@ class Fitted(NamedTuple):
 
 
 class _Notes:
-    """Lines that say what was copied, and why. There are none where nobody asks, as in graphs of torch.compile."""
+    """These lines tell what was copied, and why. There are none if nobody asks, as in graphs of torch.compile."""
 
     def __init__(self, lines: list[str] | None) -> None:
         self.lines = lines
@@ -55,14 +55,16 @@ class _Notes:
 
 
 class _Plain:
-    """What q, k and v were like that kernels take as they are. `like` takes a tenth of the time of looking at their sizes."""
+    """This remembers q, k and v that kernels took as they were. `like` takes a tenth of the time of looking at their
+    sizes."""
 
     def __init__(self) -> None:
-        self.like: tuple[Callable[..., bool], bool] = unlike, False  # and whether heads may have groups, in one step for other threads
+        # The second element tells whether heads may have groups. Both are set in one step for other threads.
+        self.like: tuple[Callable[..., bool], bool] = unlike, False
         self.seen = torch.Size()
 
     def learn(self, query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
-        """At the second call of one size, so that sizes which take turns cost no more than before."""
+        """Learns at the second call of one size, so that sizes which take turns cost no more than before."""
         if _is_compiling() or not guards:
             return
         if query.shape == self.seen:
@@ -74,7 +76,7 @@ _plain = _Plain()
 
 
 def fit_as_before(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> bool:
-    """Whether these are like those that needed no copy. It ends the process on nested ones to ask the guard."""
+    """Returns whether these are like those that needed no copy. Asking the guard about nested ones ends the process."""
     if type(query) is not Tensor or type(key) is not Tensor or type(value) is not Tensor or _is_compiling():
         return False
     like, in_groups = _plain.like
@@ -95,7 +97,7 @@ def fit(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, sca
         raise InvalidError(f"query, key, value: have {rank}, {key.dim()} and {value.dim()} dimensions; all must have 4, or another number "
                            "from 2 on; reshape them")
     is_double = query.dtype == torch.float64
-    # The first of three dimensions are as good as batches, of one head, where heads have no groups.
+    # The first of three dimensions are as good as batches, of one head, if heads have no groups.
     at = -3 if rank == 3 and not enable_gqa else 0
     query, key, value = (_wide(tensor, rank, at) for tensor in (query, key, value))
     batch, heads = _common(query, key, value, enable_gqa)
@@ -109,8 +111,10 @@ def fit(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, sca
     if key.shape[1] != value.shape[1]:
         most = max(key.shape[1], value.shape[1])
         key, value = key.expand(-1, most, -1, -1), value.expand(-1, most, -1, -1)
-    differentiated = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)  # each head has a gradient of its own then
-    if key.shape[1] > 1 and key.stride(1) == value.stride(1) == 0 and not differentiated:  # one head that was expanded is read as one
+    # Each head has a gradient of its own then.
+    differentiated = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
+    # One head that was expanded is read as one.
+    if key.shape[1] > 1 and key.stride(1) == value.stride(1) == 0 and not differentiated:
         key, value = key[:, :1], value[:, :1]
     if d % _VECTOR and d == key.shape[-1] and scale is None:
         scale = 1 / math.sqrt(d)
@@ -119,7 +123,8 @@ def fit(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, sca
 
 
 def _fits(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, enable_gqa: bool) -> bool:
-    """Whether kernels take these as they are. This is asked first, as the rest takes longer than a tiny call."""
+    """Returns whether kernels take these as they are. This is asked first, because the rest takes longer than a tiny
+    call."""
     for tensor in (query, key, value):
         if type(tensor) is not Tensor or tensor.is_nested or tensor.layout is not torch.strided or tensor.is_meta or tensor.dtype is torch.float64 or tensor.dim() != 4:
             return False
@@ -133,7 +138,7 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, e
 
 
 def _wide(tensor: Tensor, rank: int, at: int) -> Tensor:
-    """With four dimensions or more."""
+    """Returns the tensor with four dimensions or more."""
     return tensor[None, None] if rank == 2 else tensor.unsqueeze(at) if rank == 3 else tensor
 
 
@@ -151,7 +156,7 @@ def _check(name: str, tensor: Any) -> None:
 
 
 def _common(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[tuple[int, ...], int]:
-    """The batch of all, and the heads of the result."""
+    """Returns the batch of all, and the heads of the result."""
     given = (query, key, value)
     batch = tuple(query.shape[:-3])
     try:
@@ -170,7 +175,7 @@ def _common(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tupl
 
 
 def _of_four(name: str, tensor: Tensor, batch: tuple[int, ...], notes: _Notes) -> Tensor:
-    """[batch, heads, tokens, d]"""
+    """Returns [batch, heads, tokens, d]."""
     wide = tensor if tensor.shape[:-3] == batch else tensor.expand(*batch, *tensor.shape[-3:])
     return wide if len(batch) == 1 else notes.add_if_moved(name, wide, wide.reshape(math.prod(batch), *tensor.shape[-3:]))
 
@@ -189,7 +194,7 @@ def _rows(name: str, tensor: Tensor, notes: _Notes) -> Tensor:
 
 
 def _fit_mask(attn_mask: Tensor, shape: tuple[int, ...], notes: _Notes) -> Tensor:
-    """[batch, heads, queries, keys]"""
+    """Returns [batch, heads, queries, keys]."""
     _check("attn_mask", attn_mask)
     try:
         mask = attn_mask.expand(shape)

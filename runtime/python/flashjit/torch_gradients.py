@@ -1,4 +1,5 @@
-"""Gradients of calls on PyTorch's tensors. The calls that give them are kept and known again, as those of torch_calls are."""
+"""Calls on PyTorch's tensors have gradients. The calls that compute them are kept and known again, as those of
+torch_calls are."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ _is_grad_enabled = torch.is_grad_enabled
 # PyTorch batches gradients by the older of its vmaps, whose tensors are none of torch.func.
 _is_batched: Any = getattr(torch._C._functorch, "is_legacy_batchedtensor", lambda tensor: False)
 
-_kernels: dict[Any, Kernel] = {}  # by all that decides whether a call has gradients
+_kernels: dict[Any, Kernel] = {}  # These are found by everything that decides whether a call has gradients.
 
 
 def _kernel_of(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scalars: Mapping[str, float], words: str,
                grads: Sequence[str]) -> Kernel:
-    """Where there is no backward, the forward call says so: it asks for this kernel, too."""
+    """Returns the kernel of gradients. The forward call asks for it, too, so that it reports if there is no backward."""
     key = (words, tuple(grads), q.dtype, k.dtype, v.dtype, q.device, q.shape[-1], v.shape[-1], q.shape[1:3], k.shape[1:3], tuple(more),
            tuple((t.dtype, t.dim()) for t in more.values()), tuple([(name, calls.scalar_word(value)) for name, value in scalars.items()]),
            tuple([calls.alignment_of(t.data_ptr(), t.shape, t.stride(), t.element_size()) for t in (q, k, v)]))
@@ -44,7 +45,7 @@ def _kernel_of(q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor], scal
 
 
 class _Kind(NamedTuple):
-    """What a tensor of the backward is. `strides`: those that the caller gave it, which may overlap."""
+    """This describes a tensor of the backward. `strides` are those that the caller gave it, which may overlap."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -52,7 +53,7 @@ class _Kind(NamedTuple):
 
 
 def _overlaps(tensor: Tensor) -> bool:
-    """Whether elements may share memory, as those of expanded tensors do."""
+    """Returns whether elements may share memory, as those of expanded tensors do."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape)):
         if size > 1:
@@ -63,7 +64,7 @@ def _overlaps(tensor: Tensor) -> bool:
 
 
 class _Call:
-    """A call that gives gradients, whose tensors lack their addresses alone. In use by one thread at a time."""
+    """This call computes gradients, and lacks only the addresses of its tensors. One thread at a time uses it."""
 
     __slots__ = ("launch", "run", "handle", "arguments", "error", "needed", "like", "given", "scalars", "made")
 
@@ -71,7 +72,7 @@ class _Call:
         self.launch, self.run, self.handle, self.needed = launch, launch.run, launch.handle, launch.needed
         self.arguments, self.error = launch.references
         self.like = guard_of(*given.values()) if guards else unlike
-        # An address is as aligned as the first one was, or more: the kernel was made for that.
+        # An address is as aligned as the first one was, or more, because the kernel was made for that.
         self.given = [(launch.tensors[name], t.stride(), ((t.data_ptr() | 16) & -(t.data_ptr() | 16)) - 1, _overlaps(t))
                       for name, t in given.items()]
         self.made = [(launch.tensors[name], tuple(t.shape), t.stride(), t.dtype) for name, t in made.items()]
@@ -79,7 +80,7 @@ class _Call:
 
 
 class Gradients:
-    """How calls of one pool are differentiated. `grads`: parameters that have gradients, beside q, k and v."""
+    """Calls of one pool are differentiated in this way. `grads` are parameters that have gradients, beside q, k and v."""
 
     def __init__(self, kernel: Kernel, pool: Pool, words: str, q: Tensor, k: Tensor, v: Tensor, more: Mapping[str, Tensor],
                  grads: Sequence[str], max_q_len: int, max_k_len: int, wanted: bool) -> None:
@@ -90,15 +91,16 @@ class Gradients:
         of_q, of_k, of_v = (_Kind(tuple(tensor.shape), tensor.dtype, tensor.stride()) for tensor in (q, k, v))
         self.expected = {"do": o, "q": of_q, "k": of_k, "v": of_v, "o": o, "lse": lse, **of_more, "dlse": lse}
         self.packed = calls.axes_of(words)[0] == 3
-        self.kernel = kernel  # for calls in which only O has a gradient
+        self.kernel = kernel  # It is for calls in which only O has a gradient.
         self.ready: tuple[list[_Call], list[_Call]] = [], []  # without and with a gradient of the LSE
 
     def compute(self, do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: Sequence[Tensor],
                 scalars: Mapping[str, float]) -> list[Tensor]:
-        """Gradients of q, k and v, and in fp32 of what `grads` names."""
+        """Returns gradients of q, k and v, and in fp32 those of `grads`."""
         given = [do_.contiguous(), q, k, v, o, lse, *more]
         if dlse is not None:
-            given.append(dlse.contiguous().view(-1).view(dlse.shape))  # its strides are then those of the LSE also where a size is 1
+            # Its strides are then those of the LSE, even if a size is 1.
+            given.append(dlse.contiguous().view(-1).view(dlse.shape))
         ready = self.ready[dlse is not None]
         ordinal = q.get_device()
         stream = current_stream(ordinal) if ordinal >= 0 else None
@@ -109,9 +111,10 @@ class Gradients:
         alike = call is not None and call.like(*given)
         if not alike:
             self._check(given)
-            given = [tensor.resolve_neg() for tensor in given]  # autograd hands on gradients whose sign is not in memory
+            # Autograd hands on gradients whose sign is not in memory.
+            given = [tensor.resolve_neg() for tensor in given]
         if call is None:
-            # The call is known again with the strides of these tensors: no hook may leave it some that overlap.
+            # The call is known again with the strides of these tensors, so no hook may leave it some that overlap.
             given = [tensor if tensor.stride() == expected.strides or not _overlaps(tensor) else tensor.contiguous()
                      for expected, tensor in zip(self.expected.values(), given)]
             call = self._new_call(given, scalars, stream)
@@ -119,7 +122,8 @@ class Gradients:
         for tensor, (structure, strides, mask, overlap) in zip(given, call.given):
             address = tensor.data_ptr()
             if address & mask or not alike and tensor.stride() != strides:
-                if overlap:  # no copy can be written there; the call is forgotten, and the next one is for these tensors
+                # No copy can be written there. The call is forgotten, and the next one is for these tensors.
+                if overlap:
                     return self.compute(do_, dlse, q, k, v, o, lse, more, scalars)
                 kept.append(new_tensor(ordinal, tuple(tensor.shape), strides, tensor.dtype).copy_(tensor))
                 address = kept[-1].data_ptr()
@@ -128,7 +132,7 @@ class Gradients:
             gradient = new_tensor(ordinal, shape, strides, dtype)
             structure.data = gradient.data_ptr()
             made.append(gradient)
-        if self.packed:  # rows before the first and behind the last sequence are none of the call
+        if self.packed:  # Rows before the first and behind the last sequence do not belong to the call.
             for gradient in made[:3]:
                 gradient.zero_()
         for parameter, value in zip(call.scalars, scalars.values()):
@@ -138,8 +142,8 @@ class Gradients:
         return made
 
     def _check(self, given: Sequence[Tensor]) -> None:
-        """Gradients may be batches, and hooks on saved tensors may give others back than they were given. Strides and addresses may
-        differ."""
+        """Gradients may be batches, and hooks on saved tensors may give back others than they were given. Strides and
+        addresses may differ."""
         for (name, expected), tensor in zip(self.expected.items(), given):
             if _is_batched(tensor):
                 raise InvalidError(f"{name}: is a batch of gradients, as is_grads_batched=True makes it, and a kernel takes one; call "
@@ -177,7 +181,7 @@ def find_gradients(words: str, q: Tensor, k: Tensor, v: Tensor, more: Mapping[st
 
 
 class _Differentiable(torch.autograd.Function):
-    """A call past PyTorch's dispatcher. It was made before this sees it: what it gave is `results`."""
+    """This is a call past PyTorch's dispatcher. It was made before this sees it, and `results` are its results."""
 
     @staticmethod
     def forward(ctx: Any, gradients: Gradients, scalars: Mapping[str, float], results: tuple[Tensor, Tensor], q: Tensor, k: Tensor,
@@ -204,5 +208,5 @@ class _Differentiable(torch.autograd.Function):
                                               for name, tensor in zip(gradients.names, more)]
 
 
-# This is what Function.apply calls where functorch is not at work; the rest of it takes as long as the kernel of a tiny call.
+# Function.apply calls this where functorch is not at work. The rest of it takes as long as the kernel of a tiny call.
 differentiated: Any = super(torch.autograd.Function, _Differentiable).apply

@@ -1,6 +1,6 @@
-"""`attention` on PyTorch's tensors. A call that needs no gradient, and that nobody traces, goes straight to the C API (torch_calls);
-one that needs gradients through autograd (torch_gradients), and one that is traced through the operator flashjit::attention, which
-torch.compile knows."""
+"""`attention` takes PyTorch's tensors. A call that needs no gradient, and that nobody traces, goes straight to the C
+API (torch_calls), one that needs gradients through autograd (torch_gradients), and one that is traced through the
+operator flashjit::attention, which torch.compile knows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from flashjit.torch_calls import current_stream, find_pool, finish, new_outputs,
 from flashjit.torch_gradients import differentiated, find_gradients, new_gradients
 from flashjit.values import Byte
 
-_is_compiling = torch.compiler.is_dynamo_compiling  # what exports without Dynamo has a mode; and this is one call, not two
+# Exports without Dynamo have a mode, and this is one call instead of two.
+_is_compiling = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _is_any_autocast: Any = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _is_tracing = torch._C._is_tracing
@@ -27,7 +28,7 @@ _forward_ad: Any = torch.autograd.forward_ad
 _external_stream: Any = torch.cuda.ExternalStream
 _PLAIN = (Tensor, torch.nn.Parameter)
 
-NO_GRADIENT = "none"  # in place of the names of parameters that have one
+NO_GRADIENT = "none"  # It stands in place of the names of parameters that have a gradient.
 
 
 def _function_of(kind: Any) -> Any:
@@ -38,8 +39,9 @@ _NO_FUNCTIONS = (_function_of(Tensor), _function_of(torch.nn.Parameter))
 
 
 def _check_subclass(name: str, tensor: Any) -> None:
-    """A subclass of tensors may mean something else than its memory. PyTorch hands it to the operator where it has a dispatch of its own;
-    where it has a function of its own alone, as CausalBias, whose memory is never written, nobody would be asked."""
+    """Refuses subclasses, because a subclass of tensors may mean something else than its memory. PyTorch hands it to
+    the operator if it has a dispatch of its own. If it only has a function of its own, as CausalBias, whose memory
+    is never written, nobody would be asked."""
     if not isinstance(tensor, Tensor):
         raise InvalidError(f"{name}: {type(tensor).__name__} is no tensor of PyTorch, and q is one; convert it")
     if tensor.is_nested:
@@ -70,23 +72,24 @@ def _check_out(out: Any) -> None:
 
 
 def _written(*changed: Tensor) -> None:
-    """Autograd then knows that what it may have kept of these is of before."""
+    """Tells autograd that what it may have kept of these is out of date."""
     torch.autograd.graph.increment_version([tensor for tensor in changed if not tensor.is_inference()])
 
 
 def _with_lse(options: tuple[Any, ...]) -> tuple[str, bool]:
-    """The words of a call whose LSE is read by its backward, and whether it is a result, too: `lse` may be a field of `spec`."""
+    """Returns the words of a call whose LSE is read by its backward, and whether it is a result, too: `lse` may be a
+    field of `spec`."""
     words = calls.words_of(*options)
     wanted = any(word.startswith("lse=") and word != "lse=none" for word in words.split())
     return words if wanted else words.replace("lse=none", "") + " lse=ln", wanted
 
 
-_words_with_lse = functools.lru_cache(_with_lse)  # which Dynamo does not follow
+_words_with_lse = functools.lru_cache(_with_lse)  # Dynamo does not follow it.
 
 
 def _cast_by_autocast(q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """As PyTorch casts for its own attention: models have q and k in fp32 at times, by their rope, and v in 16 bits. What has 8 bits or 64
-    stays, and so does a cache that is written to."""
+    """Casts as PyTorch does for its own attention: models have q and k in fp32 at times, by their rope, and v in 16
+    bits. Tensors of 8 or 64 bits stay, and so does a cache that is written to."""
     device = q.device.type
     if "k_new" in params or not torch.is_autocast_enabled(device):
         return q, k, v
@@ -97,19 +100,20 @@ def _cast_by_autocast(q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any]
 
 def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Tensor | None, stream: int | None, max_q_len: int,
               max_k_len: int, params: Mapping[str, Any]) -> Any:
-    """`options`: the arguments of calls.words_of."""
+    """`options` are the arguments of calls.words_of."""
     if _is_any_autocast():
         q, k, v = _cast_by_autocast(q, k, v, params)
     plain = type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN
     if not (params or not plain or out is not None or stream is not None or max_q_len or max_k_len or _is_compiling() or _modes() or
             _is_tracing() or _forward_ad._current_level >= 0):
         same = same_calls[_is_grad_enabled() and 1 + q.requires_grad].get(options)
-        if same is not None and not (q.is_nested or k.is_nested or v.is_nested) and same.like(q, k, v):  # which ends the process on nested ones
+        # The guard ends the process on nested tensors.
+        if same is not None and not (q.is_nested or k.is_nested or v.is_nested) and same.like(q, k, v):
             at_q, at_k, at_v = q.data_ptr(), k.data_ptr(), v.data_ptr()
             if (at_q | at_k | at_v) & 15 == same.alignment:
                 try:
                     call = same.pool.pop()
-                except IndexError:  # in use
+                except IndexError:  # The call is in use.
                     pass
                 else:
                     ordinal = call.ordinal
@@ -131,7 +135,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         raise UnsupportedError("q, k, v or a parameter has a tangent, and there are no derivatives in forward mode; use backward(), or PyTorch's attention")
     if stream is not None and not q.is_cuda:
         raise tensors.no_stream(stream)
-    if stream is not None and not needs_gradient:  # what is made here is of the stream on which it is used
+    # Tensors that are made here belong to the stream on which they are used.
+    if stream is not None and not needs_gradient:
         device = q.device
         with torch.cuda.stream(_external_stream(stream, device) if stream else torch.cuda.default_stream(device)):
             return attention(q, k, v, options, out, None, max_q_len, max_k_len, params)
@@ -172,14 +177,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
 
 def _traced(q: Tensor, k: Tensor, v: Tensor, words: str, more: Mapping[str, Tensor], scalars: Mapping[str, float], needs_gradient: bool,
             max_q_len: int, max_k_len: int) -> tuple[Tensor, Tensor]:
-    """A call through the operator."""
+    """Makes a call through the operator."""
     names = ",".join(more) + ";" + ",".join([f"{name}:{scalar_word(value)}" for name, value in scalars.items()])
     values = [float(value) for value in scalars.values()]
     every = (q, k, v, *more.values())
     if not needs_gradient:
         return torch.ops.flashjit.attention(*every[:3], list(every[3:]), words, names, values, NO_GRADIENT, max_q_len, max_k_len)  # type: ignore[no-any-return]
     grads = ",".join([name for name, tensor in more.items() if tensor.requires_grad])
-    every = tuple([tensor.view_as(tensor) for tensor in every])  # of one that stands there twice, Dynamo takes the last place's gradient alone
+    # If a tensor is given twice, Dynamo takes the gradient of its last position only.
+    every = tuple([tensor.view_as(tensor) for tensor in every])
     return _traced_with_gradients(words, names, values, grads, max_q_len, max_k_len, *every)  # type: ignore[no-any-return]
 
 
@@ -188,7 +194,7 @@ def _listed(names: str) -> list[str]:
 
 
 def _named(names: str, more: Sequence[Tensor], values: Sequence[float]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """The tensors and scalars of a call by their names: "table,sink;cap:fp32,n:i32"."""
+    """Returns the tensors and scalars of a call by their names, such as "table,sink;cap:fp32,n:i32"."""
     of_tensors, _, of_scalars = names.partition(";")
     scalars: dict[str, float] = {}
     for text, value in zip(_listed(of_scalars), values):
@@ -240,7 +246,7 @@ def _backward_fake(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Te
 
 
 def _refuse_gradients(ctx: Any, *gradients: Any) -> Any:
-    """_TracedWithGradients differentiates, and calls the operators below autograd."""
+    """Refuses gradients: _TracedWithGradients differentiates, and calls the operators below autograd."""
     raise UnsupportedError("gradients have no gradients, and the operators none of their own; leave create_graph=True out, or use "
                            "flashjit.attention")
 

@@ -1,4 +1,5 @@
-"""Values of Python as the C API takes them. A number or a text that would lose something on the way is an error, which names it."""
+"""Values of Python go to the C API. A number or a text that would lose something on the way is an error, which names
+it."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from typing import Any, Sequence
 from flashjit.capi import InvalidError
 from flashjit.tensors import NAMES
 
-_EXACT = 2**53  # numbers go as doubles, which have all whole numbers up to it
-_LARGEST_FP32 = 3.4028235677973366e38  # what is smaller is rounded to a finite one
+_EXACT = 2**53  # Numbers go as doubles, which have all whole numbers up to it.
+_LARGEST_FP32 = 3.4028235677973366e38  # Smaller numbers are rounded to a finite one.
 
 
 def shown(value: object) -> str:
-    """A value as messages have it: an array would be printed whole."""
+    """Returns a value as messages show it, because an array would be printed whole."""
     if value is None or isinstance(value, (str, int, float)):
         text = repr(value)
         return text if len(text) <= 80 else text[:77] + "..."
@@ -26,7 +27,7 @@ def shown(value: object) -> str:
 
 
 def c_string(name: str, value: Any) -> bytes:
-    """A string of C, which a zero byte would cut short."""
+    """Returns a string of C, which a zero byte would cut short."""
     try:
         found = os.fsencode(value)
     except (TypeError, UnicodeEncodeError):
@@ -37,7 +38,7 @@ def c_string(name: str, value: Any) -> bytes:
 
 
 def encoded(name: str, value: Any) -> bytes | None:
-    """The same, or null."""
+    """Returns such a string, or null."""
     return None if value is None else c_string(name, value)
 
 
@@ -58,12 +59,12 @@ def integer(name: str, value: Any, low: int = 0, high: int = 2**63 - 1) -> int:
 
 
 def address(name: str, value: Any) -> int | None:
-    """A stream of CUDA as a number."""
+    """Returns a stream of CUDA as a number."""
     return None if value is None else integer(name, value, 0, 2**64 - 1)
 
 
 def milliseconds(name: str, seconds: Any) -> int:
-    """Whole ones, of which 0 means none: so what is less than one becomes one."""
+    """Returns whole milliseconds. 0 means none, so less than one becomes one."""
     if not isinstance(seconds, (int, float)) or seconds != seconds:
         raise InvalidError(f"{name}: {shown(seconds)} is no number of seconds")
     if not 0 <= seconds <= 1e15:
@@ -72,11 +73,12 @@ def milliseconds(name: str, seconds: Any) -> int:
 
 
 class Byte(int):
-    """A whole number whose type says that it is one of 0 to 255, as NumPy's uint8 does: kernels then need no 64 bits beside it."""
+    """This is a whole number whose type tells that it is one of 0 to 255, as NumPy's uint8 does. Kernels then need no
+    64 bits beside it."""
 
 
 def number(name: str, value: Any) -> Any:
-    """A number that masks and scores read, as Python's; of all else, the value."""
+    """Returns a number that masks and scores read, as Python's. Any other value is returned as it is."""
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
         value = Byte(value) if isinstance(value, numpy.uint8) else value.item()
@@ -88,7 +90,7 @@ def number(name: str, value: Any) -> Any:
     return value
 
 
-# Other libraries have these names for what attention() has under another, or in another form.
+# Other libraries have these names for arguments that attention() has under another name, or in another form.
 _ELSEWHERE = {
     "is_causal": 'mask="causal"', "causal": 'mask="causal"', "attn_mask": 'score="s + bias[b, h, q, k]" with bias=, or '
     'flashjit.torch.scaled_dot_product_attention', "dropout_p": 'spec="dropout=0.1"', "dropout": 'spec="dropout=0.1"',
@@ -102,20 +104,20 @@ _ELSEWHERE = {
 
 
 def unread(name: str, known: Sequence[str], why: str) -> InvalidError:
-    """For a parameter of attention() that is none. `known`: the names that it has."""
+    """Makes the error for a name that is no parameter of attention(). `known` has the names that it takes."""
     meant = _ELSEWHERE.get(name) or next((word + "=" for word in difflib.get_close_matches(name, known, 1)), None)
     return InvalidError(f"{name}: {why}; " + (f"did you mean {meant}?" if meant else "leave it out"))
 
 
 def _names_without_values(spec: str) -> list[str]:
-    """The names in mask and score of a spec that attention() wrote which it declares nothing of."""
+    """Returns the names in mask and score, of a spec that attention() wrote, that are not declared."""
     texts = dict(re.findall(r'(\w+)="([^"]*)"', spec))
     declared = re.findall(r"(\w+):", texts.get("params", ""))
     return [name for name in re.findall(r"[A-Za-z_]\w*\b(?!\()", texts.get("mask", "") + " " + texts.get("score", "")) if name not in declared]
 
 
 def in_words_of_calls(error: InvalidError, known: Sequence[str], spec: str = "") -> InvalidError:
-    """An error of a spec that attention() wrote: parameters are given to it by their names, and not declared."""
+    """Rewords an error of a spec that attention() wrote: parameters are given to it by their names, and not declared."""
     declared = re.match(r"params: (\w+) is declared, but neither mask nor score uses it", error.message)
     if declared:
         name = declared.group(1)

@@ -1,5 +1,5 @@
-"""Attention over several processes, each of which has a share of the tokens: on any process group of torch.distributed, NCCL's on GPUs and
-Gloo's on processors. runtime/DISTRIBUTED.md says which way is for what.
+"""Attention runs over several processes, each of which has a share of the tokens: on any process group of
+torch.distributed, NCCL's on GPUs and Gloo's on processors. runtime/DISTRIBUTED.md tells when to use which way.
 
     import flashjit.distributed as fd
 

@@ -1,4 +1,5 @@
-"""Memory that the GPUs of one host read from one another by their copy engines, so that kernels keep all SMs: PyTorch's symmetric memory."""
+"""The GPUs of one host read this memory from one another by their copy engines, so that kernels keep all SMs. It is
+PyTorch's symmetric memory."""
 
 from __future__ import annotations
 
@@ -20,12 +21,14 @@ _boards: dict[tuple[str, int], Board] = {}
 
 
 class Board:
-    """A buffer of each rank of a group that all of them read. It has two halves, which calls use in turn: a rank that writes for a call knows
-    from the call before that all have read what it wrote for the one before that."""
+    """A board has a buffer of each rank of a group, and all ranks read all buffers. A buffer has two halves, which
+    calls use in turn: a rank that writes for a call knows from the call before that all have read what it wrote for
+    the one before that."""
 
     def __init__(self, group: Any, device: torch.device) -> None:
         self.group, self.device = group, device
-        self.size, self.half = 0, 0  # bytes of a half, and the half of the last call
+        # These are the bytes of a half, and the half of the last call.
+        self.size, self.half = 0, 0
         self.views: dict[Any, list[list[Tensor]]] = {}
         self.token = torch.zeros(1, device=device)
         self.stream = new_stream(device)
@@ -34,7 +37,7 @@ class Board:
         self.is_there = self._is_there()
 
     def _is_there(self) -> bool:
-        """Whether all ranks can read the memory of all: they find it out together."""
+        """Returns whether all ranks can read the memory of all. They find it out together."""
         host = zlib.crc32(_host().encode())
         hosts, = gather("asking ranks for their hosts", self.group, [torch.tensor([host], dtype=torch.int64, device=self.device)]).wait()
         if len(set(hosts.flatten().tolist())) > 1:
@@ -42,13 +45,14 @@ class Board:
         try:
             self._grow(_ALIGNMENT)
             works = 1
-        except (RuntimeError, ImportError, AttributeError):  # an older PyTorch, or GPUs without a way to one another
+        except (RuntimeError, ImportError, AttributeError):  # PyTorch is older, or the GPUs have no way to one another.
             works = 0
         every, = gather("asking ranks for memory that others read", self.group, [torch.tensor([works], device=self.device)]).wait()
         return bool(every.all())
 
     def _grow(self, size: int) -> None:
-        """All ranks do at the same call. What others still read stays until they have waited here, too."""
+        """Makes the buffers larger. All ranks do that at the same call. Memory that others still read stays until they
+        have waited here, too."""
         import torch.distributed._symmetric_memory as symmetric
 
         torch.cuda.synchronize(self.device)
@@ -58,7 +62,8 @@ class Board:
         self.views.clear()
 
     def room(self, shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> list[list[Tensor]]:
-        """By rank, tensors of the next call. Each rank writes its own ones, and reads others in copying(), when it has called show()."""
+        """Returns, by rank, tensors of the next call. Each rank writes its own, and reads others in copying(), when it
+        has called show()."""
         sizes = [-(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT for shape in shapes]
         if sum(sizes) > self.size:
             self._grow(max(sum(sizes), 2 * self.size))
@@ -71,7 +76,7 @@ class Board:
         return self.views[key]
 
     def show(self, what: str) -> None:
-        """Copies behind this see what all ranks have written."""
+        """Copies after this see what all ranks have written."""
         with told(what):
             arrival = dist.all_reduce(self.token, group=self.group, async_op=True)
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
@@ -79,18 +84,18 @@ class Board:
                 arrival.wait()
 
     def copying(self) -> ContextManager[Any]:
-        """A block whose copies run beside what the current stream does."""
+        """Returns a block whose copies run beside the work of the current stream."""
         return torch.cuda.stream(self.stream)
 
     def copied(self) -> torch.cuda.Event:
-        """The event of all copies so far."""
+        """Returns the event of all copies so far."""
         event: torch.cuda.Event = self.stream.record_event()
         return event
 
 
 @functools.lru_cache(None)
 def _host() -> str:
-    """The running kernel: hosts may have the same name, and containers of one host other ones."""
+    """Identifies the running kernel: hosts may have equal names, and containers of one host different ones."""
     try:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text()
     except OSError:
@@ -98,11 +103,12 @@ def _host() -> str:
 
 
 def board_of(group: Any, device: torch.device) -> Board | None:
-    """The board of a group, or None where its ranks do not read one another's memory. The first call is one of all ranks of the group."""
+    """Returns the board of a group, or None if its ranks do not read one another's memory. All ranks of the group make
+    the first call."""
     if device.type != "cuda" or group.size() == 1 or "nccl" not in str(group._get_backend(device).name()):
         return None
     key = str(group.group_name), device.index
     board = _boards.get(key)
-    if board is None or board.group is not group:  # names of groups that are gone come back
+    if board is None or board.group is not group:  # Names of groups that are gone come back.
         board = _boards[key] = Board(group, device)
     return board if board.is_there else None

@@ -1,4 +1,4 @@
-"""Decoding over a cache that ranks share: each attends to its keys, and one exchange puts the parts together."""
+"""Ranks share a cache and decode over it: each attends to its keys, and one exchange puts the parts together."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _REACH = 2**30 - 1
 
 @functools.lru_cache(256)
 def _placed(text: str | None, order: str, ranks: int) -> str | None:
-    """A text of the whole sequence, for the keys of one rank. Queries are the newest tokens: they stand at the end of the keys."""
+    """Rewrites a text of the whole sequence for the keys of one rank. Queries are the newest tokens, at the end of the
+    keys."""
     if text is None or not reads(text) & PLACES:
         return text
     begin = f"min(max(k_begin, 0), {_REACH})"
@@ -37,14 +38,14 @@ def _placed(text: str | None, order: str, ranks: int) -> str | None:
 
 
 def _own_lens(lens: Tensor, room: int, order: str, ranks: int, rank: int) -> Tensor:
-    """How many of a sequence's keys lie here."""
+    """Returns how many of each sequence's keys lie here."""
     if order == "striped":
         return ((lens - rank + ranks - 1) // ranks).clamp_(0, room)
     return (lens - rank * room).clamp_(0, room)
 
 
 def merged(o_parts: Tensor, lse_parts: Tensor, layout: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """O and LSE of fp32 parts [parts, ...]."""
+    """Merges fp32 parts [parts, ...] to O and LSE."""
     heads = o_parts.shape[2 if layout == "bhsd" else 3]
     spec = f"merge fp32 out={_WORDS[dtype]} d={o_parts.shape[-1]} heads={heads} lse=ln" + (" layout=bhsd" if layout == "bhsd" else "")
     o = torch.empty(o_parts.shape[1:], dtype=dtype, device=o_parts.device)
@@ -74,14 +75,14 @@ def _check(q: Any, k: Any, v: Any, cache_lens: Any, layout: str, order: object, 
 def decode(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: str | None = None, *, cache_lens: Tensor | None = None,
            group: Group = None, order: str = "contiguous", layout: str = "bshd", scale: float | None = None, lse: bool = False, spec: str = "",
            **params: Any) -> Any:
-    """Attention of new tokens over a cache of which each rank of `group` holds a part of the keys. q, [batch, tokens, heads, d], is the same
-    on all ranks, and so is the result. The newest key belongs to the last token of q.
-
-    k and v are this rank's keys: `order="contiguous"` gives rank r the keys from r times its room on, "striped" every ranks-th, from the
-    r-th on. `cache_lens` (int32 [batch], on the device) says how many keys a sequence has on all ranks; without it, all rows count.
-    layout="paged(N)" takes `block_table` for this rank's pages. What mask and score read is whole on every rank, as in attention(). O and
-    the LSE of all ranks go in one all-gather of fp32, and are merged; `sink` counts once. Nothing waits for the host, so that it can be part
-    of a CUDA graph, once the same call was made before.
+    """Computes attention of new tokens over a cache of which each rank of `group` holds a part of the keys. q, [batch,
+    tokens, heads, d], is equal on all ranks, and so is the result. The newest key belongs to the last token of q. k
+    and v are this rank's keys: `order="contiguous"` gives rank r the keys from r times its room on, "striped" every
+    ranks-th, from the r-th on. `cache_lens` (int32 [batch], on the device) has the number of each sequence's keys on
+    all ranks; without it, all rows count. layout="paged(N)" takes `block_table` for this rank's pages. Tensors that
+    mask and score read are whole on every rank, as in attention(). O and the LSE of all ranks go in one all-gather
+    of fp32, and are merged; `sink` counts once. Nothing waits for the host, so that the call can be part of a CUDA
+    graph, once it was made before.
 
     >>> import torch, torch.distributed, flashjit.distributed as fd
     >>> if not torch.distributed.is_initialized():
@@ -113,7 +114,8 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, mask: str | None, score: str | None
             words["cache_lens"] = cache_lens
     if "k_begin" in used:
         words["k_begin"] = rank if order == "striped" else rank * room
-    bound = f"k_len<={2**20}" if order == "striped" and "k_begin" in used and room <= 2**20 else ""  # then ints need no 64 bits
+    # Ints need no 64 bits with this bound.
+    bound = f"k_len<={2**20}" if order == "striped" and "k_begin" in used and room <= 2**20 else ""
     dtype = q.dtype if q.dtype in (torch.float16, torch.bfloat16, torch.float32) else torch.bfloat16
     with torch.no_grad():
         every, own, o, of_rows = _room(q, v, layout, ranks, sink is not None)
@@ -132,12 +134,12 @@ def _decode(q: Tensor, k: Tensor, v: Tensor, mask: str | None, score: str | None
 
 
 def _room(q: Tensor, v: Tensor, layout: str, ranks: int, with_sink: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What all ranks give, a row each, what this one gives, and in that O and the LSE, one behind the other: so there is one exchange. The
-    sink is a row of its own, whose O is 0."""
+    """Returns the room for what all ranks give, a row each, for what this one gives, and in that for O and the LSE, one
+    after the other, so that there is one exchange. The sink is a row of its own, whose O is 0."""
     shape = (*q.shape[:-1], v.shape[-1])
     batch, heads, length = q.shape[0], *((q.shape[1], q.shape[2]) if layout == "bhsd" else (q.shape[2], q.shape[1]))
     of_o, of_lse = math.prod(shape), batch * heads * length
-    row = -(-(of_o + of_lse) // 4) * 4  # rows begin at multiples of 16 bytes
+    row = -(-(of_o + of_lse) // 4) * 4  # Rows begin at multiples of 16 bytes.
     every = torch.empty((ranks + with_sink, row), dtype=torch.float32, device=q.device)
     own = every[0] if ranks == 1 else torch.empty(row, dtype=torch.float32, device=q.device)
     return every, own, own[:of_o].view(shape), own[of_o:of_o + of_lse].view(batch, heads, length)

@@ -1,4 +1,4 @@
-"""attention() over ranks: from its arguments to a way, and autograd."""
+"""attention() over ranks goes from its arguments to a way, and to autograd."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from flashjit.distributed.texts import SCALARS, Placed, placed, reads
 from flashjit.values import flag, integer, shown, unread
 
 WAYS = ("auto", "gather", "ring", "ulysses", "mesh")
-_HIDES = 4096  # query rows a KV head and rank, from which on a step of a ring takes longer than the keys of the next one are on their way
-_LITTLE = 16  # K and V of the sequence may take this part of a GPU's memory where nobody asks for a gather
+# From this many query rows per KV head and rank on, a step of a ring takes longer than the exchange of the next keys.
+_HIDES = 4096
+# K and V of the sequence may take this share of a GPU's memory, one in _LITTLE, if nobody asks for a gather.
+_LITTLE = 16
 _WORDS = ("mask", "score", "lse", "group", "how", "order", "travel", "layout", "scale", "align", "documents", "blocks", "spec", "check", "sms", "sink",
           "seed", "offset", *lists.NAMES)
 _NOT_HERE = {
@@ -40,7 +42,7 @@ class _Ways(NamedTuple):
 
 
 class _Shared(torch.autograd.Function):
-    """A ring or a gather. `names`: of the parameters in `values`; the sink is one of them."""
+    """This is a ring or a gather. `names` are those of the parameters in `values`; the sink is one of them."""
 
     @staticmethod
     def forward(ctx: Any, ways: _Ways, names: Sequence[str], q: Tensor, k: Tensor, v: Tensor,
@@ -76,7 +78,7 @@ _shared: Any = _Shared.apply
 
 
 def _checked(q: Any, k: Any, v: Any, layout: str) -> tuple[Tensor, Tensor, Tensor]:
-    """These, as [batch, tokens, heads, d]."""
+    """Checks these and returns them as [batch, tokens, heads, d]."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor) or type(x) not in (Tensor, torch.nn.Parameter):
             raise InvalidError(f"{name}: {shown(x)} is no plain tensor of PyTorch; of a DTensor give its local part, to_local()")
@@ -110,7 +112,8 @@ def _check_spec(spec: str, travel: object) -> None:
 
 def _drawn(spec: str, given: dict[str, Tensor], scalars: dict[str, float], order: str, lengths: tuple[int, int], groups: Groups,
            device: torch.device) -> dict[str, Tensor]:
-    """Seed and offset of dropout, taken out of the parameters: tensors, so that other numbers are the same call."""
+    """Takes seed and offset of dropout out of the parameters. They become tensors, so that a call with other numbers
+    counts as equal."""
     drops = any(field.startswith("dropout=") for field in spec.split())
     found: dict[str, Tensor] = {}
     for name in ("seed", "offset"):
@@ -131,7 +134,7 @@ def _drawn(spec: str, given: dict[str, Tensor], scalars: dict[str, float], order
 
 
 def _ids(documents: Any, tokens: int, batch: int, device: torch.device) -> tuple[Tensor, list[int] | None]:
-    """The document of each token, [batch, tokens], and where documents begin, if the host knows it."""
+    """Returns the document of each token, [batch, tokens], and where documents begin, if the host knows it."""
     if isinstance(documents, Tensor) and documents.dim() != 1:
         if documents.shape != (batch, tokens):
             raise InvalidError(f"documents: is {tuple(documents.shape)}, and the whole sequence has {(batch, tokens)} tokens; every rank gives all of them")
@@ -155,13 +158,14 @@ def _numbered(offsets: Tensor, tokens: int, device: torch.device) -> Tensor:
 
 @functools.lru_cache(16)
 def _known(begins: tuple[int, ...], tokens: int, device: torch.device) -> Tensor:
-    """The same for offsets that the host knows: layers of a model ask for them again."""
+    """Numbers the tokens by offsets that the host knows. The result is kept, because layers of a model ask for it
+    again."""
     return _numbered(torch.tensor(begins, dtype=torch.int32), tokens, device)
 
 
 def _listed(blocks: calls.Blocks, given: dict[str, Tensor], lengths: tuple[int, int], how: str, order: str, groups: Groups, q: Tensor,
             k: Tensor) -> lists.Lists | None:
-    """Lists of blocks, which are moved to where q is."""
+    """Returns lists of blocks, after moving them to where q is."""
     found = lists.taken(blocks, given, q.shape[0], lengths[0], (q.shape[2], k.shape[2]))
     if found is not None:
         found = found if how == "ulysses" else lists.known(found, given, lengths, int(groups.outer.size()), order)
@@ -173,14 +177,14 @@ def _listed(blocks: calls.Blocks, given: dict[str, Tensor], lengths: tuple[int, 
 def _problem_of(mask: str | None, score: str | None, scale: float | None, top_left: bool, spec: str, lengths: tuple[int, int], order: str,
                 begins: tuple[int, ...] | None, scalars: tuple[tuple[str, str, float], ...], travel: str | None,
                 listed: lists.Lists | None = None) -> Problem:
-    """`scalars`: each with its dtype, for 1 and 1.0 are the same key, and not the same spec."""
+    """Makes a problem. Each of `scalars` has its dtype, because 1 and 1.0 are equal keys, but different specs."""
     given = {name: value for name, _, value in scalars}
     sight = sight_of(mask, lengths, top_left, given, begins)._replace(lists=listed)
     return Problem(mask, score, scale, top_left, spec, lengths, order, sight, given, travel)
 
 
 def _chosen(how: str, q: Tensor, k: Tensor, groups: Groups, problem: Problem) -> str:
-    """The way of how="auto", whose rule is in DISTRIBUTED.md."""
+    """Chooses the way of how="auto". DISTRIBUTED.md has the rule."""
     ranks = groups.size
     if how == "mesh" and groups.inner is None:
         raise InvalidError('how: "mesh" divides heads inside and tokens outside; give group= a DeviceMesh of two dimensions, or a pair (outer, inner)')
@@ -192,7 +196,8 @@ def _chosen(how: str, q: Tensor, k: Tensor, groups: Groups, problem: Problem) ->
         return how
     is_divided = not problem.drops and q.shape[2] % ranks == 0 and k.shape[2] % ranks == 0 and problem.travel is None
     if not _fits(problem, "ring", ranks):
-        return "gather" if _fits(problem, "gather", ranks) else "ulysses" if is_divided else "ring"  # which says what does not fit
+        # The way then tells what does not fit.
+        return "gather" if _fits(problem, "gather", ranks) else "ulysses" if is_divided else "ring"
     if problem.sight.is_near():
         return "ring"
     if q.shape[1] * (q.shape[2] // max(1, k.shape[2])) >= _HIDES:
@@ -205,12 +210,12 @@ def _fits(problem: Problem, way: str, ranks: int) -> bool:
 
 
 def _has_room(k: Tensor, ranks: int) -> bool:
-    """Whether K and V of the sequence take little of a GPU's memory."""
+    """Returns whether K and V of the sequence take little of a GPU's memory."""
     return k.is_cuda and 2 * ranks * k.numel() * k.element_size() <= torch.cuda.get_device_properties(k.device).total_memory // _LITTLE
 
 
 def _of_one_device(q: Tensor, k: Tensor, v: Tensor, problem: Problem, params: Mapping[str, Any], with_lse: bool) -> Any:
-    """All tokens of some heads are here."""
+    """Computes with all tokens of some heads, which are all here."""
     words = Placed(problem.mask, problem.score, {})
     if problem.heads_begin and problem.reads_heads:
         whole = Run(0, 1, q.shape[1], 0), Run(0, 1, k.shape[1], 0)
@@ -223,7 +228,7 @@ def _of_one_device(q: Tensor, k: Tensor, v: Tensor, problem: Problem, params: Ma
 
 
 def _over_heads(q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Groups, params: Mapping[str, Any], with_lse: bool, sms: int) -> Any:
-    """Ulysses, and inside of the ring of a mesh."""
+    """Divides heads (Ulysses), with a ring inside of a mesh."""
     group = groups.outer if groups.inner is None else groups.inner
     ranks, rank = int(group.size()), int(dist.get_rank(group))
     heads.check_heads(q.shape[2], k.shape[2], ranks)
@@ -247,7 +252,8 @@ def _over_heads(q: Tensor, k: Tensor, v: Tensor, problem: Problem, groups: Group
 def _over_tokens(way: str, q: Tensor, k: Tensor, v: Tensor, problem: Problem, group: Any, params: Mapping[str, Any],
                  with_lse: bool, sms: int, heads_begin: tuple[int, int] | None = None) -> Any:
     problem = problem if heads_begin is None else problem.of_heads(*heads_begin)
-    if way == "both":  # the first call for a group is one of all ranks, which ask for the same by now
+    # All ranks make the first call for a group, and ask for equal things by now.
+    if way == "both":
         way = "ring" if board_of(group, q.device) is None else way
     forward = Ring(problem, group, sms) if way == "ring" else Gather(problem, group, sms)
     backward = Gather(problem, group, sms) if way == "gather" else Ring(problem, group, sms)
@@ -273,15 +279,18 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: s
               how: str = "auto", order: str = "zigzag", travel: str | None = None, layout: str = "bshd", scale: float | None = None,
               align: str | None = None, documents: Any = None, blocks: calls.Blocks = None, spec: str = "", check: str = "first",
               sms: int | None = None, **params: Any) -> Any:
-    """flashjit.attention where each rank of `group` has a share of the tokens: q, k and v are [batch, tokens / ranks, heads, d], or
-    [batch, heads, tokens / ranks, d] with layout="bhsd", and so is the result. They have gradients.
+    """This is flashjit.attention where each rank of `group` has a share of the tokens: q, k and v are [batch, tokens /
+    ranks, heads, d], or [batch, heads, tokens / ranks, d] with layout="bhsd", and so is the result. They have
+    gradients.
 
-    `mask` and `score` mean the whole sequence, as do the tensors that they read, which every rank has whole. `order` says which tokens a
-    rank has: shard(), unshard() and positions() have the same word. `how` is "ring", "gather", "ulysses", "mesh" or "auto". `documents`:
-    offsets of documents in the sequence, [documents + 1], or the number of each token's one, [batch, tokens]; tokens see their own alone.
-    `blocks` and the lists beside it are those of flashjit.attention, of the whole sequence. `sink` counts once. With travel="e4m3" keys and
-    values go to other ranks in 8 bits. `check`: "first" compares what ranks ask for where it is new, "always" each time, and "never". `sms`:
-    what computes while an exchange is under way runs on at most so many of a GPU's SMs, by default on all but 8; 0: on all.
+    `mask` and `score` are about the whole sequence, and so are the tensors that they read, which every rank has
+    whole. `order` decides which tokens a rank has: shard(), unshard() and positions() have the same word. `how` is
+    "ring", "gather", "ulysses", "mesh" or "auto". `documents` has offsets of documents in the sequence, [documents +
+    1], or the number of each token's document, [batch, tokens]; tokens see only their own document. `blocks` and the
+    lists beside it are those of flashjit.attention, for the whole sequence. `sink` counts once. With travel="e4m3"
+    keys and values go to other ranks in 8 bits. `check`: "first" compares the ranks' requests if they are new,
+    "always" each time, and "never" not at all. `sms`: kernels beside an exchange run on at most this many of a GPU's
+    SMs, by default on all but 8; 0 stands for all.
 
     >>> import torch, torch.distributed, flashjit.distributed as fd
     >>> if not torch.distributed.is_initialized():  # alone; torchrun has more of them
@@ -299,7 +308,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: str | None = None, score: s
 
 
 def outside_of_graphs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What torch.compile does not follow: its graph ends before the call, and another one begins behind it."""
+    """torch.compile does not follow this: its graph ends before the call, and another one begins after it."""
     if torch.compiler.is_dynamo_compiling():
         disable: Any = torch._dynamo.disable
         return disable(function)  # type: ignore[no-any-return]
@@ -343,7 +352,8 @@ def _attention(q: Any, k: Any, v: Any, mask: str | None, score: str | None, lse:
     beside = sms_beside_exchanges(sms, q.device)
     _check_alike(q, k, v, given, problem, groups, way, check)
     if sms is None and way != "ulysses" and board_of(groups.outer, q.device) is not None:
-        beside = 0  # ranks of one host exchange for a small part of a step, which is longer on fewer SMs
+        # Ranks of one host exchange for a small part of a step, which takes longer on fewer SMs.
+        beside = 0
     made = _of_way(way, q, k, v, problem, groups, given, lse, beside)
     if layout == "bhsd":
         return (made[0].transpose(1, 2), made[1]) if lse else made.transpose(1, 2)

@@ -1,5 +1,5 @@
-"""What torch.distributed.tensor.experimental.context_parallel does, through FlashJIT: a block in which the given buffers are shares of
-themselves, and PyTorch's scaled_dot_product_attention computes over all ranks."""
+"""This does what torch.distributed.tensor.experimental.context_parallel does, through FlashJIT: in a block the given
+buffers are shares of themselves, and PyTorch's scaled_dot_product_attention computes over all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _chosen = {"how": "auto"}
 
 
 def set_rotate_method(rotate_method: str) -> None:
-    """As in PyTorch: "allgather", or "alltoall", which goes from rank to rank. Before it is called, how="auto" chooses."""
+    """Sets the method as in PyTorch: "allgather", or "alltoall", which goes from rank to rank. Before it is called,
+    how="auto" chooses."""
     if rotate_method not in _ways:
         raise InvalidError(f'rotate_method: {shown(rotate_method)} is neither "allgather" nor "alltoall"')
     _chosen["how"] = _ways[rotate_method]
@@ -29,7 +30,7 @@ def set_rotate_method(rotate_method: str) -> None:
 
 def _over_ranks(mesh: Any, order: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
                 is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False) -> Tensor:
-    """scaled_dot_product_attention on shares: [batch, heads, tokens, d]."""
+    """Computes scaled_dot_product_attention on shares: [batch, heads, tokens, d]."""
     if attn_mask is not None:
         raise UnsupportedError("attn_mask: is of the whole sequence, and calls in context_parallel have shares of it; use is_causal, or mask= of "
                                "flashjit.distributed.attention")
@@ -46,9 +47,10 @@ def _over_ranks(mesh: Any, order: str, query: Tensor, key: Tensor, value: Tensor
 @contextlib.contextmanager
 def context_parallel(mesh: Any, *, buffers: list[Tensor] | None = None, buffer_seq_dims: list[int] | None = None,
                      no_restore_buffers: set[Tensor] | None = None, order: str = "zigzag") -> Iterator[None]:
-    """A block in which each of `buffers` is this rank's share of itself along its dimension in `buffer_seq_dims`, in place, and
-    torch.nn.functional.scaled_dot_product_attention is attention over the ranks of `mesh`. Behind it buffers are whole again, but for those in
-    `no_restore_buffers`. `order` is not PyTorch's: its own is "zigzag", as here."""
+    """Makes a block in which each of `buffers` is this rank's share of itself along its dimension in `buffer_seq_dims`,
+    in place, and torch.nn.functional.scaled_dot_product_attention is attention over the ranks of `mesh`. After it
+    buffers are whole again, except for those in `no_restore_buffers`. PyTorch has no `order`; its own is "zigzag",
+    as here."""
     buffers = [] if buffers is None else buffers
     dims = [] if buffer_seq_dims is None else buffer_seq_dims
     kept = set() if no_restore_buffers is None else no_restore_buffers
@@ -76,7 +78,7 @@ def context_parallel(mesh: Any, *, buffers: list[Tensor] | None = None, buffer_s
 
 def context_parallel_unshard(mesh: Any, buffers: list[Tensor], seq_dims: list[int], load_balancer: Any = None, *,
                              order: str = "zigzag") -> list[Tensor]:
-    """The whole tensors, on every rank, of shares such as outputs of a block of context_parallel."""
+    """Returns the whole tensors, on every rank, of shares such as outputs of a block of context_parallel."""
     if load_balancer is not None:
         raise UnsupportedError("load_balancer: PyTorch's are for its own shards; give order=, which says how tokens lie on ranks")
     if len(buffers) != len(seq_dims):

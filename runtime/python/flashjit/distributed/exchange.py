@@ -1,4 +1,5 @@
-"""What ranks send one another. A transfer is started, and waited for when what came is needed; errors say whose part did not come."""
+"""Ranks send tensors to one another. A transfer is started, and waited for when its tensors are needed. Errors tell
+whose part did not come."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from torch import Tensor
 from flashjit.capi import FlashJitError, InvalidError
 from flashjit.values import shown
 
-_LARGEST = 448.0  # of e4m3
+_LARGEST = 448.0  # the largest e4m3
 
 
 class ExchangeError(FlashJitError, RuntimeError):
-    """Another process is gone, or was not there within the timeout of the group. Nothing that this call would have given is kept."""
+    """Another process is gone, or was not there within the timeout of the group. No result of this call is kept."""
 
     usual_kind = "io"
 
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """Errors of PyTorch's process groups, with what was to be exchanged."""
+    """Adds to errors of PyTorch's process groups what was to be exchanged."""
     try:
         yield
     except FlashJitError:
@@ -35,18 +36,18 @@ def told(what: str) -> Iterator[None]:
 
 
 class Transfer:
-    """What was started and not yet waited for. It keeps what is sent and what is received."""
+    """A transfer has been started and not yet waited for. It keeps the tensors that are sent and received."""
 
     def __init__(self, what: str, works: Sequence[Any], received: Sequence[Tensor], sent: Sequence[Tensor]) -> None:
         self.what, self.works, self.received, self.sent = what, works, received, sent
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is anything to wait for."""
+        """Returns whether there is anything to wait for."""
         return bool(self.works)
 
     def wait(self) -> Sequence[Tensor]:
-        """On a GPU the current stream waits, and the host does not. Gives the tensors back that the transfer has written."""
+        """Makes the current stream wait on a GPU, but not the host. Returns the tensors that the transfer has written."""
         with told(self.what):
             for work in self.works:
                 work.wait()
@@ -55,14 +56,14 @@ class Transfer:
 
 
 class Message(NamedTuple):
-    """Tensors for a rank of the group, or room for those of it."""
+    """A message has tensors for a rank of the group, or room for tensors from it."""
 
     peer: int
     parts: Sequence[Tensor]
 
 
 def swap(what: str, group: Any, sent: Message, received: Message, tag: int) -> Transfer:
-    """Sends to one rank and receives from another. What has no elements is not sent: both sides know that."""
+    """Sends to one rank and receives from another. Tensors without elements are not sent, which both sides know."""
     operations = [dist.P2POp(dist.isend, part.contiguous(), group=group, group_peer=sent.peer, tag=tag) for part in sent.parts if part.numel()]
     kept = [operation.tensor for operation in operations]
     operations += [dist.P2POp(dist.irecv, part, group=group, group_peer=received.peer, tag=tag) for part in received.parts if part.numel()]
@@ -74,7 +75,7 @@ def swap(what: str, group: Any, sent: Message, received: Message, tag: int) -> T
 
 
 def gather(what: str, group: Any, parts: Sequence[Tensor]) -> Transfer:
-    """Tensors [ranks, ...] of what each rank has."""
+    """Gathers each rank's tensors into tensors [ranks, ...]."""
     made, works, given = [], [], [part.contiguous() for part in parts]
     with told(what):
         for part in given:
@@ -85,7 +86,7 @@ def gather(what: str, group: Any, parts: Sequence[Tensor]) -> Transfer:
 
 
 def turn(what: str, group: Any, parts: Sequence[Tensor]) -> Transfer:
-    """All to all: each part is [ranks, ...], by where it goes, and what comes back, by where it is from."""
+    """Exchanges all to all: each part is [ranks, ...], by receiver, and the result is by sender."""
     made, works = [], []
     with told(what):
         for part in parts:
@@ -96,8 +97,8 @@ def turn(what: str, group: Any, parts: Sequence[Tensor]) -> Transfer:
 
 
 class Sum:
-    """Sums of fp32 [ranks, ...] over ranks, of which each keeps its own. NCCL has that by itself; elsewhere the parts are exchanged, as many
-    bytes, and added in the order of the ranks."""
+    """Sums fp32 [ranks, ...] over ranks, of which each keeps its own. NCCL has that by itself. Elsewhere the parts are
+    exchanged, as many bytes, and added in the order of the ranks."""
 
     def __init__(self, what: str, group: Any, parts: Sequence[Tensor]) -> None:
         self.has_sums = all(part.is_cuda for part in parts) and "nccl" in str(dist.get_backend(group))
@@ -114,7 +115,7 @@ class Sum:
 
 
 class Travel:
-    """How keys and values go to others: as they are, or in 8 bits with a scale for each sequence and head."""
+    """Keys and values go to others as they are, or in 8 bits with a scale for each sequence and head."""
 
     def __init__(self, travel: str | None, k: Tensor, v: Tensor) -> None:
         self.dtype = k.dtype
@@ -125,12 +126,12 @@ class Travel:
             self.parts = (k, v, torch.stack((of_k, of_v)))
 
     def sent(self, part: slice) -> list[Tensor]:
-        """What goes to a rank that needs these tokens."""
+        """Returns the tensors for a rank that needs these tokens."""
         count = part.stop - part.start
         return [*(x.narrow(1, part.start, count) for x in self.parts[:2]), *(self.parts[2:] if count else ())]
 
     def room(self, part: slice) -> list[Tensor]:
-        """Where what comes from another rank is written to."""
+        """Makes room for the tensors from another rank."""
         count = part.stop - part.start
         made = [torch.empty((x.shape[0], count, *x.shape[2:]), dtype=x.dtype, device=x.device) for x in self.parts[:2]]
         return [*made, *(torch.empty_like(x) for x in self.parts[2:] if count)]
@@ -156,8 +157,8 @@ _checked: set[object] = set()
 
 
 def check_alike(group: Any, facts: dict[str, object], device: torch.device, check: str) -> None:
-    """All ranks must ask for the same: the first time for what was not asked before, and with check="always" each time. The host waits for
-    the others then."""
+    """Checks that all ranks ask for equal things: the first time for each new request, and with check="always" each
+    time. The host waits for the others then."""
     if check not in ("first", "always", "never"):
         raise InvalidError(f'check: {shown(check)} is none of "first", "always" and "never"')
     key = (group.group_name, group.size(), *facts.values())
@@ -178,7 +179,7 @@ def check_alike(group: Any, facts: dict[str, object], device: torch.device, chec
 
 
 def _number(value: object) -> int:
-    """The same in all processes, as hash() is not."""
+    """Returns a number that is equal in all processes, which hash() is not."""
     if isinstance(value, int):
         return int(value)
     return zlib.crc32(str(value).encode())

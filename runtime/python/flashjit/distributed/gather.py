@@ -1,4 +1,5 @@
-"""All-gather: each rank has all keys and values for a while, a few of their heads at a time, while the next heads are on their way."""
+"""In an all-gather each rank has all keys and values for a while, a few of their heads at a time, while the next heads
+are on their way."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from flashjit.distributed.launches import Lanes
 from flashjit.distributed.places import arranged, restored, runs_of
 from flashjit.distributed.steps import Problem
 
-_PIECES = 4  # of the KV heads, at most: the first one is not hidden behind anything
+# The KV heads go in at most this many pieces. The first one is not hidden behind anything.
+_PIECES = 4
 
 
 class _Heads(NamedTuple):
@@ -25,8 +27,9 @@ class _Heads(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Heads, the problem for them, and all of their keys and values. `ready`: the event behind which these are here; None: they are here for the
-    current stream, and `is_beside` says whether kernels of an exchange want SMs meanwhile."""
+    """A piece has heads, the problem for them, and all of their keys and values. These are here after the event
+    `ready`. If it is None, they are here for the current stream, and `is_beside` tells whether kernels of an
+    exchange want SMs meanwhile."""
 
     heads: _Heads
     problem: Problem
@@ -37,7 +40,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(sizes: Sequence[int], heads_of_one: int) -> list[_Heads]:
-    """By their numbers of KV heads."""
+    """Makes pieces from their numbers of KV heads."""
     begins = [sum(sizes[:at]) for at in range(len(sizes))]
     return [_Heads(slice(begin * heads_of_one, (begin + size) * heads_of_one), slice(begin, begin + size)) for begin, size in zip(begins, sizes)]
 
@@ -52,8 +55,8 @@ def _equal(kv_heads: int) -> list[int]:
 
 
 def _growing(kv_heads: int) -> list[int]:
-    """Each twice the one before, and the last with the rest: a piece is copied twice as fast as it is computed, or faster, and few launches are
-    better than many."""
+    """Makes each piece twice as large as the one before, and the last with the rest: a piece is copied twice as fast as
+    it is computed, or faster, and few launches are better than many."""
     sizes: list[int] = []
     while (rest := kv_heads - sum(sizes)) > 0:
         size = 2 ** len(sizes)
@@ -63,7 +66,7 @@ def _growing(kv_heads: int) -> list[int]:
 
 class Gather:
     def __init__(self, problem: Problem, group: Any, sms: int) -> None:
-        """`sms`: of launches beside an exchange."""
+        """`sms` is for launches beside an exchange."""
         self.problem, self.group, self.sms = problem, group, sms
         self.ranks, self.rank = int(group.size()), int(dist.get_rank(group))
         self.pairs = problem.pairs(self.ranks, self.rank, None)
@@ -76,7 +79,7 @@ class Gather:
         return self._sent(pieces, k, v) if board is None else self._read(board, pieces, k, v)
 
     def _sent(self, pieces: Sequence[_Heads], k: Tensor, v: Tensor) -> Iterator[_Piece]:
-        """By the group's all-gather."""
+        """Fetches pieces by the group's all-gather."""
         waiting: list[tuple[Travel, Transfer]] = []
 
         def start(piece: _Heads) -> None:
@@ -90,14 +93,14 @@ class Gather:
             travel, transfer = waiting.pop(0)
             shares = travel.read(transfer.wait())
             for share, own in zip(shares, (k, v)):
-                if travel.rounded:  # our own keys are as they were, as in a ring
+                if travel.rounded:  # Our own keys are as they were, as in a ring.
                     share[self.rank] = own[:, :, piece.kv]
             whole_k, whole_v = (restored(share, self.problem.order, 1) for share in shares)
             yield _Piece(piece, self._problem_of(piece), whole_k, whole_v, None, bool(waiting))
 
     def _read(self, board: Board, pieces: Sequence[_Heads], k: Tensor, v: Tensor) -> Iterator[_Piece]:
-        """From the memory of the others, where they are on one host. A row has K and V of a token for all sequences, so that runs of tokens are one
-        copy."""
+        """Reads pieces from the memory of the others, if they are on one host. A row has K and V of a token for all
+        sequences, so that runs of tokens are one copy."""
         def parted(rows: Tensor, piece: _Heads) -> tuple[Tensor, Tensor]:
             heads = piece.kv.stop - piece.kv.start
             of_k = rows[:, :k.shape[0] * heads * k.shape[3]].view(-1, k.shape[0], heads, k.shape[3])
@@ -111,7 +114,8 @@ class Gather:
                 room.copy_(x[:, :, piece.kv].transpose(0, 1))
         board.show("keys and values of all ranks")
         low, high = min((pair.k.begin for pair in self.pairs), default=0), max((pair.k.last for pair in self.pairs), default=-1)
-        runs = [(source, run.part(low, high)) for source in (*range(self.rank, self.ranks), *range(self.rank))  # ranks begin with different ones
+        # Ranks begin with different sources.
+        runs = [(source, run.part(low, high)) for source in (*range(self.rank, self.ranks), *range(self.rank))
                 for run in runs_of(self.problem.order, self.ranks, source, self.problem.lengths[1])]
         events = []
         with board.copying():
@@ -128,7 +132,7 @@ class Gather:
         return self.problem.of_heads(piece.q.start, piece.kv.start)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Each query has one call, which writes its row of O as it stays, or in fp32 where a sink is to come."""
+        """Makes one call for each query, which writes its row of O as it stays, or in fp32 if a sink is to come."""
         batch, length, heads, _ = q.shape
         whole = sum(pair.q.size for pair in self.pairs) == length
         o = (torch.empty if whole else torch.zeros)((batch, length, heads, v.shape[-1]), dtype=torch.float32 if "sink" in params else q.dtype,
@@ -148,7 +152,7 @@ class Gather:
 
     def backward(self, named: Mapping[str, Tensor], k: Tensor, v: Tensor, params: Mapping[str, Any],
                  grads: Sequence[str]) -> dict[str, Tensor]:
-        """Gradients of a piece are summed over ranks while the next piece computes."""
+        """Sums gradients of a piece over ranks while the next piece computes."""
         made = {name: torch.empty(x.shape, dtype=x.dtype, device=k.device) for name, x in (("dq", named["q"]), ("dk", k), ("dv", v))}
         of_params = {"d" + name: parts.Total(params[name].shape, k.device) for name in grads}
         waiting: tuple[_Heads, Sum] | None = None

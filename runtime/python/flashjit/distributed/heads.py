@@ -1,4 +1,5 @@
-"""Heads for tokens: an all-to-all after which each rank has all tokens of some heads, and another one back."""
+"""Heads are exchanged for tokens: after an all-to-all each rank has all tokens of some heads, and another one goes
+back."""
 
 from __future__ import annotations
 
@@ -26,14 +27,14 @@ def first_kv_head(rank: int, kv_heads: int, ranks: int) -> int:
 
 
 def _sent(x: Tensor, ranks: int) -> Tensor:
-    """[ranks, batch, tokens, heads of a rank, d]. Where there are more ranks than heads, several get the same one."""
+    """Returns [ranks, batch, tokens, heads of a rank, d]. If there are more ranks than heads, several get the same one."""
     if x.shape[2] < ranks:
         x = x.repeat_interleave(ranks // x.shape[2], 2)
     return unflattened(x, 2, (ranks, -1)).movedim(2, 0).contiguous()
 
 
 class _Divided(torch.autograd.Function):
-    """q, k and v with all tokens of this rank's heads, in the order of the sequence, of shares with all heads."""
+    """Turns shares with all heads into q, k and v with all tokens of this rank's heads, in the order of the sequence."""
 
     @staticmethod
     def forward(ctx: Any, group: Any, order: str, *given: Tensor) -> tuple[Tensor, ...]:
@@ -50,7 +51,8 @@ class _Divided(torch.autograd.Function):
 
 
 def _of_heads(x: Tensor, heads: int) -> Tensor:
-    """All heads of [ranks, batch, tokens, heads of a rank, d]; where ranks have the same ones, their sum, in fp32."""
+    """Returns all heads of [ranks, batch, tokens, heads of a rank, d]. Heads that several ranks have are summed in
+    fp32."""
     x = x.movedim(0, 2)
     if x.shape[2] > heads:
         return unflattened(x, 2, (heads, -1)).float().sum(3).squeeze(3).to(x.dtype)
@@ -58,7 +60,7 @@ def _of_heads(x: Tensor, heads: int) -> Tensor:
 
 
 class _Rejoined(torch.autograd.Function):
-    """The way back, for O and the LSE."""
+    """This is the way back, for O and the LSE."""
 
     @staticmethod
     def forward(ctx: Any, group: Any, order: str, *given: Tensor) -> tuple[Tensor, ...]:

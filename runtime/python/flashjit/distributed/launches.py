@@ -1,4 +1,4 @@
-"""Launches on a part of the tokens: kernels that are kept, and the SMs that they leave to an exchange beside them."""
+"""Launches on a part of the tokens keep their kernels, and leave SMs to an exchange beside them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from flashjit.engine import Kernel, Launch
 from flashjit.torch_calls import MOST_KINDS, current_stream, run_call
 from flashjit.values import integer
 
-_LEFT = 8  # SMs for the exchange beside a launch
-_kernels: dict[tuple[tuple[int, int], str], Kernel | None] = {}  # None: the spec is refused
-_refused: weakref.WeakKeyDictionary[Kernel, int] = weakref.WeakKeyDictionary()  # the largest limit that a kernel did not take
+_LEFT = 8  # number of SMs for the exchange beside a launch
+_kernels: dict[tuple[tuple[int, int], str], Kernel | None] = {}  # None if the spec is refused
+# This is the largest limit that a kernel did not take.
+_refused: weakref.WeakKeyDictionary[Kernel, int] = weakref.WeakKeyDictionary()
 
 
 def kernel_if_taken(like: Tensor, spec: str) -> Kernel | None:
-    """The kernel of a spec, or None where it is refused. Either is kept."""
+    """Returns the kernel of a spec, or None if it is refused. Either is kept."""
     key = tensors.torch_device(like.device), spec
     not_asked = like
     if _kernels.get(key, not_asked) is None:
@@ -50,7 +51,8 @@ def _stream(like: Tensor) -> int | None:
 
 
 class _Ready:
-    """A launch that lacks the addresses of its tensors alone: each lies some bytes behind the beginning of one that is given."""
+    """This launch lacks only the addresses of its tensors. Each lies some bytes behind the beginning of one that is
+    given."""
 
     __slots__ = ("launch", "run", "handle", "arguments", "error", "needed", "addresses")
 
@@ -70,25 +72,27 @@ _without: set[Any] = set()  # keys whose spec is refused
 
 
 class Bound(NamedTuple):
-    """A kernel with the tensors and scalars of a call."""
+    """This is a kernel with the tensors and scalars of a call."""
 
     kernel: Kernel
     values: Mapping[str, Any]
 
 
 def sizes_of(given: Mapping[str, Tensor]) -> tuple[Any, ...]:
-    """All that a call of these depends on, but where they lie."""
+    """Returns everything that a call with these tensors depends on, except for their addresses."""
     return tuple([(name, x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.is_neg()) for name, x in given.items()])
 
 
 def launch(key: Any, given: Mapping[str, Tensor], like: Tensor, sms: int, bound: Callable[[], Bound | None]) -> bool:
-    """A call on the current stream, on at most so many of the GPU's SMs, or on all where the kernel cannot be limited; 0: on all. It is made by
-    `bound` the first time that there is one of this key, and has other addresses later. False: `bound` says that there is no kernel."""
+    """Makes a call on the current stream, on at most `sms` of the GPU's SMs, or on all if the kernel cannot be limited;
+    0 stands for all. `bound` makes it the first time that this key comes, and it has other addresses later. Returns
+    False if `bound` finds no kernel."""
     key = key, like.device, sms, sizes_of(given)
     if key in _without:
         return False
     pool = _ready.get(key)
-    ready = pool.pop() if pool else None  # in one step, so there is no lock
+    # pop() is one step, so there is no lock.
+    ready = pool.pop() if pool else None
     if ready is not None:
         ready(given, like)
     else:
@@ -100,7 +104,8 @@ def launch(key: Any, given: Mapping[str, Tensor], like: Tensor, sms: int, bound:
             _without.add(key)
             return False
         ready = _first(made, given, like, sms)
-    if not any([x.is_neg() for x in given.values()]):  # of what has another sign in memory the call had a copy
+    # The call had a copy of a tensor whose sign in memory differs.
+    if not any([x.is_neg() for x in given.values()]):
         _ready.setdefault(key, []).append(ready)
     return True
 
@@ -126,7 +131,8 @@ def _first(made: Bound, given: Mapping[str, Tensor], like: Tensor, sms: int) -> 
 
 
 class Lanes:
-    """Two streams in turn: the first blocks of a launch run where the last ones of the launch before it leave SMs idle."""
+    """Two streams are used in turn: the first blocks of a launch run where the last ones of the launch before it leave
+    SMs idle."""
 
     def __init__(self, device: torch.device) -> None:
         self.main = torch.cuda.current_stream(device)
@@ -136,7 +142,7 @@ class Lanes:
 
     @contextlib.contextmanager
     def turn(self, ready: torch.cuda.Event) -> Iterator[None]:
-        """A block whose launches run behind an event."""
+        """Makes a block whose launches run after an event."""
         stream = self.streams[self.count % len(self.streams)]
         self.count += 1
         stream.wait_event(ready)
@@ -154,13 +160,13 @@ def _lanes(device: int) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
 
 
 def new_stream(device: torch.device | int) -> torch.cuda.Stream:
-    """PyTorch's own constructor has no types."""
+    """Makes a stream; PyTorch's own constructor has no types."""
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream
 
 
 def sms_beside_exchanges(sms: int | None, device: torch.device) -> int:
-    """What launches beside an exchange are given: what the caller says, else all SMs but a few. 0 stands for all."""
+    """Returns the SMs for launches beside an exchange: the caller's number, else all but a few. 0 stands for all."""
     if device.type != "cuda":
         if sms is not None and integer("sms", sms):
             raise InvalidError(f"sms: {sms}, and q lies on a processor, which has none; leave it out")

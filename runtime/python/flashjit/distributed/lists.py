@@ -1,5 +1,6 @@
-"""Lists of blocks over ranks. They say by numbers of the whole sequence which blocks of keys a block of queries sees, and every rank has all of
-them; a call reads those of its own queries, counted from its own first key. Numbers that are none of a call's blocks mean nothing to a kernel."""
+"""Lists of blocks work over ranks. Numbers in the whole sequence name the blocks of keys that a block of queries sees,
+and every rank has all lists. A call reads those of its own queries, with numbers from its own first key on. Numbers
+outside of a call's blocks mean nothing to a kernel."""
 
 from __future__ import annotations
 
@@ -15,13 +16,14 @@ from flashjit.distributed.places import Run
 from flashjit.values import integer, shown
 
 NAMES = ("block_count", "block_index", "full_count", "full_index")
-_UNIT = 64  # tokens: kernels take blocks of a multiple of it
+_UNIT = 64  # tokens; kernels take blocks of a multiple of it
 
 
 class Seen(NamedTuple):
-    """What lists name, by the chunks that shares are made of. `chunks`: tokens of one, of queries and of keys; `sizes`: of a block. `table`: for
-    chunks of queries, and of keys for each of them, the first and the last block of keys that is named, and of queries that name one: ints, the
-    first above the last where there are none. It is text of bytes because these know their hash."""
+    """This describes what lists name, by the chunks that shares are made of. `chunks` are the tokens of a chunk, of
+    queries and of keys; `sizes` those of a block. For chunks of queries, and of keys for each of them, `table` has
+    the first and the last block of keys that is named, and of queries that name one: ints, the first above the last
+    if there are none. It is bytes, because these know their hash."""
 
     chunks: tuple[int, int]
     sizes: tuple[int, int]
@@ -29,7 +31,7 @@ class Seen(NamedTuple):
     table: bytes
 
     def cut(self, q: Run, k: Run) -> tuple[Run, Run]:
-        """Those that are named, or name one of the others, from the first to the last."""
+        """Cuts queries and keys to those that name, or are named by, one of the others, from the first to the last."""
         table = memoryview(self.table).cast("i")
         found = [table[at:at + 4] for row in range(q.begin // self.chunks[0], q.last // self.chunks[0] + 1)
                  for column in range(k.begin // self.chunks[1], k.last // self.chunks[1] + 1)
@@ -42,14 +44,14 @@ class Seen(NamedTuple):
         return q.part(first * of_q, last * of_q + of_q - 1), k.part(low * of_k, high * of_k + of_k - 1)
 
     def is_sparse(self) -> bool:
-        """Whether half of the chunks, or more, see nothing of each other."""
+        """Returns whether half of the chunks, or more, see nothing of each other."""
         table = memoryview(self.table).cast("i")
         return 2 * sum(table[at] > table[at + 1] for at in range(0, len(table), 4)) >= self.chunk_count**2
 
 
 class Lists(NamedTuple):
-    """`sizes`: tokens of a block, of queries and of keys. `heads` have lists of their own, `of_heads` are those of q and of k. `seen`: what the
-    host knows."""
+    """`sizes` are the tokens of a block, of queries and of keys. `heads` have lists of their own, `of_heads` are those
+    of q and of k. `seen` is what the host knows."""
 
     sizes: tuple[int, int]
     heads: int
@@ -58,19 +60,19 @@ class Lists(NamedTuple):
     seen: Seen | None = None
 
     def told(self) -> str:
-        """What ranks compare: lists that lie on a GPU are looked at by kernels alone."""
+        """Returns the text that ranks compare. Only kernels look at lists that lie on a GPU."""
         return f"{self.sizes}, {self.heads} heads, {self.has_full}, {None if self.seen is None else zlib.crc32(self.seen.table)}"
 
     def words(self, q: Run, k: Run, heads: int) -> str:
         return f"blocks={self.sizes[0] // q.step}/{self.sizes[1] // k.step}/{heads}"
 
     def of_some(self, given: Mapping[str, Any], begin: tuple[int, int], heads: tuple[int, int]) -> dict[str, Tensor]:
-        """The lists of a call's heads: so many of q and of k, from these on."""
+        """Returns the lists of a call's heads: `heads` of q and of k, from `begin` on."""
         first, count = (0, 1) if self.heads == 1 else (begin[0], heads[0]) if self.heads == self.of_heads[0] else (begin[1], heads[1])
         return {name: given[name].narrow(1, first, count) for name in NAMES if name in given}
 
     def of_call(self, given: Mapping[str, Any], begin: tuple[int, int], heads: tuple[int, int], q: Run, k: Run) -> dict[str, Tensor]:
-        """Those of a call's queries, with numbers from its first key on. Both begin with a block."""
+        """Returns the lists of a call's queries, with numbers from its first key on. Both begin with a block."""
         row, before = q.begin // self.sizes[0], k.begin // self.sizes[1]
         rows = -(-q.size * q.step // self.sizes[0])
         made = {name: x.narrow(2, row, rows) for name, x in self.of_some(given, begin, heads).items()}
@@ -97,7 +99,7 @@ def _check_shapes(given: Mapping[str, Tensor], sizes: tuple[int, int], queries: 
 
 
 def _with_dimensions(name: str, x: Tensor) -> Tensor:
-    """[batch, heads, rows] and maybe room, of which the first ones may be left out."""
+    """Returns [batch, heads, rows] and maybe room, of which the first ones may be left out in `x`."""
     rank = 3 if name.endswith("count") else 4
     if not rank - 2 <= x.dim() <= rank:
         raise InvalidError(f"{name}: has {x.dim()} dimensions, and lists have {rank}: batch, heads, blocks of queries{', room' if rank == 4 else ''}")
@@ -105,7 +107,7 @@ def _with_dimensions(name: str, x: Tensor) -> Tensor:
 
 
 def taken(blocks: Any, given: dict[str, Tensor], batch: int, queries: int, of_heads: tuple[int, int]) -> Lists | None:
-    """The lists of a call, which are given a batch and heads where these are left out."""
+    """Returns the lists of a call, and gives them a batch and heads if these are left out."""
     named = [name for name in NAMES if name in given]
     if blocks is None:
         if named:
@@ -130,7 +132,7 @@ def taken(blocks: Any, given: dict[str, Tensor], batch: int, queries: int, of_he
 
 
 def _misfit(size: int, length: int, ranks: int, order: str) -> str | None:
-    """Why shares of so many tokens in all are not made of blocks of this size, and what helps."""
+    """Explains why shares of this many tokens in all are not made of blocks of this size, and what helps."""
     if order == "striped":
         whole = _UNIT * ranks
         return None if size % whole == 0 else (f"order=\"striped\" divides a block among {ranks} ranks, of which each has no multiple of {_UNIT}; use blocks "
@@ -141,7 +143,8 @@ def _misfit(size: int, length: int, ranks: int, order: str) -> str | None:
 
 
 def misfit(lists: Lists, way: str, lengths: tuple[int, int], ranks: int, order: str) -> str | None:
-    """Why a way cannot take them, if so. A gather has keys in the order of the sequence, and ulysses queries, too."""
+    """Explains why a way cannot take the lists, if so. A gather has keys in the order of the sequence, and ulysses
+    queries, too."""
     for at, what in enumerate({"ulysses": (), "gather": ("queries",)}.get(way, ("queries", "keys")) if ranks > 1 else ()):
         why = _misfit(lists.sizes[at], lengths[at], ranks, order)
         if why is not None:
@@ -156,8 +159,8 @@ def check_fit(lists: Lists, way: str, lengths: tuple[int, int], ranks: int, orde
 
 
 def known(lists: Lists, given: Mapping[str, Tensor], lengths: tuple[int, int], ranks: int, order: str) -> Lists:
-    """The same with what the host can see of them, where that leaves anything out: in shares whose tokens are neighbours, of lists that lie on
-    the processor."""
+    """Adds what the host can see of the lists, if that leaves anything out: in shares whose tokens are neighbours, for
+    lists on the processor."""
     on_host = all(given[name].device.type == "cpu" for name in NAMES if name in given)
     if not on_host or order == "striped" or ranks == 1 or misfit(lists, "ring", lengths, ranks, order) is not None:
         return lists
@@ -173,7 +176,7 @@ def known(lists: Lists, given: Mapping[str, Tensor], lengths: tuple[int, int], r
 
 
 def _named(given: Mapping[str, Tensor], rows: int, columns: int) -> Tensor:
-    """Which blocks of keys any list of a block of queries names, [rows, columns]."""
+    """Returns which blocks of keys any list of a block of queries names, [rows, columns]."""
     seen = torch.zeros(rows, columns, dtype=torch.bool)
     for count, index in ((given[name + "_count"], given[name + "_index"]) for name in ("block", "full") if name + "_count" in given):
         counts = (torch.arange(index.shape[3]) < count.unsqueeze(3)) & (index >= 0) & (index < columns)
@@ -183,7 +186,7 @@ def _named(given: Mapping[str, Tensor], rows: int, columns: int) -> Tensor:
 
 
 def _ends(named: Tensor, is_of_keys: bool) -> tuple[Tensor, Tensor]:
-    """The first and last of [chunk of queries, chunk of keys, block], counted from the first block of the sequence."""
+    """Returns the first and last of [chunk of queries, chunk of keys, block], counted from the sequence's first block."""
     blocks = named.shape[2]
     at = torch.arange(blocks)
     first, last = torch.where(named, at, blocks).amin(2), torch.where(named, at, -1).amax(2)

@@ -1,4 +1,4 @@
-"""Attention to a part of the keys, its gradients, and their sums."""
+"""This computes attention to a part of the keys, its gradients, and their sums."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ def _read_by(problem: Problem, words: Placed, values: Mapping[str, Any]) -> dict
 
 
 def _given(problem: Problem, pair: Pair, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a call is given, with its own part of lists of blocks."""
+    """Returns the tensors of a call, with its own part of lists of blocks."""
     if problem.lists is None:
         return given
     return given | problem.lists.of_call(given, problem.heads_begin or (0, 0), (given["q"].shape[2], given["k"].shape[2]), pair.q, pair.k)
 
 
 def _words(problem: Problem, pair: Pair, words: Placed, given: Mapping[str, Tensor], more: str) -> str:
-    """What a call's spec says beside its tensors."""
+    """Returns the words of a call's spec beside its tensors."""
     blocks = "" if problem.lists is None else problem.lists.words(pair.q, pair.k, given["block_count"].shape[1])
     spec = " ".join(filter(None, (problem.spec, words.bounds, blocks, more)))
     return calls.words_of(words.mask, words.score, True, "bshd", problem.scale, None, spec)
 
 
 class Sums:
-    """O and the LSE of this rank's queries over the keys so far, in fp32."""
+    """These are O and the LSE of this rank's queries over the keys so far, in fp32."""
 
     def __init__(self, problem: Problem, q: Tensor, columns: int) -> None:
         self.problem, self.q, self.columns = problem, q, columns
         self.made: tuple[Tensor, Tensor] | None = None
 
     def add(self, pair: Pair, k: Tensor, v: Tensor, params: Mapping[str, Any], sms: int) -> None:
-        """The first call of all queries writes; others go on from what there is."""
+        """Adds keys. The first call of all queries writes; others go on from earlier results."""
         if self.made is None and pair.q.size == self.q.shape[1]:
             self.made = _room(self.q, pair.q.size, self.columns)
             forward(self.problem, pair, self.q, k, v, params, *self.made, sms)
@@ -59,7 +59,7 @@ class Sums:
         go_on(self.problem, pair, self.q, k, v, params, tokens(o, pair.q.at, pair.q.size), lse.narrow(2, pair.q.at, pair.q.size), sms)
 
     def results(self) -> tuple[Tensor, Tensor]:
-        if self.made is None:  # nothing is seen yet
+        if self.made is None:  # Nothing is seen yet.
             o, lse = _room(self.q, self.q.shape[1], self.columns)
             self.made = o.zero_(), lse.fill_(-torch.inf)
         return self.made
@@ -72,14 +72,15 @@ def _room(q: Tensor, length: int, columns: int) -> tuple[Tensor, Tensor]:
 
 
 def merge(o: Tensor, lse: Tensor, o_more: Tensor, lse_more: Tensor) -> None:
-    """Adds a part to what earlier ones gave, in place. Kernels that go on do that by themselves."""
+    """Adds a part to earlier results, in place. Kernels that go on do that by themselves."""
     weight = torch.sigmoid(lse_more - lse).masked_fill_(lse_more == -torch.inf, 0)
     o.lerp_(o_more, weight.transpose(1, 2).unsqueeze(-1))
     lse.copy_(torch.logaddexp(lse, lse_more))
 
 
 class _Forward:
-    """A call's queries over its keys. `given`: q, k and v, of which the pair says a part; O and the LSE of that part; and the parameters."""
+    """This is a call of queries over keys. `given` has q, k and v, of which the pair selects a part, O and the LSE of
+    that part, and the parameters."""
 
     def __init__(self, problem: Problem, pair: Pair, given: Mapping[str, Tensor], more: str) -> None:
         words = problem.words(pair)
@@ -107,7 +108,7 @@ def forward(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, param
 
 
 def go_on(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, params: Mapping[str, Any], o: Tensor, lse: Tensor, sms: int) -> None:
-    """The same onto what earlier calls gave, in place."""
+    """Adds a call's keys to the results of earlier calls, in place."""
     given = _given(problem, pair, {"q": q, "k": k, "v": v, "o": o, "lse": lse, **params})
 
     def bound() -> Bound | None:
@@ -122,7 +123,8 @@ def go_on(problem: Problem, pair: Pair, q: Tensor, k: Tensor, v: Tensor, params:
 
 
 class Total:
-    """An fp32 gradient of all tokens of a share, of what calls give for some of them, [batch, tokens, ...]; or one of a parameter."""
+    """This is an fp32 gradient of all tokens of a share, summed over calls for some of them, [batch, tokens, ...], or
+    one of a parameter."""
 
     def __init__(self, shape: Sequence[int], device: torch.device) -> None:
         self.shape, self.device = tuple(shape), device
@@ -141,8 +143,9 @@ class Total:
 
 
 class _Backward:
-    """Gradients of a call's queries and keys. `given`: q, o, do, lse and maybe dlse, k and v, of which the pair says a part; the gradients of that
-    part, which it writes; and the parameters. `grads`: those of them that have gradients."""
+    """These are gradients of a call's queries and keys. `given` has q, o, do, lse and maybe dlse, k and v, of which the
+    pair selects a part, the gradients of that part, which it writes, and the parameters. `grads` names the
+    parameters that have gradients."""
 
     def __init__(self, problem: Problem, pair: Pair, given: Mapping[str, Tensor], grads: Sequence[str], more: str) -> None:
         words = problem.words(pair)
@@ -166,13 +169,14 @@ class _Backward:
 
 def backward(problem: Problem, pair: Pair, named: Mapping[str, Tensor], k: Tensor, v: Tensor, params: Mapping[str, Any], grads: Sequence[str],
              totals: Mapping[str, Total], sms: int) -> None:
-    """Adds fp32 gradients of a call's queries and keys to `totals`, and those of the parameters in `grads` that it reads. `named`: q, o, do, lse
-    and maybe dlse of all queries of this rank, over all keys."""
+    """Adds fp32 gradients of a call's queries and keys to `totals`, and those of the parameters in `grads` that it
+    reads. `named` has q, o, do, lse and maybe dlse of all queries of this rank, over all keys."""
     grads = [name for name in grads if name in reads(problem.score)]
     given = _given(problem, pair, {**named, "k": k, "v": v, **params})
     places = {"dq": pair.q, "dk": pair.k, "dv": pair.k}
     is_first = all(totals[name].sum is None and totals[name].shape[1] == run.size for name, run in places.items())
-    if not grads and not is_first:  # those of parameters are written, and never added to
+    # Gradients of parameters are written, and never added to.
+    if not grads and not is_first:
         sums = {name: tokens(totals[name].result(), run.at, run.size) for name, run in places.items()}
 
         def going_on() -> Bound | None:
@@ -196,7 +200,7 @@ def backward(problem: Problem, pair: Pair, named: Mapping[str, Tensor], k: Tenso
 
 
 def add_sink(o: Tensor, lse: Tensor, sink: Tensor) -> None:
-    """One more key of each row, without V, in place. So it counts once, however many ranks there are."""
+    """Adds one more key to each row, without V, in place. So it counts once, however many ranks there are."""
     before = lse.clone()
     lse.copy_(torch.logaddexp(lse, sink.detach().float().view(1, -1, 1)))
     weight = torch.exp(before - lse).masked_fill_(before == -torch.inf, 0)
@@ -204,7 +208,7 @@ def add_sink(o: Tensor, lse: Tensor, sink: Tensor) -> None:
 
 
 def gradient_of_sink(sink: Tensor, o: Tensor, do_: Tensor, lse: Tensor, dlse: Tensor | None) -> Tensor:
-    """For the queries of this rank: the sum over ranks is that of all."""
+    """Returns the gradient for the queries of this rank. The sum over ranks is that of all queries."""
     rest = (do_.float() * o.float()).sum(-1).transpose(1, 2)
     if dlse is not None:
         rest = rest - dlse

@@ -1,6 +1,6 @@
-"""Which tokens of a sequence a rank holds, and the way from a whole tensor to shares of it and back.
-
-A share is a few runs: begin, begin + step, ... . Ranks hold equally many tokens, and a share has them in the order of the sequence."""
+"""A rank holds some tokens of a sequence. This module cuts a whole tensor to shares, and puts it together again. A
+share is a few runs: begin, begin + step, ... . Ranks hold equally many tokens, and a share has them in the order of
+the sequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDERS = ("zigzag", "contiguous", "striped")
 
 
 class Run(NamedTuple):
-    """Tokens of a share at equal distances. `at`: the number of the first in the share."""
+    """A run is tokens of a share at equal distances. `at` is the number of the first in the share."""
 
     begin: int
     step: int
@@ -30,13 +30,14 @@ class Run(NamedTuple):
         return self.begin + self.step * (self.size - 1)
 
     def part(self, low: int, high: int) -> Run:
-        """The tokens whose positions are in low..high."""
+        """Returns the tokens whose positions are in low..high."""
         first = max(0, -((self.begin - low) // self.step))
         end = min(self.size, (high - self.begin) // self.step + 1)
         return Run(self.begin + self.step * first, self.step, max(0, end - first), self.at + first)
 
     def back_to(self, block: int) -> Run:
-        """The same with tokens before it, from the first one in a block of so many of the sequence. An empty run stays empty."""
+        """Adds tokens before the run, from the first one in a block of `block` tokens of the sequence. An empty run
+        stays empty."""
         before = self.begin % block // self.step if self.size else 0
         return self._replace(begin=self.begin - before * self.step, size=self.size + before, at=self.at - before)
 
@@ -48,7 +49,7 @@ def check_order(order: object) -> str:
 
 
 def check_share(name: str, tokens: int, ranks: int, order: str) -> None:
-    """`tokens`: those of one share."""
+    """`tokens` are those of one share."""
     if order == "zigzag" and ranks > 1 and tokens % 2:
         raise InvalidError(f"{name}: {tokens} tokens a rank are no two chunks of equal length, as order=\"zigzag\" has them; pad the sequence to a "
                            f"multiple of {2 * ranks} tokens, or use order=\"contiguous\"")
@@ -56,7 +57,7 @@ def check_share(name: str, tokens: int, ranks: int, order: str) -> None:
 
 @functools.lru_cache(4096)
 def runs_of(order: str, ranks: int, rank: int, tokens: int) -> tuple[Run, ...]:
-    """The share of a rank. `tokens`: those of the whole sequence."""
+    """Returns the share of a rank. `tokens` are those of the whole sequence."""
     share = tokens // ranks
     if not share:
         return ()
@@ -65,19 +66,19 @@ def runs_of(order: str, ranks: int, rank: int, tokens: int) -> tuple[Run, ...]:
     if order == "contiguous":
         return (Run(rank * share, 1, share, 0),)
     half = share // 2
-    if rank + 1 == ranks:  # its two chunks are neighbours
+    if rank + 1 == ranks:  # Its two chunks are neighbours.
         return (Run(rank * half, 1, share, 0),)
     return Run(rank * half, 1, half, 0), Run((2 * ranks - 1 - rank) * half, 1, half, half)
 
 
 def unflattened(x: Tensor, dim: int, sizes: tuple[int, int]) -> Tensor:
-    """A view in which one dimension is two. PyTorch's own function has no types."""
+    """Returns a view in which one dimension is two. PyTorch's own function has no types."""
     made: Tensor = x.unflatten(dim, sizes)  # type: ignore[no-untyped-call]
     return made
 
 
 def restored(shares: Tensor, order: str, dim: int) -> Tensor:
-    """The whole tensor of the shares of all ranks, [ranks, ...]. `dim`: that of tokens in a share."""
+    """Returns the whole tensor of the shares of all ranks, [ranks, ...]. `dim` is that of tokens in a share."""
     ranks = shares.shape[0]
     if ranks == 1:
         return shares[0]
@@ -91,7 +92,7 @@ def restored(shares: Tensor, order: str, dim: int) -> Tensor:
 
 
 def arranged(whole: Tensor, order: str, ranks: int, dim: int) -> Tensor:
-    """The shares of all ranks, [ranks, ...], of a whole tensor: contiguous, as exchanges take it."""
+    """Returns the shares of all ranks, [ranks, ...], of a whole tensor: contiguous, as exchanges take it."""
     if order == "striped":
         return unflattened(whole, dim, (-1, ranks)).movedim(dim + 1, 0).contiguous()
     if order == "zigzag" and ranks > 1:
@@ -102,7 +103,7 @@ def arranged(whole: Tensor, order: str, ranks: int, dim: int) -> Tensor:
 
 
 class Groups(NamedTuple):
-    """The processes that share a sequence. On a mesh `inner` ones divide the heads of the tokens that an `outer` one has."""
+    """These processes share a sequence. On a mesh `inner` ones divide the heads of the tokens that an `outer` one has."""
 
     outer: Any
     inner: Any = None
@@ -120,7 +121,8 @@ Group = Union["dist.ProcessGroup", "dist.device_mesh.DeviceMesh", tuple["dist.Pr
 
 
 def groups_of(group: Any) -> Groups:
-    """`group`: a process group, a DeviceMesh of one or two dimensions, a pair (outer, inner) of groups, or None for all processes."""
+    """`group` is a process group, a DeviceMesh of one or two dimensions, a pair (outer, inner) of groups, or None for
+    all."""
     if not dist.is_available() or not dist.is_initialized():
         raise InvalidError("group: there are no process groups yet; call torch.distributed.init_process_group first")
     if group is None:
@@ -139,7 +141,7 @@ def groups_of(group: Any) -> Groups:
 
 
 def check_device(groups: Groups, device: torch.device) -> None:
-    """Whether the groups exchange what lies on this device."""
+    """Checks that the groups exchange tensors of this device."""
     for group in filter(None, groups):
         try:
             name = str(group._get_backend(device).name())
@@ -159,8 +161,8 @@ def _outer_runs(tokens: int, groups: Groups, order: str) -> tuple[Run, ...]:
 
 
 def shard(x: Tensor, group: Group = None, order: str = "zigzag", dim: int = 1) -> Tensor:
-    """This rank's share of a tensor that every rank has whole: a copy of the tokens along `dim` that `order` gives it. It has a gradient,
-    in which the tokens of others are 0.
+    """Returns this rank's share of a tensor that every rank has whole: a copy of the tokens along `dim` that `order`
+    gives it. It has a gradient, in which the tokens of others are 0.
 
     >>> import torch, torch.distributed, flashjit.distributed
     >>> if not torch.distributed.is_initialized():  # alone; torchrun has more of them
@@ -184,7 +186,7 @@ def shard(x: Tensor, group: Group = None, order: str = "zigzag", dim: int = 1) -
 
 
 def unshard(x: Tensor, group: Group = None, order: str = "zigzag", dim: int = 1) -> Tensor:
-    """The whole tensor, on every rank, of the shares that ranks have. It has no gradient."""
+    """Returns the whole tensor, on every rank, of the shares that ranks have. It has no gradient."""
     groups, order = groups_of(group), check_order(order)
     dim = dim % max(1, x.dim())
     x = x.detach()
@@ -201,7 +203,7 @@ def _gathered(x: Tensor, group: Any) -> Tensor:
 
 
 def positions(tokens: int, group: Group = None, order: str = "zigzag", device: Any = None) -> Tensor:
-    """Where the tokens of this rank's share stand in the whole sequence of so many `tokens`, as rotary embeddings ask for them.
+    """Returns where the tokens of this rank's share stand in the whole sequence of `tokens`, for rotary embeddings.
 
     >>> import torch, torch.distributed, flashjit.distributed
     >>> if not torch.distributed.is_initialized():

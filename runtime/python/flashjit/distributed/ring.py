@@ -1,5 +1,6 @@
-"""A ring: in step t each rank computes with keys of the t-th rank before it, while those of the next one are on their way. They come from
-their owner and not from a neighbour's hands, so only what the receiver's queries see is sent, and what nobody sees is not."""
+"""In step t of a ring each rank computes with keys of the t-th rank before it, while those of the next one are on their
+way. They come from their owner and not from a neighbour's hands, so only keys that the receiver's queries see are
+sent."""
 
 from __future__ import annotations
 
@@ -16,16 +17,17 @@ from flashjit.distributed.steps import Pair, Problem
 
 class Ring:
     def __init__(self, problem: Problem, group: Any, sms: int) -> None:
-        """`sms`: of launches beside an exchange."""
+        """`sms` is for launches beside an exchange."""
         self.problem, self.group, self.sms = problem, group, sms
         self.ranks, self.rank = int(group.size()), int(dist.get_rank(group))
-        # By steps: the calls; what this rank reads of the keys of the rank so many steps before it, and what the one behind it reads of ours.
+        # By steps, these are the calls, the keys that this rank reads of the rank that many steps before it, and our
+        # keys that the rank as many steps behind it reads.
         self.calls = [self._calls(step) for step in range(self.ranks)]
         self.received = [problem.needed(self.ranks, self.rank, self._peers(step)[0]) for step in range(self.ranks)]
         self.sent = [problem.needed(self.ranks, self._peers(step)[1], self.rank) for step in range(self.ranks)]
 
     def _calls(self, step: int) -> list[Pair]:
-        """For keys of which those before the first that is needed are not there; our own all are."""
+        """Makes calls for keys without those before the first that is needed. Our own keys are all here."""
         before, _ = self._peers(step)
         missing = self.problem.needed(self.ranks, self.rank, before).start if step else 0
         pairs = self.problem.pairs(self.ranks, self.rank, before)
@@ -40,7 +42,7 @@ class Ring:
                     Message(behind, travel.sent(self.sent[step])), Message(before, travel.room(self.received[step])), 2 * step)
 
     def _keys(self, k: Tensor, v: Tensor) -> Iterator[tuple[int, list[Pair], Tensor, Tensor, bool]]:
-        """For each step: the step, its calls, their keys and values, and whether others are on their way."""
+        """Gives for each step: the step, its calls, their keys and values, and whether others are on their way."""
         travel = Travel(self.problem.travel, k, v) if self.ranks > 1 else None
         for step in range(self.ranks):
             coming = self._fetch(step + 1, travel) if travel is not None and step + 1 < self.ranks else None
@@ -57,7 +59,7 @@ class Ring:
 
     def backward(self, named: Mapping[str, Tensor], k: Tensor, v: Tensor, params: Mapping[str, Any],
                  grads: Sequence[str]) -> dict[str, Tensor]:
-        """Gradients of keys go to their owner while the next step computes."""
+        """Sends gradients of keys to their owner while the next step computes."""
         totals = {"d" + name: parts.Total(x.shape, k.device) for name, x in {"q": named["q"], "k": k, "v": v, **{n: params[n] for n in grads}}.items()}
         home: Transfer | None = None
         for step, pairs, k_step, v_step, is_beside in self._keys(k, v):

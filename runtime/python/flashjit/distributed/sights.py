@@ -1,5 +1,6 @@
-"""How far queries see by the positions that a mask names: which keys a share of queries needs of which others. Where a mask says more
-than that, or what is not known here, it sees less than is said here, never more; then the kernel finds out."""
+"""A mask names positions, which limit the keys that a share of queries needs. If a mask says more than that, or
+something that is not known here, queries see fewer keys than this module says, never more, and the kernel finds that
+out."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ _FAR = 2**40  # beyond any position
 
 
 class Band(NamedTuple):
-    """low <= key - query <= high."""
+    """A band is low <= key - query <= high."""
 
     low: int
     high: int
 
     def keys(self, first: int, last: int) -> tuple[int, int]:
-        """The keys that queries first..last see lie between these."""
+        """Returns limits of the keys that queries first..last see."""
         return first + self.low, last + self.high
 
     def queries(self, first: int, last: int) -> tuple[int, int]:
@@ -29,9 +30,10 @@ class Band(NamedTuple):
 
 
 class Sequences(NamedTuple):
-    """Queries see keys of their own piece of the sequence. `shift`: from a query's position to where it stands among the keys."""
+    """Queries see keys of their own piece of the sequence. `shift` leads from a query's position to its position among
+    the keys."""
 
-    begins: tuple[int, ...]  # of pieces, from 0 on, and the end of the last one
+    begins: tuple[int, ...]  # begins of pieces, from 0 on, and the end of the last one
     shift: int
 
     def _piece(self, first: int, last: int) -> tuple[int, int]:
@@ -47,7 +49,7 @@ class Sequences(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The same for pieces of `size` positions."""
+    """Queries see keys of their own piece of `size` positions."""
 
     size: int
     shift: int
@@ -63,7 +65,7 @@ Limit = Union[Band, Sequences, Blocks]
 
 
 class Sight(NamedTuple):
-    """`whole`: the limits, all of them bands, say all that the mask says. `lists`: of blocks, which are asked besides."""
+    """`whole` means that the limits, which are then all bands, are the whole mask. `lists` of blocks limit it further."""
 
     limits: tuple[Limit, ...]
     whole: bool
@@ -74,10 +76,10 @@ class Sight(NamedTuple):
         return Band(max([-_FAR, *(band.low for band in bands)]), min([_FAR, *(band.high for band in bands)]))
 
     def cut(self, q: Run, k: Run) -> tuple[Run, Run]:
-        """What is left of queries and keys without those that see, or are seen by, none of the others for sure."""
+        """Removes queries and keys that certainly see, or are seen by, none of the others."""
         if self.lists is not None and self.lists.seen is not None and q.size and k.size:
             q, k = self.lists.seen.cut(q, k)
-        for _ in range(2):  # keys that are gone may take queries with them
+        for _ in range(2):  # Keys that are gone may take queries with them.
             for limit in self._limits_of_all():
                 if q.size and k.size:
                     k = k.part(*limit.keys(q.begin, q.last))
@@ -86,7 +88,7 @@ class Sight(NamedTuple):
         return q, k
 
     def _limits_of_all(self) -> tuple[Limit, ...]:
-        """Those of all keys: of blocks that are listed as full no mask is asked."""
+        """Returns the limits of all keys. A mask does not apply to blocks that are listed as full."""
         return () if self.lists is not None and self.lists.has_full else self.limits
 
     def sees_all(self, q: Run, k: Run) -> bool:
@@ -94,7 +96,7 @@ class Sight(NamedTuple):
         return self.whole and k.last - q.begin <= band.high and k.begin - q.last >= band.low
 
     def is_near(self) -> bool:
-        """Whether far tokens see nothing of each other on both sides."""
+        """Returns whether far tokens see nothing of each other on both sides."""
         if self.lists is not None and self.lists.seen is not None and self.lists.seen.is_sparse():
             return True
         limits = Sight(self._limits_of_all(), False)
@@ -106,7 +108,7 @@ _OF_QPOS = {"k<=qpos": 0, "qpos>=k": 0, "k<qpos": -1, "qpos>k": -1}
 
 
 def _number(tokens: Sequence[str], scalars: Mapping[str, float]) -> int | None:
-    """An argument that is a whole number, or a parameter of the call that is one."""
+    """Returns an argument that is a whole number, or a parameter of the call that is one."""
     text = "".join(tokens)
     if re.fullmatch(r"-?\d+", text):
         return int(text)
@@ -133,7 +135,7 @@ def _limit_of(part: Sequence[str], shift: int, lengths: tuple[int, int], scalars
 
 def sight_of(mask: str | None, lengths: tuple[int, int], top_left: bool, scalars: Mapping[str, float],
              begins: Sequence[int] | None = None) -> Sight:
-    """`begins`: of documents, whose mask is part of the text, where the host knows them."""
+    """`begins` are those of documents, if the host knows them. Their mask is part of the text."""
     shift = 0 if top_left else lengths[1] - lengths[0]
     limits: list[Limit] = [] if begins is None else [Sequences(tuple(begins), shift)]
     whole = begins is None
@@ -151,7 +153,7 @@ def sight_of(mask: str | None, lengths: tuple[int, int], top_left: bool, scalars
 
 
 def _is_one(part: Sequence[str]) -> bool:
-    """Whether the first parenthesis is closed by the last."""
+    """Returns whether the first parenthesis is closed by the last."""
     depth = 0
     for at, token in enumerate(part):
         depth += (token in "([") - (token in ")]")

@@ -1,4 +1,5 @@
-"""A problem that ranks share, and the calls that it takes: which queries of one rank meet which keys of another, with which texts."""
+"""Ranks share a problem, which takes several calls: some queries of one rank meet some keys of another, with their own
+texts."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from flashjit.distributed.sights import Sight
 from flashjit.distributed.texts import HEADS, PLACES, Placed, banded, placed, reads
 
 
-DRAWN_TOGETHER = 32  # neighbouring tokens, by dropout
+DRAWN_TOGETHER = 32  # dropout draws for this many neighbouring tokens together
 
 
 class Pair(NamedTuple):
-    """Queries and keys of one call. `fused`: they are several runs; all is seen then, or all that is not behind the query."""
+    """These are the queries and keys of one call. `fused` means that they are several runs: then everything is seen, or
+    everything that is not behind the query."""
 
     q: Run
     k: Run
@@ -26,7 +28,8 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Problem:
-    """What a call of attention() asks for, on tensors of the whole sequence. `lengths`: its queries and keys."""
+    """This is the request of a call of attention() on tensors of the whole sequence. `lengths` are its queries and
+    keys."""
 
     mask: str | None
     score: str | None
@@ -35,10 +38,11 @@ class Problem:
     spec: str
     lengths: tuple[int, int]
     order: str
-    sight: Sight  # with the lists of blocks, if there are any
+    sight: Sight  # It has the lists of blocks, if there are any.
     scalars: Mapping[str, float]
     travel: str | None = None
-    heads_begin: tuple[int, int] | None = None  # the first query head and KV head here, where a rank has some of them
+    # These are the first query head and KV head here, if a rank has only some.
+    heads_begin: tuple[int, int] | None = None
 
     @property
     def lists(self) -> Lists | None:
@@ -50,7 +54,8 @@ class Problem:
 
     @functools.cached_property
     def drops(self) -> bool:
-        """Weights are dropped by where they stand in the sequence, and by their head: kernels are told of places, and calls have all heads."""
+        """Returns whether weights are dropped, which depends on their positions in the sequence and their head: kernels
+        get places, and calls have all heads."""
         return any(field.partition("=")[0] == "dropout" for field in self.spec.split())
 
     @functools.cached_property
@@ -59,13 +64,13 @@ class Problem:
 
     @functools.lru_cache(1024)
     def of_heads(self, q_head: int, kv_head: int) -> Problem:
-        """The same for a call that has heads from these on, counted from those that this one has."""
+        """Returns the problem for a call with heads from these on, counted from those that this one has."""
         begin = self.heads_begin or (0, 0)
         return dataclasses.replace(self, heads_begin=(begin[0] + q_head, begin[1] + kv_head))
 
     @functools.lru_cache(65536)
     def pairs(self, ranks: int, rank: int, source: int | None) -> list[Pair]:
-        """The calls for queries of `rank` over keys of `source`, or of all in the order of the sequence."""
+        """Returns the calls for queries of `rank` over keys of `source`, or over all keys in the order of the sequence."""
         own = rank == source and self.lengths[0] == self.lengths[1]
         blocks = self.lists.sizes if self.lists is not None else (DRAWN_TOGETHER, DRAWN_TOGETHER) if self.drops else (1, 1)
         have_places = self.score_has_places or self.drops or self.lists is not None
@@ -74,7 +79,7 @@ class Problem:
 
     @functools.lru_cache(65536)
     def needed(self, ranks: int, rank: int, source: int) -> slice:
-        """The keys in the share of `source` that `rank` reads; an empty slice where there are none."""
+        """Returns the keys in the share of `source` that `rank` reads, or an empty slice if there are none."""
         pairs = self.pairs(ranks, rank, source)
         if not pairs:
             return slice(0, 0)
@@ -82,7 +87,7 @@ class Problem:
 
     @functools.lru_cache(65536)
     def words(self, pair: Pair) -> Placed:
-        """The texts of a call, which reads its queries and keys from 0 on."""
+        """Returns the texts of a call, which counts its queries and keys from 0 on."""
         if self.drops:
             return _told(self, pair)
         h, hk = self.heads_begin if self.heads_begin and self.reads_heads else (None, None)
@@ -95,7 +100,7 @@ class Problem:
 
 
 def _told(problem: Problem, pair: Pair) -> Placed:
-    """Texts of the whole sequence, for a kernel that takes places."""
+    """Returns texts of the whole sequence, for a kernel that takes places."""
     numbers = {f"{rows}_{name}": number for rows, run, length in (("q", pair.q, problem.lengths[0]), ("k", pair.k, problem.lengths[1]))
                for name, number in (("begin", run.begin), ("step", run.step), ("total", length))}
     words = "places align=top_left" if problem.top_left else "places"
@@ -103,13 +108,13 @@ def _told(problem: Problem, pair: Pair) -> Placed:
 
 
 def _in_own_places(sight: Sight, pair: Pair) -> Placed:
-    """A band, whose text says by how many tokens of the call a key may be away from its query."""
+    """Returns a band, whose text limits by how many tokens of the call a key may be away from its query."""
     q, k = pair.q, pair.k
     band, away = sight.band(), q.begin - k.begin
     low, high = -((-band.low - away) // q.step), (band.high + away) // q.step
     bounded_below, bounded_above = low > -(q.size - 1), high < k.size - 1
     if bounded_above:
-        # These have names, so that kernels of all ranks and of one process alone are the same.
+        # These have names, so that kernels of all ranks and of one process alone are equal.
         for name, at in (("causal_top_left", 0), ("causal_bottom_right", k.size - q.size)):
             if high == at and not bounded_below:
                 return Placed(name, None, {})
@@ -118,11 +123,12 @@ def _in_own_places(sight: Sight, pair: Pair) -> Placed:
 
 def pairs_of(sight: Sight, have_places: bool, q_runs: tuple[Run, ...], k_runs: tuple[Run, ...], own: bool,
              blocks: tuple[int, int] = (1, 1)) -> list[Pair]:
-    """`own`: both are the same tokens. `have_places`: each run is told by itself where it stands. Parts of runs, of queries and of keys, begin with a
-    block of so many tokens of the sequence, as the runs do."""
+    """`own` means that both are the same tokens. `have_places` means that each run is told its own position. Parts of
+    runs, of queries and of keys, begin with a block of this many tokens of the sequence, as the runs do."""
     band = sight.band()
     if own and sight.whole and not have_places and len(q_runs) > 1 and band.high == 0 and band.low <= q_runs[0].begin - q_runs[-1].last:
-        whole = q_runs[0]._replace(size=sum(run.size for run in q_runs))  # a share has its tokens in the order of the sequence
+        # A share has its tokens in the order of the sequence.
+        whole = q_runs[0]._replace(size=sum(run.size for run in q_runs))
         return [Pair(whole, whole, False, True)]
     found = []
     for q in q_runs:
@@ -134,7 +140,7 @@ def pairs_of(sight: Sight, have_places: bool, q_runs: tuple[Run, ...], k_runs: t
 
 
 def _fused(pairs: list[Pair], same: str, other: str) -> list[Pair]:
-    """Full calls of the same queries, or keys, become one where the others are neighbours in their share."""
+    """Joins full calls with equal queries, or keys, if the others are neighbours in their share."""
     made: list[Pair] = []
     waiting: dict[Any, int] = {}
     for pair in pairs:

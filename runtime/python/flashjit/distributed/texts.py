@@ -1,5 +1,5 @@
-"""Masks and scores of the whole sequence, written for the tokens that one call has. The language is that of compiler/SPEC.md; what is
-no text of it, the library says when the kernel is made."""
+"""Masks and scores of the whole sequence are rewritten for the tokens that one call has. The language is that of
+compiler/SPEC.md; the library reports a text that is not in it when the kernel is made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 PLACES = frozenset(("q", "k", "qpos", "q_len", "k_len"))
 HEADS = frozenset(("h", "hk"))
 
-# The named rows that read positions or heads, written out as SPEC.md has them; $1, $2 are their arguments.
+# These named rows read positions or heads. They are written out as in SPEC.md; $1, $2 are their arguments.
 _ROWS = {
     "causal": "k <= qpos",
     "causal_top_left": "k <= q",
@@ -28,11 +28,11 @@ _ROWS = {
     "bias": "s + $1[h, q, k]",
     "bias_b": "s + $1[b, h, q, k]",
 }
-_READS_OF_ROWS = {"alibi": {"slope"}}  # beside what they are called with
+_READS_OF_ROWS = {"alibi": {"slope"}}  # They read these beside their arguments.
 
-# Numbers that a call brings for the texts below: names that parameters of the user cannot have.
+# A call brings these numbers for the texts below. Parameters of the user cannot have such names.
 SCALARS = ("q_begin", "k_begin", "q_tokens", "k_tokens", "h_begin", "hk_begin", "nearest", "farthest")
-_REACH = 2**30 - 1  # the longest sequence that there is: with this said, ints need no 64 bits
+_REACH = 2**30 - 1  # the longest sequence that there is; with this limit, ints need no 64 bits
 
 
 def tokens_of(text: str) -> list[str]:
@@ -40,7 +40,7 @@ def tokens_of(text: str) -> list[str]:
 
 
 def _closing(tokens: Sequence[str], at: int) -> int:
-    """Behind the parenthesis that closes the one at `at`, or the end."""
+    """Returns the index behind the parenthesis that closes the one at `at`, or the end."""
     depth = 0
     for end in range(at, len(tokens)):
         depth += (tokens[end] in "([") - (tokens[end] in ")]")
@@ -50,7 +50,7 @@ def _closing(tokens: Sequence[str], at: int) -> int:
 
 
 def split(tokens: Sequence[str], by: str) -> list[list[str]]:
-    """The parts between operators that stand in no parentheses."""
+    """Returns the parts between operators that stand in no parentheses."""
     parts: list[list[str]] = [[]]
     depth = 0
     for token in tokens:
@@ -93,7 +93,7 @@ def written_out(text: str) -> tuple[str, ...]:
 
 @functools.lru_cache(1024)
 def reads(text: str | None) -> frozenset[str]:
-    """All names in it: variables, parameters, and functions."""
+    """Returns all names in the text: variables, parameters, and functions."""
     if text is None:
         return frozenset()
     names = {token for token in (*written_out(text), *tokens_of(text)) if _NAME.match(token)}
@@ -105,7 +105,8 @@ def _ranged(name: str, low: int = 0, high: int = _REACH) -> str:
 
 
 class Placed(NamedTuple):
-    """Texts for one call, and the numbers that they read. `bounds`: fields of the spec that spare its ints 64 bits."""
+    """These are texts for one call, and the numbers that they read. `bounds` are fields of the spec that spare its ints
+    64 bits."""
 
     mask: str | None
     score: str | None
@@ -116,8 +117,8 @@ class Placed(NamedTuple):
 @functools.lru_cache(4096)
 def placed(mask: str | None, score: str | None, q: Run, k: Run, lengths: tuple[int, int], top_left: bool, h_begin: int | None,
            hk_begin: int | None) -> Placed:
-    """Knows how texts of the whole sequence become texts of a call. `lengths`: of the whole sequence, of queries and
-    keys. `h_begin`: the first query head that the call has, None where it has all."""
+    """Turns texts of the whole sequence into texts of a call. `lengths` are those of the whole sequence, of queries and
+    keys. `h_begin` is the first query head of the call, or None if it has all."""
     def position(name: str, run: Run) -> str:
         local = name if run.step == 1 else f"{name} * {run.step}"
         return f"({local} + {_ranged(name + '_begin')})"
@@ -129,7 +130,8 @@ def placed(mask: str | None, score: str | None, q: Run, k: Run, lengths: tuple[i
     if h_begin is not None and hk_begin is not None:
         instead |= {"h": f"(h + {_ranged('h_begin', 0, 65535)})", "hk": f"(hk + {_ranged('hk_begin', 0, 65535)})"}
         values |= {"h_begin": h_begin, "hk_begin": hk_begin}
-    texts = [text if text is None or instead.keys().isdisjoint(written_out(text)) else  # as it was written: it is then the kernel of others
+    # A text stays as it was written if nothing in it changes, because it then gives the same kernel as other calls.
+    texts = [text if text is None or instead.keys().isdisjoint(written_out(text)) else
              " ".join(instead.get(token, token) for token in written_out(text)) for text in (mask, score)]
     used = {name for text in texts if text is not None for name in tokens_of(text)}
     bounds = ""
@@ -139,8 +141,8 @@ def placed(mask: str | None, score: str | None, q: Run, k: Run, lengths: tuple[i
 
 
 def banded(low: int | None, high: int | None) -> Placed:
-    """The mask low <= k - q <= high of a call's own queries and keys. A width is part of the text: it is the user's, the same in all calls, and
-    by it kernels are chosen."""
+    """Returns the mask low <= k - q <= high of a call's own queries and keys. A width is part of the text: it is the
+    user's, equal in all calls, and decides which kernels are chosen."""
     if high is None:
         return Placed(None, None, {}) if low is None else Placed(f"k >= q + {_ranged('nearest', -_REACH)}", None, {"nearest": low})
     last = f"q + {_ranged('farthest', -_REACH)}"
