@@ -276,9 +276,8 @@ Roofline roofline(const Plan& plan, const Shape& of_call) {
   const Shape shape = seen_by_kernels(spec, of_call);
   const Problem problem(plan.spec, plan.target, plan.tiles);
   const Work work = work_of(problem, shape, plan.schedule);
-  const double scores =
-      static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
-      static_cast<double>(selects(spec) ? listed_keys(spec) : shape.k_len);
+  const double scores = static_cast<double>(shape.b) * spec.heads_q * static_cast<double>(shape.q_len) *
+                        static_cast<double>(selects(spec) ? listed_keys(spec) : shape.k_len);
   Roofline r;
   r.visible = work.visible;
   r.exact = work.exact;

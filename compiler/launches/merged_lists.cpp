@@ -24,8 +24,8 @@ void read_merged_lists(KernelParams& params, const KernelConfig& config, int* li
   const MergedLists merged = merged_lists(config);
   params.key_index = lists;
   params.key_count = lists + merged.count;
-  params.key_index_stride = params.key_count_stride = {
-      .batch = Int64{merged.ints} * config.heads_kv, .head = merged.ints, .token = 0};
+  params.key_index_stride =
+      params.key_count_stride = {.batch = Int64{merged.ints} * config.heads_kv, .head = merged.ints, .token = 0};
 }
 
 std::string describe_merged_lists(const Plan& plan) {

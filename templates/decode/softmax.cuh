@@ -330,7 +330,8 @@ __device__ inline void compute_scores(Scores& s, const SharedOperands& q, const 
 template <class Operands>
 __device__ inline void apply_score_and_mask(Scores& s, const Operands& queries, const KeyFacts& facts,
                                             const KernelParams& params, const Segment& segment, int tile) {
-  const int k_lo = tile * kTileKv, page_begin = k_lo - static_cast<u32>(k_lo) % kPageKeys, first[2] = {k_lo + score_key(0), k_lo + score_key(1)};
+  const int k_lo = tile * kTileKv, page_begin = k_lo - static_cast<u32>(k_lo) % kPageKeys,
+            first[2] = {k_lo + score_key(0), k_lo + score_key(1)};
   if constexpr (!kScaleFolded) {
 #pragma unroll
     for (int r = 0; r < kOctets; ++r) {

@@ -272,8 +272,7 @@ class Generator {
   }
   double number(const CaseTensor& tensor) {
     constexpr double largest = 6e4;  // near the end of fp16: logits up to about 2^40
-    // An infinite value may reach rows that do not see it, so those in K stay finite, too.
-    const bool has_values = is_values(tensor) || (v_in_k_ && &tensor != &case_.q);
+    const bool has_values = is_values(tensor) || (v_in_k_ && &tensor != &case_.q);  // infinite ones reach other rows
     switch (data_) {
       case Data::Sharp: return random_.normal() * (is_values(tensor) ? 1 : 6);
       case Data::Equal: return 0.75;

@@ -89,8 +89,8 @@ std::string how(const Plan& plan, const std::optional<Schedule>& hinted, bool al
   }
   if (all)
     text += family.describe(plan.config) + describe_append(plan) + describe_value_rows(plan) +
-            describe_wide_rows(plan) + describe_shown_keys(plan) + describe_merged_lists(plan) + describe_block_states(plan) +
-            describe_tile_lists(plan);
+            describe_wide_rows(plan) + describe_shown_keys(plan) + describe_merged_lists(plan) +
+            describe_block_states(plan) + describe_tile_lists(plan);
   if (all && family.explain_tuned)
     text += family.explain_tuned(Problem(plan.spec, plan.target, plan.tiles), plan.schedule);
   const std::vector<std::string> notes = plan.all_notes();
