@@ -9,6 +9,7 @@
 
 #include "compiler/spec/half.h"
 #include "runtime/launch/library_thread.h"
+#include "runtime/launch/thread_pool.h"
 
 namespace flashjit {
 namespace {
@@ -112,8 +113,7 @@ void fill_random(NamedTensor& tensor, std::uint64_t seed) {
   const std::uint64_t own_seed = hash(tensor.name, seed);
   const std::int64_t elements = static_cast<std::int64_t>(tensor.bytes.size()) / size_of(tensor.dtype);
   const std::int64_t chunks = (elements + kChunk - 1) / kChunk;
-  const int threads = static_cast<int>(
-      std::clamp<std::int64_t>(std::thread::hardware_concurrency(), 1, std::max<std::int64_t>(chunks, 1)));
+  const int threads = static_cast<int>(std::clamp<std::int64_t>(usable_cores(), 1, std::max<std::int64_t>(chunks, 1)));
   std::vector<std::jthread> workers;
   for (int t = 0; t < threads; ++t) {
     workers.push_back(library_thread([&, t] {

@@ -169,8 +169,8 @@ std::string emit_matrix(const Program& program) {
   std::string text = fmt::format(
       "#pragma once\n\n#include \"templates/device.cuh\"\n\nnamespace flashjit {{\n\n"
       "// A step adds to the low word of an operand's descriptor where it begins, in 16 bytes: {} bytes further in its\n"
-      "// rows, panel by panel, or, where rows are what is multiplied, {} rows of {} bytes further down. What follows\n"
-      "// `accumulate`: the signs of both operands, and which of those in shared memory are transposed.\n"
+      "// rows, panel by panel, or, where rows are what is multiplied, {} rows of {} bytes further down. The\n"
+      "// immediates behind `accumulate` are the signs of both operands, and which of those in shared memory are transposed.\n"
       "#define DESCRIPTOR_HIGH \"{:#x}\"  // swizzled in {} bytes, {} from eight rows to the next\n",
       kStepBytes, products.front().k, kPanelWidth, kDescriptorHigh, kPanelWidth, 8 * kPanelWidth);
   const bool in_rows = std::ranges::any_of(products, &Product::b_in_rows);

@@ -28,12 +28,15 @@ CompileMode mode_of(const CompileOptions& options) { return {options.effort, opt
 
 // Generated source has every kernel that is launched. Source that somebody edited may have lost some.
 Result<void> check_kernels(const Plan& plan, const std::vector<EntryUsage>& compiled, const std::string& override_dir) {
-  for (const KernelLaunch& launch : plan.launches) {
-    if (override_dir.empty() || std::ranges::count(compiled, launch.entry, &EntryUsage::entry) > 0) continue;
-    return invalid(
-        fmt::format("override_dir: {} makes code without the kernel `{}`, which is launched; keep it in entry.cu, or "
-                    "remove that file for the generated one",
-                    override_dir, launch.entry));
+  if (override_dir.empty()) return {};
+  for (const std::vector<KernelLaunch>* launches : {&plan.before, &plan.launches}) {
+    for (const KernelLaunch& launch : *launches) {
+      if (std::ranges::count(compiled, launch.entry, &EntryUsage::entry) > 0) continue;
+      return invalid(
+          fmt::format("override_dir: {} makes code without the kernel `{}`, which is launched; keep it in entry.cu, or "
+                      "remove that file for the generated one",
+                      override_dir, launch.entry));
+    }
   }
   return {};
 }

@@ -34,7 +34,7 @@ constexpr double kFarthestClass = 2;          // sum of doublings over all sizes
 constexpr std::size_t kMostBytes = 64 << 20;  // limit for a file of records
 constexpr const char* kFile = "/v1/tuned.txt";
 constexpr const char* kHeader =
-    "# What `flashjit tune` found: one record per line, fields separated by tabs. Lines may be removed, and merged from elsewhere\n"
+    "# Records of `flashjit tune`, one on each line, fields separated by tabs. Lines may be removed, and merged from elsewhere\n"
     "# with `flashjit tune --merge FILE`.\n";
 
 // Tabs and ends of lines separate fields and records, and both can stand in the text of a mask.

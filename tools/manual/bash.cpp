@@ -124,8 +124,8 @@ std::string quoted_for_shell(std::string_view text) {
 std::string bash_completion(const CLI::App& root) {
   std::string script = fmt::format(
       "# Completion of flashjit {} for bash, which `flashjit completion bash` made.\n\n"
-      "# What may stand where: the subcommands of PATH, the options of 'PATH -', the values of 'PATH --NAME', the\n"
-      "# positional arguments of 'PATH +'.\n"
+      "# Each row lists words that may stand at a place: the subcommands of PATH, the options of 'PATH -', the values\n"
+      "# of 'PATH --NAME', the positional arguments of 'PATH +'.\n"
       "_flashjit_at() {{\n  case $1 in\n",
       version());
   for (const CLI::App* app : commands_of(root)) script += bash_rows(*app);

@@ -107,7 +107,7 @@ std::array<Product, 2> hopper_products(const KernelConfig& c) {
   const int columns = product_columns(c);
   std::string_view remark = "";
   if (c.hopper.row_sum == RowSum::matrix) remark = "The last eight columns are ones beside V: they sum the rows of P.";
-  if (adds_tiles(c)) remark = "Of a few tiles: O takes them in by additions of fp32.";
+  if (adds_tiles(c)) remark = "They are the sum of a few tiles, which O takes in by additions of fp32.";
   // A product that replaces compiles faster. Other kernels lose speed by it, as ptxas then chooses other registers for
   // them [M43].
   const bool replaces =

@@ -65,7 +65,7 @@ constexpr TileOperation kOperations[] = {
      "pass_item",
      "void pass_item(const WorkState& work, int tile)",
      {},
-     "Of an item that ends before this warpgroup's rows begin all but the first step is left out, whose result nobody\n"
+     "An item may end before this warpgroup's rows begin. All but its first step is then left out, whose result nobody\n"
      "looks at: the values as well, and the tiles from `tile` on."},
     {Kind::Body,
      "copy_tile_keys",

@@ -139,6 +139,11 @@ TEST_F(SourceOverride, TheEditedKernelIsAnotherOne) {
   EXPECT_EQ(emptied.error().kind, ErrorKind::Invalid);
   for (const std::string& word : {std::string("entry.cu"), "`" + plain->plan.launches.front().entry + "`"})
     EXPECT_NE(emptied.error().message.find(word), std::string::npos) << emptied.error().message;
+  // The launches before the loop are looked for as well.
+  const auto after_others = compile_spec("fwd bf16 d=64 heads=2 select=keys(8) mask=\"causal\"", "sm_80", "", options);
+  ASSERT_FALSE(after_others);
+  EXPECT_NE(after_others.error().message.find("`flashjit_shown_keys`"), std::string::npos)
+      << after_others.error().message;
 }
 
 }  // namespace
