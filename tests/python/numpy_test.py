@@ -1,7 +1,9 @@
 """The package on arrays of NumPy, against a reference in float64."""
 
 import copy
+import functools
 import math
+import os
 import pickle
 import signal
 import sys
@@ -403,6 +405,11 @@ def test_explain_compile_and_tune():
     kernel = engine.prepare("fwd fp32 d=16 heads=2")
     plan = kernel.explain(shape="b=1,q=64,k=64")
     assert repr(plan) == str(plan) and kernel.facts["schedule"] in plan
+    for explained in (kernel.explain, functools.partial(engine.explain, "fwd fp32 d=16 heads=2"),
+                      functools.partial(flashjit.explain, "fwd bf16 d=64", "sm_90a")):
+        assert "--all says the rest" in explained() and "program forward" in explained(all=True, html=scratch("explained.html"))
+        assert b"<html" in harness.read(scratch("explained.html"))
+        os.remove(scratch("explained.html"))
     found = engine.tune("fwd fp32 d=16 heads=2", "b=1,q=64,k=64", budget="1s")
     assert found["best_us"] > 0 and "family=host" in found["best_schedule"]
     found.report(scratch("tuned.html"))

@@ -63,15 +63,17 @@ def _options(**options: object) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
 
 
-def explain(spec: str, arch: str | None = None, *, schedule: str | None = None, shape: str | None = None, of: Library | None = None) -> Text:
-    """Explains the plan for a spec, why, and what limits it; without `arch`, on this machine. It needs neither GPU nor
-    compiler.
+def explain(spec: str, arch: str | None = None, *, schedule: str | None = None, shape: str | None = None, all: bool = False,  # noqa: A002
+            html: str | os.PathLike[str] | None = None, of: Library | None = None) -> Text:
+    """Explains the plan for a spec, why, and what limits it; without `arch`, on this machine. It needs neither GPU nor compiler. `all`: all,
+    and not the 25 lines that say most. `html`: a file for a page with pictures.
 
     >>> import flashjit
     >>> flashjit.explain('fwd bf16 d=128 mask="causal"', "sm_90a").splitlines()[1]
     'for sm_90a, H200: 132 SMs, 4.54 TB/s'
     """
-    return Text(run(["explain", checked(spec), *_options(arch=arch, schedule=schedule, shape=shape)], of))
+    options = _options(arch=arch, schedule=schedule, shape=shape, html=html and os.fspath(html))
+    return Text(run(["explain", checked(spec), *options, *(["--all"] if all else [])], of))
 
 
 def compile(specs: str | Sequence[str], arch: str, *, schedule: str | None = None, out: str | os.PathLike[str] | None = None,  # noqa: A001

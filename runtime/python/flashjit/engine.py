@@ -130,9 +130,10 @@ class Engine(_Owner):
         self.library.call("engine_counters", self._open_handle(), byref(counters))
         return {name: getattr(counters, name) for name in capi.Counters.NAMES}
 
-    def explain(self, spec: str, *, schedule: str | None = None, shape: str | None = None) -> command.Text:
-        """Explains the plan for a spec on this device, why, and what limits it."""
-        return command.explain(spec, self.target, schedule=schedule, shape=shape, of=self.library)
+    def explain(self, spec: str, *, schedule: str | None = None, shape: str | None = None, all: bool = False,  # noqa: A002
+                html: str | os.PathLike[str] | None = None) -> command.Text:
+        """Explains the plan for a spec on this device, why, and what limits it; flashjit.explain has the words for the rest."""
+        return command.explain(spec, self.target, schedule=schedule, shape=shape, all=all, html=html, of=self.library)
 
     def compile(self, specs: str | Sequence[str], *, schedule: str | None = None) -> list[dict[str, Any]]:
         """Compiles for this device into the kernel store, and returns a dict of facts for each kernel."""
@@ -187,10 +188,10 @@ class Kernel(_Owner):
         facts = self.facts
         return f"<flashjit.Kernel {facts['spec']} ({facts['target']}, {facts['schedule']})>"
 
-    def explain(self, *, shape: str | None = None) -> command.Text:
-        """Explains the plan of this kernel, why, and what limits it."""
+    def explain(self, *, shape: str | None = None, all: bool = False, html: str | os.PathLike[str] | None = None) -> command.Text:  # noqa: A002
+        """Explains the plan of this kernel, why, and what limits it; flashjit.explain has the words for the rest."""
         facts = self.facts
-        return command.explain(facts["spec"], facts["target"], schedule=facts["schedule"], shape=shape, of=self.library)
+        return command.explain(facts["spec"], facts["target"], schedule=facts["schedule"], shape=shape, all=all, html=html, of=self.library)
 
     def bind(self, values: Mapping[str, Any], *, max_q_len: int = 0, max_k_len: int = 0, stream: int | None = None,
              like: Any = None, sms: int = 0) -> Launch:
