@@ -188,7 +188,11 @@ def test_names_and_dtypes_of_what_a_mask_reads():
                                ("doc: is no word of attention(), and neither mask nor score reads it; they read `dcos`", "document(dcos)", {"doc": doc}),
                                ("doc: is i64[2], and `document` reads i32[2]; pass it as int32", "document(doc)", {"doc": doc.astype("int64")}),
                                ("doc: is i32[1], and `document` reads i32[2]; pass a tensor of 2 dimensions", "document(doc)", {"doc": doc[0]}),
-                               ("mask: write `&` for `and`", "causal and k > 3", {})):
+                               ("mask: write `&` for `and`", "causal and k > 3", {}),
+                               ("cu_seqlens: is no word of attention(), and neither mask nor score reads it; did you mean offsets_q= and",
+                                "causal", {"cu_seqlens": doc}),
+                               ("clausal: is no word of attention(), and neither mask nor score reads it; leave it out", "causal & k < max(q, 9)",
+                                {"clausal": doc})):
         refused(flashjit.InvalidError, begin, lambda mask=mask, given=given: flashjit.attention(q, q, q, mask=mask, **given))
 
 

@@ -65,7 +65,7 @@ def _options(**options: object) -> list[str]:
 
 def explain(spec: str, arch: str | None = None, *, schedule: str | None = None, shape: str | None = None, all: bool = False,  # noqa: A002
             html: str | os.PathLike[str] | None = None, of: Library | None = None) -> Text:
-    """Explains the plan for a spec, why, and what limits it; without `arch`, on this machine. It needs neither GPU nor compiler. `all`: all,
+    """Explains the plan for a spec, why, and what limits it; without `arch`, on this machine. It needs neither GPU nor compiler. `all`: everything,
     and not the 25 lines that say most. `html`: a file for a page with pictures.
 
     >>> import flashjit

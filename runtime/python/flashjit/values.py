@@ -96,6 +96,8 @@ _ELSEWHERE = {
     'flashjit.torch.scaled_dot_product_attention', "dropout_p": 'spec="dropout=0.1"', "dropout": 'spec="dropout=0.1"',
     "softmax_scale": "scale=", "window_size": 'mask="window(left, right)"', "softcap": 'score="softcap(50)"',
     "alibi_slopes": 'score="alibi" with slope=', "cu_seqlens_q": "offsets_q=", "cu_seqlens_k": "offsets_k=",
+    "cu_seqlens": 'offsets_q= and offsets_k=, with layout="packed"', "max_seqlen_q": "max_q_len=", "max_seqlen_k": "max_k_len=",
+    "score_mod": "flashjit.torch.flex_attention", "mask_mod": "flashjit.torch.flex_attention", "block_mask": "flashjit.torch.flex_attention",
     "seed": 'spec="dropout=0.1", which reads it', "offset": 'spec="dropout=0.1", which reads it',
     "sms": "that of Kernel.bind, of a kernel of flashjit.Engine.prepare",
     "window": 'mask="window(left, right)"', "document": 'mask="document(doc)" with doc=', "alibi": 'score="alibi" with slope=',
@@ -110,10 +112,11 @@ def unread(name: str, known: Sequence[str], why: str) -> InvalidError:
 
 
 def _names_without_values(spec: str) -> list[str]:
-    """Returns the names in mask and score, of a spec that attention() wrote, that are not declared."""
+    """Returns the names that rows such as document(doc) are given, in a spec that attention() wrote, and that are not declared."""
     texts = dict(re.findall(r'(\w+)="([^"]*)"', spec))
     declared = re.findall(r"(\w+):", texts.get("params", ""))
-    return [name for name in re.findall(r"[A-Za-z_]\w*\b(?!\()", texts.get("mask", "") + " " + texts.get("score", "")) if name not in declared]
+    given = re.findall(r"[(,]\s*([A-Za-z_]\w*)\s*(?=[,)])", texts.get("mask", "") + " " + texts.get("score", ""))
+    return [name for name in given if name not in declared]
 
 
 def in_words_of_calls(error: InvalidError, known: Sequence[str], spec: str = "") -> InvalidError:
