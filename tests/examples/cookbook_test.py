@@ -47,7 +47,7 @@ def test_cpp():
     program += ["int main() {", *(f'  std::puts("block of line {line}"), block_{line}();' for line, _ in others), "}", ""]
     harness.write("blocks.cpp", "\n".join(program).encode())
     build = harness.ARGS.build
-    run("g++", "-std=c++20", "-O0", "-Wall", "-Werror", "-I" + os.path.join(build, "include", "public"), scratch("blocks.cpp"), "-o",
+    run("g++", "-std=c++20", "-O0", "-Wall", "-Wextra", "-Werror", "-I" + os.path.join(build, "include", "public"), scratch("blocks.cpp"), "-o",
         scratch("blocks"), "-L" + os.path.join(build, "lib"), "-lflashjit", "-Wl,-rpath," + os.path.join(build, "lib"))
     said = run(scratch("blocks")).splitlines()
     assert len(said) == len(others), said

@@ -51,6 +51,7 @@
 #define FLASHJIT_API
 #endif
 
+// Members have `= {}` where they begin empty anyway: -Wextra of gcc then lets designated initializers leave them out.
 namespace flashjit {
 
 enum class Device { Gpu, Host };
@@ -60,20 +61,20 @@ enum class Device { Gpu, Host };
 // packed; k and v of paged(N): [pages, N, heads, d]. SPEC.md has all operands of all operations.
 struct Tensor {
   void* data = nullptr;
-  std::string dtype;  // "fp16" "bf16" "fp32" "e4m3" "e5m2" "int8" "i32" "i64" "u32" "u8"
-  std::vector<std::int64_t> shape;
-  std::vector<std::int64_t> strides;
+  std::string dtype = {};  // "fp16" "bf16" "fp32" "e4m3" "e5m2" "int8" "i32" "i64" "u32" "u8"
+  std::vector<std::int64_t> shape = {};
+  std::vector<std::int64_t> strides = {};
 };
 
 // run() reads and writes these. Nothing is copied or kept: on a GPU the memory must live until the launch is done.
 struct Arguments {
-  Tensor q, k, v, o;
-  Tensor lse;        // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
-  Tensor max_logit;  // like lse
-  Tensor sink;       // fp32 [heads]
-  Tensor offsets_q, offsets_k;  // packed: i32 [batch + 1], on the kernel's device
-  std::int64_t max_q_len = 0;   // packed: no query sequence is longer
-  std::int64_t max_k_len = 0;   // packed: no key sequence is longer; 0: as long as all together
+  Tensor q = {}, k = {}, v = {}, o = {};
+  Tensor lse = {};  // fp32 [batch, heads, q_len], packed: [heads, tokens]; needed exactly when the spec asks for it
+  Tensor max_logit = {};                  // like lse
+  Tensor sink = {};                       // fp32 [heads]
+  Tensor offsets_q = {}, offsets_k = {};  // packed: i32 [batch + 1], on the kernel's device
+  std::int64_t max_q_len = 0;             // packed: no query sequence is longer
+  std::int64_t max_k_len = 0;             // packed: no key sequence is longer; 0: as long as all together
 
   // Tensors of masks and scores, by name. Any of the tensors above may be here in place of its field: params["lse"]. If
   // a parameter of the spec has the name of such a tensor, its name means the parameter. Some tensors have no field,
@@ -98,11 +99,11 @@ struct Arguments {
   // heads]), and "scores", fp32 [batch, tokens, KV heads, keys] (packed: [tokens, KV heads, keys]), or with
   // `select=keys(N)` "key_index" and "key_count", which it writes. With `v_transposed` v is [batch, KV heads, d, keys],
   // packed [KV heads, d, tokens].
-  std::map<std::string, Tensor, std::less<>> params;
+  std::map<std::string, Tensor, std::less<>> params = {};
   // Scalars of masks and scores, by name. "seed" and "offset" may be here, too. With `places` "q_begin", "q_step",
   // "q_total", "k_begin", "k_step" and "k_total" are here; those that are 0, 1 and the call's own length may be left
   // out. With `accumulate` O and LSE, or dq, dk and dv, are read as well.
-  std::map<std::string, double, std::less<>> scalars;
+  std::map<std::string, double, std::less<>> scalars = {};
   void* workspace = nullptr;  // memory on the kernel's device that it needs between its steps, if
                               // Kernel::workspace_bytes() is not 0; at a multiple of 256. Calls that may run at the
                               // same time must not share it; its contents before and after mean nothing
@@ -146,27 +147,29 @@ class FLASHJIT_API Kernel {
 
 struct EngineOptions {
   Device device = Device::Gpu;
-  int ordinal = 0;        // number of the GPU
-  std::string target;     // empty: the target of the device; otherwise a row of the target table
-  std::string cache_dir;  // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit;
-                          // after the private directory and ':', shared ones that are only read may follow
+  int ordinal = 0;             // number of the GPU
+  std::string target = {};     // empty: the target of the device; otherwise a row of the target table
+  std::string cache_dir = {};  // empty: $FLASHJIT_CACHE_DIR, then $XDG_CACHE_HOME/flashjit, then $HOME/.cache/flashjit;
+                               // after the private directory and ':', shared ones that are only read may follow
   bool disk_cache = true;
   int threads = 0;  // host kernels; 0: $FLASHJIT_THREADS, then what the affinity mask allows
   std::uint64_t cache_max_bytes = std::uint64_t{2} << 30;  // above this, the least recently used entries go
-  std::vector<std::string> bundles;  // GPU: files of `flashjit build`, looked in before the store, in this order. With
-                                     // jit=false kernels come from them alone, and NVRTC is never opened. None:
-                                     // $FLASHJIT_BUNDLES
-  std::string
-      required;  // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target
-  std::string record;  // a manifest, made if need be, to which newly prepared specs are appended, each with its pins
-                       // once; empty: $FLASHJIT_RECORD, or none
-  std::string override_dir;  // a folder that FLASHJIT_DUMP_DIR or `flashjit compile --out` wrote, with edited source
-                             // files: they are compiled instead of the generated ones. For experiments; the arguments
-                             // of a launch stay those of the schedule. GPU only
+  // GPU: files of `flashjit build`, looked in before the store, in this order. With jit=false kernels come from them
+  // alone, and NVRTC is never opened. None: $FLASHJIT_BUNDLES.
+  std::vector<std::string> bundles = {};
+  // GPU: a manifest; create() fails, and lists them, if bundles lack some of its specs for the target.
+  std::string required = {};
+  // A manifest, made if need be, to which newly prepared specs are appended, each with its pins once; empty:
+  // $FLASHJIT_RECORD, or none.
+  std::string record = {};
+  // A folder that FLASHJIT_DUMP_DIR or `flashjit compile --out` wrote, with edited source files: they are compiled
+  // instead of the generated ones. For experiments; the arguments of a launch stay those of the schedule. GPU only.
+  std::string override_dir = {};
   bool isolate_compiler = false;  // NVRTC runs in a process of its own (flashjit-compiler, some 30 ms more per
                                   // compile), so that a crash or a hang of it is an error of prepare. GPU only
-  std::string trusted_list;  // a file as sha256sum prints it: bundles and entries of shared directories that are not on
-                             // it are not used; empty: $FLASHJIT_TRUSTED_LIST, or no such list
+  // A file as sha256sum prints it: bundles and entries of shared directories that are not on it are not used; empty:
+  // $FLASHJIT_TRUSTED_LIST, or no such list.
+  std::string trusted_list = {};
   bool tuned = true;  // where nothing is pinned, measurements of `flashjit tune` on such a device decide; not beside
                       // bundles and override_dir, which were made for the cost model's choice
   bool jit = true;    // false, or FLASHJIT_JIT=off: no compiler is opened, and kernels come from `bundles` alone; a
@@ -175,7 +178,7 @@ struct EngineOptions {
 };
 
 struct PrepareOptions {
-  std::string schedule;              // pins, as text; empty: the cost model chooses
+  std::string schedule = {};         // pins, as text; empty: the cost model chooses
   void* capturing_stream = nullptr;  // a stream that may be capturing a graph: a kernel that is not prepared yet is
                                      // then refused with ErrorKind::Capture, and the capture stays sound
   std::chrono::milliseconds timeout{
@@ -186,16 +189,16 @@ struct PrepareOptions {
       nullptr;  // any thread may set it to true: then ErrorKind::Cancelled, as soon as a timeout would. Others who wait
                 // for the same kernel are not hurt: one of them goes on
   std::chrono::milliseconds budget{
-      0};             // GPU: if the best code is not there after this time, quickly compiled code answers, and the best
-                      // one replaces it between two launches once it is compiled; Facts::notes says which one answers.
-                      // Captured graphs keep the code they were captured with. Heeded only with numerics=fast, because
-                      // the two may round differently. 0: the best code, whatever it takes
-  std::string shape;  // a hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, if
-                      // nothing is pinned. The choice is made for these sizes rounded up to powers of two, and taken if
-                      // it is predicted to be faster than the schedule without a hint by more than predictions are
-                      // wrong. Other sizes are computed as well, perhaps slower. Not heeded beside bundles,
-                      // override_dir and tuned=false, which a note says: pin the schedule that `flashjit explain
-                      // --shape` names
+      0};  // GPU: if the best code is not there after this time, quickly compiled code answers, and the best
+           // one replaces it between two launches once it is compiled; Facts::notes says which one answers.
+           // Captured graphs keep the code they were captured with. Heeded only with numerics=fast, because
+           // the two may round differently. 0: the best code, whatever it takes
+  // A hint, "b=4,q=4096,k=4096" (packed: mean lengths): the sizes to choose the schedule for, if nothing is pinned.
+  // The choice is made for these sizes rounded up to powers of two, and taken if it is predicted to be faster than
+  // the schedule without a hint by more than predictions are wrong. Other sizes are computed as well, perhaps slower.
+  // Not heeded beside bundles, override_dir and tuned=false, which a note says: pin the schedule that `flashjit
+  // explain --shape` names.
+  std::string shape = {};
   std::chrono::milliseconds tune{
       0};  // if there is no record of this device and `shape` (empty: the one that the cost model ranks by), schedules
            // are measured for about this long, and the result is kept as a record. The device should have nothing else
