@@ -89,6 +89,7 @@ class ArgumentChecker {
   std::int64_t room_in_pages(std::int64_t pages, std::int64_t of_sequence) const;
   Result<void> find_sizes(const CallArguments& call, const Extents& extents, CallSizes& sizes) const;
   Result<void> check_scores(const Extents& extents, const CallSizes& sizes) const;
+  Result<void> check_columns(std::int64_t room) const;
   Result<void> check_sizes(const CallSizes& sizes) const;
   Result<void> check_scales(const CallSizes& sizes, const KernelParams& params) const;
   static Result<void> check_full_blocks(const Given& given);

@@ -217,10 +217,10 @@ Result<void> ArgumentChecker::check_line(const KernelParams& params, std::int64_
     const int page = line[i * params.table_stride_page];
     if (page >= 0 && page < params.pages) continue;
     return invalid(
-        fmt::format("block_table[{}, {}{}]: {}, k and v have pages 0 to {}; the sequence has {} keys in {} "
-                    "pages of {}, see k_lens",
-                    b, has_head_tables(spec_) ? fmt::format("{}, ", head) : "", i, page, params.pages - 1, keys,
-                    (keys - 1) / spec_.page_size + 1, spec_.page_size));
+        fmt::format("block_table[{}, {}{}]: {}, k and v have pages 0 to {}; the sequence has {} in {} of {}, "
+                    "see k_lens",
+                    b, has_head_tables(spec_) ? fmt::format("{}, ", head) : "", i, page, params.pages - 1,
+                    counted(keys, "key"), counted((keys - 1) / spec_.page_size + 1, "page"), spec_.page_size));
   }
   return {};
 }

@@ -410,6 +410,8 @@ TEST(Arguments, PagedCallsThatAreRefused) {
           {"no table", " layout=paged(16)", [](Arguments& a) { a.params.erase("block_table"); },
            "block_table: missing"},
           {"no lengths", " layout=paged(16)", [](Arguments& a) { a.params.erase("k_lens"); }, "k_lens: missing"},
+          {"columns", " layout=paged(16) k_len<=40", [](Arguments&) {},
+           "block_table: 4 columns of 16 tokens have room for 64 keys, and the spec bounds k_len by 40; give it the first 3,"},
           {"another page", " layout=paged(8)", [](Arguments&) {}, "k.shape[1]: 16, must be 8 (tokens of a page"},
           {"other pages", " layout=paged(16)", [](Arguments& a) { a.v.shape[0] = 5; },
            "v.shape[0]: 5, must be 6 (pages of k)"},
