@@ -34,6 +34,27 @@ std::string why_not_positive(const Expr& divisor, const Node& node, IntInterval 
                      shown(divisor));
 }
 
+bool fits_32_bits(IntInterval range) {
+  return range.lo >= std::numeric_limits<std::int32_t>::min() && range.hi <= std::numeric_limits<std::int32_t>::max();
+}
+
+// Returns the name of a parameter of 64 bits that makes the value of `expr` large, or nothing: one that is cut makes none.
+std::string_view parameter_of_64_bits(RangeAnalysis& analysis, const Expr& expr) {
+  if (expr->op == Op::Load || expr->op == Op::Scalar)
+    return expr->param.dtype == Dtype::I64 ? std::string_view(expr->param.name) : std::string_view();
+  for (const Expr& arg : expr->args) {
+    if (arg->type != Type::Int || fits_32_bits(analysis.of(arg))) continue;
+    if (const std::string_view name = parameter_of_64_bits(analysis, arg); !name.empty()) return name;
+  }
+  return {};
+}
+
+std::string way_to_fewer_bits(RangeAnalysis& analysis, const Expr& expr) {
+  const std::string_view name = parameter_of_64_bits(analysis, expr);
+  if (name.empty()) return "use smaller constants, or bound the sizes of the spec";
+  return fmt::format("`{}` is i64, which may be any number of 64 bits: make it i32, or cut it with min and max", name);
+}
+
 }  // namespace
 
 IntInterval range_of(Dtype dtype) {
@@ -66,11 +87,8 @@ const RangeAnalysis::Known& RangeAnalysis::known(const Expr& expr) {
   if (const auto found = known_.find(expr.get()); found != known_.end()) return found->second;
   const int problems = problems_;
   const WideInterval wide = compute(expr);
-  if (!fits(wide)) {
-    note([&] {
-      return fmt::format("`{}` can leave 64 bits; use smaller constants, or bound the sizes of the spec", shown(expr));
-    });
-  }
+  if (!fits(wide))
+    note([&] { return fmt::format("`{}` can leave 64 bits; {}", shown(expr), way_to_fewer_bits(*this, expr)); });
   return known_.emplace(expr.get(), Known{expr, cut(wide), problems_ == problems}).first->second;
 }
 
@@ -156,8 +174,7 @@ Expr wide_subexpression(const Expr& expr, const VariableRanges& ranges) {
   RangeAnalysis analysis(ranges);
   const auto narrow = [&](const Expr& e) {
     if (e->type != Type::Int) return true;
-    const IntInterval range = analysis.of(e);
-    return range.lo >= std::numeric_limits<std::int32_t>::min() && range.hi <= std::numeric_limits<std::int32_t>::max();
+    return fits_32_bits(analysis.of(e));
   };
   Expr found;
   for_each_use(expr, [&](const Expr& use, const Node* parent) {

@@ -98,10 +98,11 @@ TEST(Interval, OfScalars) {
 
 TEST(Interval, Refusals) {
   static const char* const kRows[][2] = {
-      {"k * 9223372036854775807 < q", "can leave 64 bits"},
-      {"k + far < q", "can leave 64 bits"},
-      {"abs(words[b]) < q", "can leave 64 bits"},
+      {"k * 9223372036854775807 < q", "can leave 64 bits; use smaller constants"},
+      {"k + far < q", "`far` is i64, which may be any number of 64 bits: make it i32"},
+      {"abs(words[b]) < q", "`words` is i64, which may be any number of 64 bits: make it i32"},
       {"k * k * k * k * k * k * k < q", "can leave 64 bits"},
+      {"k * k * k * k * k * k * min(max(far, 0), 1000) < q", "can leave 64 bits; use smaller constants"},
       {"k / n < q", "the divisor `n` of `/` can be negative, and must be positive; write max(n, 1)"},
       {"k % q < 3", "the divisor `q` of `%` can be 0"},
       {"k / (0 - 3) < q", "`/` is negative, and must be positive; negate both sides"},
