@@ -191,6 +191,8 @@ def test_names_and_dtypes_of_what_a_mask_reads():
                                ("mask: write `&` for `and`", "causal and k > 3", {}),
                                ("cu_seqlens: is no word of attention(), and neither mask nor score reads it; did you mean offsets_q= and",
                                 "causal", {"cu_seqlens": doc}),
+                               ("block_mask: is no word of attention(); did you mean flashjit.torch.flex_attention?", "causal",
+                                {"block_mask": object()}),
                                ("clausal: is no word of attention(), and neither mask nor score reads it; leave it out", "causal & k < max(q, 9)",
                                 {"clausal": doc})):
         refused(flashjit.InvalidError, begin, lambda mask=mask, given=given: flashjit.attention(q, q, q, mask=mask, **given))

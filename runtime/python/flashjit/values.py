@@ -90,6 +90,8 @@ def number(name: str, value: Any) -> Any:
     return value
 
 
+WORDS_OF_FLEX = ("score_mod", "mask_mod", "block_mask")  # their values are no tensors
+
 # Other libraries have these names for arguments that attention() has under another name, or in another form.
 _ELSEWHERE = {
     "is_causal": 'mask="causal"', "causal": 'mask="causal"', "attn_mask": 'score="s + bias[b, h, q, k]" with bias=, or '
@@ -97,11 +99,11 @@ _ELSEWHERE = {
     "softmax_scale": "scale=", "window_size": 'mask="window(left, right)"', "softcap": 'score="softcap(50)"',
     "alibi_slopes": 'score="alibi" with slope=', "cu_seqlens_q": "offsets_q=", "cu_seqlens_k": "offsets_k=",
     "cu_seqlens": 'offsets_q= and offsets_k=, with layout="packed"', "max_seqlen_q": "max_q_len=", "max_seqlen_k": "max_k_len=",
-    "score_mod": "flashjit.torch.flex_attention", "mask_mod": "flashjit.torch.flex_attention", "block_mask": "flashjit.torch.flex_attention",
     "seed": 'spec="dropout=0.1", which reads it', "offset": 'spec="dropout=0.1", which reads it',
     "sms": "that of Kernel.bind, of a kernel of flashjit.Engine.prepare",
     "window": 'mask="window(left, right)"', "document": 'mask="document(doc)" with doc=', "alibi": 'score="alibi" with slope=',
     "return_lse": "lse=True", "enable_gqa": "nothing: k and v may have fewer heads",
+    **dict.fromkeys(WORDS_OF_FLEX, "flashjit.torch.flex_attention"),
 }
 
 
