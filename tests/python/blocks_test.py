@@ -121,6 +121,20 @@ def test_gradients_in_blocks():
             assert (got - want).abs().max() < (2e-4 if not setting.gpu else 0.02) * max(1, want.abs().max().item()), (sizes, mask, what)
 
 
+def test_lists_under_torch_compile():
+    setting = Setting()
+    torch = setting.torch
+    q, k, v = setting.tensors(*[(2, 200, 4, 32)] * 3, grad=True)
+    given, = setting.tensors((2, 200, 4, 32))
+    for heads in (4, 1):
+        count, index = draw_for(setting, heads, 4, 4, 3)
+        call = lambda q, k, v: setting.flashjit.attention(q, k, v, mask="causal", blocks=64, block_count=count, block_index=index)
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        for got, want in zip(*((o, *torch.autograd.grad(o, (q, k, v), given)) for o in (compiled(q, k, v), call(q, k, v)))):
+            setting.close(got, want)
+        torch._dynamo.reset()
+
+
 def test_a_graph_takes_other_lists():
     setting = Setting()
     torch, attention = setting.torch, setting.flashjit.attention

@@ -117,7 +117,7 @@ def _with_blocks(spec: str, blocks: Blocks, params: Mapping[str, Any]) -> str:
     if not isinstance(spec, str):
         raise InvalidError(f"spec: {shown(spec)} is no text")
     shapes = [tuple(getattr(params.get(name), "shape", ())) for name in ("block_count", "full_count")]
-    heads = max((shape[-2] if len(shape) > 1 else 1 for shape in shapes if shape), default=1)
+    heads = max([shape[-2] if len(shape) > 1 else 1 for shape in shapes if shape] or [1])  # Dynamo knows max() without a default alone
     return f"{spec} blocks={integer('blocks', sizes[0])}/{integer('blocks', sizes[1])}/{heads}".lstrip()
 
 
