@@ -106,9 +106,9 @@ TEST(Schedule, RangesHoldForSchedulesMadeInCode) {
   EXPECT_EQ(outside_range(schedule), "q_stages: 9 is outside 1..2");
 }
 
-// compiler/README.md has a row for each field, and the families that have it.
+// compiler/SCHEDULE.md has a row for each field, and the families that have it.
 TEST(ScheduleDoc, FieldsOfFamiliesAreThoseOfTheTable) {
-  std::ifstream file(FLASHJIT_TESTS_DIR "/../compiler/README.md");
+  std::ifstream file(FLASHJIT_TESTS_DIR "/../compiler/SCHEDULE.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   std::map<std::string, std::vector<std::string>> families_of;
   for (const Family family : families()) {
@@ -123,7 +123,7 @@ TEST(ScheduleDoc, FieldsOfFamiliesAreThoseOfTheTable) {
                               : others.size() < names.size() ? fmt::format("all but {}", fmt::join(others, ", "))
                                                              : fmt::format("{}", fmt::join(names, ", "));
     const std::string row = fmt::format("\n| `{}` | {} |", field, which);
-    EXPECT_NE(page.find(row), page.npos) << "compiler/README.md has no line that begins:" << row;
+    EXPECT_NE(page.find(row), page.npos) << "compiler/SCHEDULE.md has no line that begins:" << row;
   }
 }
 
