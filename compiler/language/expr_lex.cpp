@@ -63,7 +63,7 @@ void Lexer::advance() {
     kind_ = Token::Name;
     while (next_ < text_.size() && (is_letter(text_[next_]) || is_digit(text_[next_]))) ++next_;
   } else {
-    static constexpr std::string_view kPairs[] = {"<=", ">=", "==", "!=", "&&", "||", "**"};
+    static constexpr std::string_view kPairs[] = {"<=", ">=", "==", "!=", "&&", "||", "**", "//", "<<", ">>"};
     const std::string_view pair = text_.substr(next_, 2);
     if (std::find(std::begin(kPairs), std::end(kPairs), pair) != std::end(kPairs)) {
       kind_ = Token::Symbol;

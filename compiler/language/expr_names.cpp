@@ -1,4 +1,5 @@
 #include <cmath>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,6 +19,18 @@ std::string called_names(bool score) {
       names.append(", ").append(signature(row));
   }
   return names;
+}
+
+// Returns the word of the language for what has another name elsewhere: in FlexAttention, in Python, or in capital letters.
+std::string_view word_of_the_language(std::string_view name) {
+  static constexpr std::pair<std::string_view, std::string_view> kWordsElsewhere[] = {
+      {"q_idx", "q"}, {"kv_idx", "k"}, {"k_idx", "k"}, {"Q", "q"},   {"K", "k"},
+      {"S", "s"},     {"B", "b"},      {"H", "h"},     {"not", "!"},
+  };
+  for (const auto& [other, word] : kWordsElsewhere) {
+    if (name == other) return word;
+  }
+  return {};
 }
 
 }  // namespace
@@ -55,6 +68,8 @@ Result<Expr> ExprParser::named() {
 }
 
 Result<Expr> ExprParser::unknown_name(std::string_view name, std::size_t start) {
+  if (const std::string_view word = word_of_the_language(name); !word.empty())
+    return error(fmt::format("unknown name `{}`; did you mean `{}`?", name, word), start);
   std::vector<std::string_view> known = {"q", "k", "b", "h", "hk", "q_len", "k_len", "qpos", "true", "false", "inf"};
   for (const Function& function : functions()) known.push_back(function.name);
   for (const NamedRow& row : named_rows()) known.push_back(row.name);

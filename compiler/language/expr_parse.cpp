@@ -25,11 +25,18 @@ std::string ExprParser::slip() const {
     const unsigned char byte = static_cast<unsigned char>(lexer_.text()[0]);
     if (byte < ' ' || byte > '~') return fmt::format("unexpected byte 0x{:02x}; the language is plain ASCII", byte);
     if (byte == '?') return "write where(condition, a, b) for `?` and `:`";
+    if (byte == '~') return "write `!` for `~`";
     return fmt::format("unexpected `{}`", lexer_.text());
   }
   if (lexer_.is("&&") || lexer_.is("||"))
     return fmt::format("write `{}` for `{}`", lexer_.text().substr(1), lexer_.text());
   if (lexer_.is("**")) return "write x * x for `x ** 2`, and exp(y * log(x)) for `x ** y`";
+  if (lexer_.is("//")) return "write `/` for `//`; ints are divided rounding down";
+  if (lexer_.is("<<") || lexer_.is(">>"))
+    return fmt::format("there is no `{}`; multiply or divide by a power of two, or ask for one bit by bit(x, i)",
+                       lexer_.text());
+  if (lexer_.kind() == Token::Name && lexer_.text() == "if")
+    return "write where(condition, a, b) for `a if condition else b`";
   if (lexer_.kind() == Token::Name && (lexer_.text() == "and" || lexer_.text() == "or"))
     return fmt::format("write `{}` for `{}`", lexer_.text() == "and" ? '&' : '|', lexer_.text());
   return lexer_.is("=") ? "write `==` to compare" : "";
