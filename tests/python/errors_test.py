@@ -208,6 +208,11 @@ def test_errors_in_a_graph():
             torch.compile(call, fullgraph=True, backend="aot_eager"), q)
     torch._dynamo.reset()
     setting.close(torch.compile(call, backend="aot_eager")(q), call(q))
+    scores = lambda q: flashjit.index(q, q[:, :, :1].contiguous(), torch.ones(1, 9, 2, device=setting.device))
+    refused(torch._dynamo.exc.Unsupported, ["UnsupportedError", "only attention() is an operator of PyTorch"],
+            torch.compile(scores, fullgraph=True, backend="aot_eager"), q)
+    torch._dynamo.reset()
+    setting.close(torch.compile(scores, backend="aot_eager")(q), scores(q))
 
 
 def test_results_into_what_has_no_strides():

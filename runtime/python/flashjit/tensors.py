@@ -9,7 +9,7 @@ import sys
 from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
-from flashjit.capi import Device, Dtype, InvalidError, Tensor, array
+from flashjit.capi import Device, Dtype, InvalidError, Tensor, UnsupportedError, array
 
 HOST, CUDA = 1, 2  # These are DLPack's device types.
 
@@ -51,9 +51,13 @@ def is_numpy(value: object) -> bool:
 
 
 def refuse_gradients(values: Mapping[str, Any]) -> None:
-    """Refuses gradients in calls that autograd does not see."""
+    """Refuses gradients, and graphs of torch.compile, in calls that neither of them sees."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.is_grad_enabled():
+    if torch is None:
+        return
+    if torch.compiler.is_dynamo_compiling():
+        raise UnsupportedError("the call is traced, and only attention() is an operator of PyTorch; call this outside of torch.compile")
+    if not torch.is_grad_enabled():
         return
     for name, value in values.items():
         if isinstance(value, torch.Tensor) and value.requires_grad:
