@@ -198,6 +198,17 @@ def test_names_and_dtypes_of_what_a_mask_reads():
         refused(flashjit.InvalidError, begin, lambda mask=mask, given=given: flashjit.attention(q, q, q, mask=mask, **given))
 
 
+def test_masks_that_are_no_texts():
+    flashjit, numpy = load("numpy")
+    q = numpy.ones((1, 9, 2, 16), "float32")
+    for begin, words in (("mask: a ndarray of 2 dimensions is no text of the spec's language; a tensor is read by its name, as in mask=\"seen[b, q, k]",
+                          {"mask": numpy.ones((9, 9), bool)}),
+                         ("score: a ndarray of 2 dimensions is no text of the spec's language; a tensor is read by its name, as in score=\"s + bias",
+                          {"score": numpy.ones((9, 9), "float32")}),
+                         ("mask: a function is no text of the spec's language; FlexAttention's functions go through", {"mask": refused})):
+        refused(flashjit.InvalidError, begin, lambda words=words: flashjit.attention(q, q, q, **words))
+
+
 def test_errors_in_a_graph():
     """Dynamo says which of this package it is, and where graphs may be broken the call is made outside of them."""
     setting = Setting()

@@ -80,8 +80,10 @@ def words_of(mask: str | None, score: str | None, lse: bool | str, layout: str, 
         if text is None:
             continue
         if not isinstance(text, str) or '"' in text:
-            raise InvalidError(f"{name}: {shown(text)} is no text of the spec's language; FlexAttention's functions go through "
-                               "flashjit.torch.flex_attention")
+            read = 'mask="seen[b, q, k] != 0" with seen=' if name == "mask" else 'score="s + bias[h, q, k]" with bias='
+            way = f"a tensor is read by its name, as in {read}" if hasattr(text, "__dlpack__") else \
+                "FlexAttention's functions go through flashjit.torch.flex_attention"
+            raise InvalidError(f"{name}: {shown(text)} is no text of the spec's language; {way}")
         words.append(f'{name}="{text}"')
     scale = number("scale", scale)
     if scale is not None:
