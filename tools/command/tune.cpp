@@ -401,7 +401,8 @@ void add_record_options(CLI::App& sub, TuneArgs& args, CLI::Option& pins) {
   CLI::Option* records =
       sub.add_option("--records", args.records, "Where records are kept, instead of the store")->type_name("FILE");
   CLI::Option* exported =
-      sub.add_option("--export", args.export_to, "Only write all records that are known, FlashJIT's own too, to a file")->type_name("FILE");
+      sub.add_option("--export", args.export_to, "Only write all records that are known, FlashJIT's own too, to a file")
+          ->type_name("FILE");
   CLI::Option* merged =
       sub.add_option("--merge", args.merge_from,
                      "Only take over the records of files; of what they have shards of, all must be there")
