@@ -410,16 +410,6 @@ std::int64_t ArgumentChecker::room_in_pages(std::int64_t pages, std::int64_t of_
   return room - spec_.k_len.max < spec_.page_size ? std::min(room, spec_.k_len.max) : room;
 }
 
-// Refuses pages beyond the bound of the spec by the name of what has them: a call with a table names no `k_len`.
-Result<void> ArgumentChecker::check_columns(std::int64_t room) const {
-  if (room <= spec_.k_len.max) return {};
-  const std::int64_t page = spec_.page_size;
-  return invalid(
-      fmt::format("block_table: {} of {} tokens have room for {} keys, and the spec bounds k_len by {}; give "
-                  "it the first {}, or prepare a spec with a wider bound",
-                  counted(room / page, "column"), page, room, spec_.k_len.max, (spec_.k_len.max + page - 1) / page));
-}
-
 Result<void> ArgumentChecker::check_sizes(const CallSizes& sizes) const {
   FLASHJIT_TRY(check_bound("b", sizes.batch, spec_.batch));
   FLASHJIT_TRY(check_bound("q_len", sizes.q_len, spec_.q_len));

@@ -210,6 +210,16 @@ Result<void> ArgumentChecker::check_table(const KernelParams& params, const Call
   return {};
 }
 
+// Refuses pages beyond the bound of the spec by the name of what has them: a call with a table names no `k_len`.
+Result<void> ArgumentChecker::check_columns(std::int64_t room) const {
+  if (room <= spec_.k_len.max) return {};
+  const std::int64_t page = spec_.page_size;
+  return invalid(
+      fmt::format("block_table: {} of {} tokens have room for {} keys, and the spec bounds k_len by {}; give "
+                  "it the first {}, or prepare a spec with a wider bound",
+                  counted(room / page, "column"), page, room, spec_.k_len.max, (spec_.k_len.max + page - 1) / page));
+}
+
 Result<void> ArgumentChecker::check_line(const KernelParams& params, std::int64_t b, int head,
                                          std::int64_t keys) const {
   const int* line = params.block_table + b * params.table_stride_batch + head * params.table_stride_head;
