@@ -47,9 +47,7 @@ Result<AttentionSpec> prefix_of(const AttentionSpec& spec) {
   AttentionSpec component = spec;
   leave_parts(component);
   component.sink = component.append = false;
-  component.rope = Rope::none;
-  component.rope_dims = 0;
-  component.rope_base = 0;
+  copy_rope(component, {});
   component.alignment = Alignment::BottomRight;
   const std::vector<Param> read = spec.score ? params_of(spec.score) : std::vector<Param>();
   std::erase_if(component.declared, [&](const Param& param) { return std::ranges::find(read, param) == read.end(); });

@@ -18,9 +18,7 @@ Result<AttentionSpec> rounding(const AttentionSpec& spec, Of of, int heads, cons
   component.scale_block = spec.scale_block;
   if (of != Of::values) {
     component.rotate = spec.rotate;
-    component.rope = spec.rope;
-    component.rope_dims = spec.rope_dims;
-    component.rope_base = spec.rope_base;
+    copy_rope(component, spec);
   }
   component.align_bytes = spec.align_bytes;
   if (spec.layout != Layout::Packed || is_packed(component)) {  // Otherwise all tokens count as one sequence here.
@@ -69,9 +67,7 @@ AttentionSpec attention_to_rounded(const AttentionSpec& spec) {
   attention.dtype = attention.kv_dtype = *spec.compute;
   attention.compute.reset();
   attention.rotate = false;
-  attention.rope = Rope::none;
-  attention.rope_dims = 0;
-  attention.rope_base = 0;
+  copy_rope(attention, {});
   return attention;
 }
 

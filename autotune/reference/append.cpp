@@ -32,6 +32,8 @@ bool is_right_narrowed(double held, double wanted, double size, float scale, Dty
   return held >= std::min(one, other) && held <= std::max(one, other);
 }
 
+}  // namespace
+
 bool is_right(double held, double wanted, double size, Dtype dtype) {
   const double largest = dtype == Dtype::F16 ? 65504 : 3.38e38;
   if (size == 0) return held == wanted || (std::isnan(held) && std::isnan(wanted));
@@ -40,8 +42,6 @@ bool is_right(double held, double wanted, double size, Dtype dtype) {
   return std::fabs(held - wanted) <=
          unit_roundoff(dtype) * std::fabs(wanted) + size * (dtype == Dtype::F32 ? 0x1p-22 : 0x1p-19) + 0x1p-24;
 }
-
-}  // namespace
 
 std::string Problem::wrong_row(const char* name, const Tensor& cache, const RowId& token,
                                const std::vector<double>& wanted, double size, float scale) const {
@@ -58,7 +58,6 @@ std::string Problem::wrong_row(const char* name, const Tensor& cache, const RowI
 }
 
 std::string Problem::wrong_append(const RowId& token) const {
-  if (has_latent_rows(*spec_)) return wrong_latent(token);
   const Tensor& k_new = arguments_->params.at("k_new");
   std::vector<double> k = elements(k_new, query_offset(k_new, token), spec_->d_qk);
   double size = 0;
@@ -66,6 +65,7 @@ std::string Problem::wrong_append(const RowId& token) const {
     for (const double x : k) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
     k = turned(*spec_, *arguments_, std::move(k), token_position(token.b, token.q));
   }
+  if (has_latent_rows(*spec_)) return wrong_latent(token, k, size);
   const auto scale = [&](const char* name) {
     return element_scale(name, token.b, token.h, token_position(token.b, token.q));
   };

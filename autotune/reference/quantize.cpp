@@ -231,7 +231,8 @@ void add_row(GivenRows& rows, const AttentionSpec& spec, const Arguments& argume
   for (const double x : row) size = std::isfinite(x) ? std::max(size, std::fabs(x)) : size;
   for (std::size_t c = 0; c < exact.size(); ++c) {
     rows.elements.push_back(rounded(exact[c]));
-    const bool turns = static_cast<int>(c) < spec.rope_dims && std::isfinite(rows.elements.back());
+    const int of_turning = static_cast<int>(c) - spec.rope_from;
+    const bool turns = of_turning >= 0 && of_turning < spec.rope_dims && std::isfinite(rows.elements.back());
     rows.uncertain.push_back(turns ? rounded(exact[c] + size * unit) - rounded(exact[c] - size * unit) : 0);
   }
 }

@@ -145,7 +145,7 @@ class Problem {
   std::string wrong_append(const RowId& token) const;
   std::string wrong_row(const char* name, const Tensor& cache, const RowId& token, const std::vector<double>& wanted,
                         double size, float scale) const;
-  std::string wrong_latent(const RowId& token) const;
+  std::string wrong_latent(const RowId& token, const std::vector<double>& wanted, double size) const;
   LatentRow latent_row_of(std::int64_t b, std::int64_t k) const;
   // Returns how far elements in doubt move the product of a query and a key.
   double doubt(const RowId& row, std::int64_t k, const std::vector<double>& query, const float* key) const;

@@ -32,8 +32,8 @@ std::vector<double> turned(const AttentionSpec& spec, const Arguments& arguments
   const int pairs = spec.rope == Rope::none ? 0 : spec.rope_dims / 2;
   const std::vector<double> from = row;
   for (int pair = 0; pair < pairs; ++pair) {
-    const auto [first, second] =
-        spec.rope == Rope::half ? std::pair(pair, pairs + pair) : std::pair(2 * pair, 2 * pair + 1);
+    const int first = spec.rope_from + (spec.rope == Rope::half ? pair : 2 * pair);
+    const int second = first + (spec.rope == Rope::half ? pairs : 1);
     const auto [cos, sin] = angle_of(spec, arguments, position, pair);
     row[first] = from[first] * cos - from[second] * sin;
     row[second] = from[second] * cos + from[first] * sin;

@@ -20,7 +20,8 @@ RowTurner::Angle RowTurner::angle(std::int64_t position, int pair) const {
   return {std::cos(radians), std::sin(radians)};
 }
 
-void RowTurner::turn(float* row, std::int64_t position) const {
+void RowTurner::turn(float* columns, std::int64_t position) const {
+  float* const row = columns + spec_.rope_from;
   const int pairs = spec_.rope_dims / 2;
   for (int pair = 0; pair < pairs; ++pair) {
     const int first = spec_.rope == Rope::half ? pair : 2 * pair;

@@ -14,7 +14,7 @@ class RowTurner {
   // The spec must have rope, and `params` those of a call of it.
   RowTurner(const AttentionSpec& spec, const KernelParams& params);
   // Rotates a row of d_qk numbers.
-  void turn(float* row, std::int64_t position) const;
+  void turn(float* columns, std::int64_t position) const;
 
  private:
   struct Angle {

@@ -121,6 +121,7 @@ constexpr std::array kOfProblem = with_flags(std::array{
     field<&C::gradients>("gradients", [](C& c, const S& s) { c.gradients = static_cast<int>(params_with_gradients(s).size()); }),
     field<&C::rope>("rope", [](C& c, const S& s) { c.rope = s.rope; }),
     field<&C::rope_dims>("rope_dims", [](C& c, const S& s) { c.rope_dims = s.rope_dims; }),
+    field<&C::rope_from>("rope_from", [](C& c, const S& s) { c.rope_from = s.rope_from; }),
     field<&C::rope_base>("rope_base", [](C& c, const S& s) { c.rope_base = s.rope_base; }),
     field<&C::dropped>("dropped", [](C& c, const S& s) { c.dropped = dropped_of(s.dropout); }),
     field<&C::widened_rows>("widened_rows"),

@@ -22,6 +22,7 @@
 #include "compiler/spec/operands.h"
 #include "compiler/spec/fields/outputs.h"
 #include "compiler/spec/fields/places.h"
+#include "compiler/spec/fields/rope.h"
 #include "compiler/spec/fields/select.h"
 #include "compiler/spec/fields/shared_prefix.h"
 #include "compiler/spec/spec_names.h"
@@ -37,7 +38,6 @@ namespace {
 
 constexpr int kHeadDimStep = 8;  // They are 16 bytes of a 16-bit type, the chunk of all copies.
 constexpr std::size_t kMaxParamName = 32;
-constexpr double kMaxRopeBase = 1e12;
 
 std::string print_pair(int first, int second) {
   return first == second ? fmt::format("{}", first) : fmt::format("{}/{}", first, second);
@@ -155,26 +155,6 @@ Result<void> check_layout(const AttentionSpec& spec) {
   if (!is_paged(spec) || spec.layout != Layout::Bhsd) return {};
   return invalid(
       fmt::format("layout: with pages, Q is bshd or packed; write paged({0}) or packed/paged({0})", spec.page_size));
-}
-
-Result<void> check_rope(const AttentionSpec& spec) {
-  if (spec.rope == Rope::none) {
-    if (spec.rope_base == 0) return {};
-    return invalid(fmt::format("rope_base: {}, and nothing rotates; add rope=half({}) or leave it out", spec.rope_base,
-                               spec.d_qk));
-  }
-  if (spec.rope_dims < 2 || spec.rope_dims % 2 != 0 || spec.rope_dims > spec.d_qk) {
-    return invalid(fmt::format("rope: {} columns cannot rotate; use an even number from 2 to {}, the head dim of Q",
-                               spec.rope_dims, spec.d_qk));
-  }
-  if (spec.rope_base != 0 && !(spec.rope_base >= 1 && spec.rope_base <= kMaxRopeBase)) {
-    return invalid(fmt::format("rope_base: {} is outside 1..{}; other frequencies come from tables, cos and sin",
-                               spec.rope_base, kMaxRopeBase));
-  }
-  if (spec.append || narrows(spec) || quantizes(spec)) return {};
-  return invalid(
-      "rope: it rotates Q and new keys, and there are none without append; add append, or compute=e4m3, which rotates "
-      "all of Q and K, or rotate Q before the call");
 }
 
 Result<void> check_append(const AttentionSpec& spec) {
@@ -440,6 +420,7 @@ std::string print(const AttentionSpec& spec) {
   }
   if (spec.scale_block != 0) out += fmt::format(" scales=block({})", spec.scale_block);
   if (spec.rope != Rope::none) out += fmt::format(" rope={}({})", word(spec.rope), spec.rope_dims);
+  if (spec.rope_from != 0) out += fmt::format(" rope_from={}", spec.rope_from);
   if (spec.rope_base != 0) out += fmt::format(" rope_base={}", print_real(spec.rope_base));
   if (spec.dropout != 0) out += fmt::format(" dropout={}", print_real(spec.dropout));
   print_bound(out, "b", spec.batch);

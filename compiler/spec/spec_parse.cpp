@@ -25,10 +25,10 @@ constexpr auto kFlagNames = [] {
   return names;
 }();
 constexpr auto kFieldNames = [] {
-  constexpr std::array<std::string_view, 24> with_values = {
-      "kv",    "out",      "d",     "heads",     "layout",  "mask",    "score",  "params",
-      "grads", "scale",    "align", "lse",       "dropout", "b",       "q_len",  "k_len",
-      "bytes", "numerics", "rope",  "rope_base", "scales",  "compute", "blocks", "select"};
+  constexpr std::array<std::string_view, 25> with_values = {
+      "kv",    "out",       "d",         "heads",   "layout",  "mask",   "score", "params", "grads",
+      "scale", "align",     "lse",       "dropout", "b",       "q_len",  "k_len", "bytes",  "numerics",
+      "rope",  "rope_from", "rope_base", "scales",  "compute", "blocks", "select"};
   std::array<std::string_view, with_values.size() + kFlagNames.size()> names;
   std::ranges::copy(kFlagNames, std::ranges::copy(with_values, names.begin()).out);
   return names;
@@ -346,6 +346,11 @@ Result<void> parse_field(const Word& word, AttentionSpec& spec) {
   }
   if (key == "scales") return parse_scales(word, spec);
   if (key == "rope") return parse_rope(word, spec);
+  if (key == "rope_from") {
+    FLASHJIT_ASSIGN(from, parse_int(word, word.value));
+    spec.rope_from = from;
+    return {};
+  }
   if (key == "rope_base") {
     FLASHJIT_ASSIGN(base, parse_number(word));
     spec.rope_base = base;

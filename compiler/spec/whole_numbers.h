@@ -23,6 +23,7 @@ inline constexpr WholeNumberField kWholeNumberFields[] = {
     {"scales", "scales=block(128)", kMaxScaleBlock},
     {"select", "select=keys(2048) or select=pages(16)", kMostSelected},
     {"rope", "rope=half(64) or rope=interleaved(64)", kMaxLatentDimQk},
+    {"rope_from", "rope_from=512", kMaxLatentDimQk},
     {"bytes", "bytes=16, bytes=8, bytes=4 or bytes=2", 16}};
 
 }  // namespace flashjit

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "templates/append/narrow.cuh"
-#include "templates/append/numbers.cuh"
+#include "templates/append/turn.cuh"
 #include "templates/latents/row_pointers.cuh"
 
 namespace flashjit::appending {
@@ -22,10 +22,9 @@ __device__ inline float latent_scale(float largest, unsigned char* scales, int n
   }
 }
 
-// Writes the columns of a piece, which begins at `column`.
-__device__ inline void write_latent(const LatentRow& to, const RowElement* row, int column) {
+// Writes a piece of this row, which begins at `column`.
+__device__ inline void write_latent(const LatentRow& to, const RowElement* row, int column, uint4 piece) {
   auto* const data = const_cast<unsigned char*>(to.data);
-  const uint4 piece = load_piece<config.copy_bytes>(row + column);
   if (column >= kLatents.narrow_columns) {
     auto* const wide = reinterpret_cast<u32*>(data + kLatents.wide_at) + (column - kLatents.narrow_columns) / 2;
     wide[0] = piece.x, wide[1] = piece.y, wide[2] = piece.z, wide[3] = piece.w;
@@ -47,10 +46,11 @@ __device__ inline void write_latent(const LatentRow& to, const RowElement* row, 
 
 __device__ inline void append_latent(const KernelParams& p, const Sequence& seq, int position, const RowElement* row,
                                      int column) {
+  const Piece piece = load_rotating(row, column);
   if (position < 0) return;  // The cache has no room for the row.
   const auto rows = key_rows(p, p.k_stride, static_cast<const unsigned char*>(p.k) + key_begin(p.k_stride, seq), seq);
   if (!rows.has_row(position)) return;  // No other sequence's page is written.
-  write_latent(latent_row(rows, p.k_stride.token, position), row, column);
+  write_latent(latent_row(rows, p.k_stride.token, position), row, column, rotated(p, piece, column, position));
 }
 
 }  // namespace flashjit::appending

@@ -7,17 +7,20 @@
 
 namespace flashjit::rope {
 
-constexpr int kDims = config.rope_dims, kPairs = kDims / 2;
+constexpr int kDims = config.rope_dims, kFrom = config.rope_from, kPairs = kDims / 2;
 constexpr bool kHalf = config.rope == Rope::half;
 constexpr bool kComputes = config.rope_base > 0;  // True if the kernel computes the angles.
 // They lie in memory, because each thread reads others.
 __device__ constexpr RopeTurns kTurns = kComputes ? rope_turns(kDims, config.rope_base) : RopeTurns{};
 
-__device__ inline bool rotates(int column) { return column < kDims; }
+__device__ inline bool rotates(int column) { return static_cast<u32>(column - kFrom) < kDims; }
 // is_first() returns whether this column comes first in its pair, pair_of() the number of the pair, and partner_of()
 // the other column of the pair with rope=half.
-__device__ inline bool is_first(int column) { return kHalf ? column < kPairs : column % 2 == 0; }
-__device__ inline int pair_of(int column) { return kHalf ? (is_first(column) ? column : column - kPairs) : column / 2; }
+__device__ inline bool is_first(int column) { return kHalf ? column < kFrom + kPairs : column % 2 == 0; }
+__device__ inline int pair_of(int column) {
+  const int at = column - kFrom;
+  return kHalf ? (is_first(column) ? at : at - kPairs) : at / 2;
+}
 __device__ inline int partner_of(int column) { return is_first(column) ? column + kPairs : column - kPairs; }
 
 struct Angle {

@@ -16,7 +16,8 @@ __device__ inline void quantize_latents(const KernelParams& p) {
   const Int64 stride = p.y_stride.token;
   const LatentRow to = {begin + latent_data_at(kLatents, stride, static_cast<int>(token)),
                         begin + latent_scales_at(kLatents, stride, static_cast<int>(token), p.q_len)};
-  appending::write_latent(to, row, static_cast<int>(item % kPieces) * kPieceColumns);
+  const int column = static_cast<int>(item % kPieces) * kPieceColumns;
+  appending::write_latent(to, row, column, appending::load_piece<config.copy_bytes>(row + column));
 }
 
 }  // namespace flashjit

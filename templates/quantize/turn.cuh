@@ -19,7 +19,7 @@ struct Angles {
 };
 
 constexpr int kPieceWidth = 16 * kGroupsOfPiece;
-constexpr bool kPairsMeet = rope::kHalf && rope::kPairs % kPieceWidth == 0;
+constexpr bool kPairsMeet = rope::kHalf && rope::kPairs % kPieceWidth == 0 && rope::kFrom % kPieceWidth == 0;
 // Elsewhere registers do not suffice, nor do they where no instruction rounds to 8 bits.
 #if __CUDA_ARCH__ >= 890
 constexpr bool kAnglesAtOnce = kPairsMeet;
@@ -63,7 +63,7 @@ __device__ inline Angles angles_at(const KernelParams& p, int position, int colu
   if constexpr (kTurnTogether && rope::kHalf) {
     return angles_of<kColumnsOfPiece>(p, position, rope::pair_of(column));
   } else if constexpr (kTurnTogether) {
-    const Angles of_pairs = angles_of<kColumnsOfPiece / 2>(p, position, column / 2);
+    const Angles of_pairs = angles_of<kColumnsOfPiece / 2>(p, position, rope::pair_of(column));
     Angles angles;
 #pragma unroll
     for (int i = 0; i < kColumnsOfPiece; ++i) angles.cos[i] = of_pairs.cos[i / 2], angles.sin[i] = of_pairs.sin[i / 2];
@@ -125,6 +125,10 @@ __device__ inline void turn_pieces(const Angles& angles, Piece& first, Piece& se
   first = piece_of(a);
   second = piece_of(b);
 }
+// Returns whether some column of a piece, of whichever lane, turns.
+__device__ inline bool turns_any(int piece) {
+  return (piece + 1) * kPieceWidth > rope::kFrom && piece * kPieceWidth < rope::kFrom + rope::kDims;
+}
 __device__ inline void turn_piece(const KernelParams& p, const u16* row, bool valid, int position, int column,
                                   Piece& piece) {
   const Columns own = columns_of(piece), partners = partners_at(row, valid, own, column);
@@ -147,12 +151,12 @@ __device__ inline void turn(const KernelParams& p, const Int64 (&rows)[2], const
     for (int r = 0; r < 2; ++r) {
       if (!kAnglesAtOnce && !valid[r]) continue;
       if constexpr (kPairsMeet) {
-        constexpr int kApart = rope::kPairs / kPieceWidth;
-        if (piece >= kApart) continue;
-        const Angles angles = angles_of<kColumnsOfPiece>(p, positions[r], column);
+        constexpr int kApart = rope::kPairs / kPieceWidth, kFirst = rope::kFrom / kPieceWidth;
+        if (piece < kFirst || piece >= kFirst + kApart) continue;
+        const Angles angles = angles_of<kColumnsOfPiece>(p, positions[r], rope::pair_of(column));
         turn_pieces(angles, raw.of[r][piece], raw.of[r][(piece + kApart) % kPieces]);
-      } else if (rope::rotates(piece * kPieceWidth)) {
-        const bool whole = (piece + 1) * kPieceWidth <= rope::kDims;
+      } else if (turns_any(piece)) {
+        const bool whole = rope::rotates(piece * kPieceWidth) && rope::rotates((piece + 1) * kPieceWidth - 1);
         const u16* const row = static_cast<const u16*>(p.x) + rows[r];
         if (whole || rope::rotates(column)) turn_piece(p, row, valid[r], positions[r], column, raw.of[r][piece]);
       }

@@ -218,6 +218,7 @@ const FixedCase kCases[] = {
     {"token-scales-half-wide","fwd fp16 kv=e4m3 d=64 heads=16/8 layout=packed mask=\"causal\" token_scales sink", {200, 3}, {300, 700}, Data::Scales},
     {"token-scales-half-jump","fwd fp16 kv=int8 d=64 heads=4/2 layout=packed token_scales lse=ln", {3, 3}, {900, 900}, Data::LateJump, false, false, 40},
     {"append-mla",      "fwd bf16 d=576/512 heads=128/1 q_len=1 v_in_k layout=paged(64) append rope=half(64) lse=ln", {1, 1, 1}, {64, 1000, 1}},
+    {"append-latent-turns", "fwd bf16 d=576/512 heads=128/1 v_in_k q_len=1 layout=paged(64) append rope=half(64) rope_from=512", {1, 1, 1}, {700, 70, 1}},
     {"append-latent",   "fwd fp16 d=576/512 heads=4/1 v_in_k mask=\"causal\" append rope=interleaved(576) rope_base=500000", {20, 20}, {70, 70}},
     {"append-v-in-k",   "fwd bf16 kv=int8 d=96/64 heads=4/2 v_in_k mask=\"causal\" append", {30}, {100}},
     {"paged-empty",     "fwd bf16 d=64 heads=2 layout=paged(16) lse=ln", {20, 20}, {0, 0}},

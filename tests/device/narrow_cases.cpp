@@ -46,6 +46,8 @@ const FixedCase kCases[] = {
     {"quantize-rope-odd",   "quantize fp16 d=80 heads=3 rotate scales=block(64) rope=half(26)", {170}, {}},
     {"quantize-rope-few",   "quantize bf16 d=128 heads=2 rotate rope=interleaved(10) rope_base=500000", {300, 300}, {}},
     {"quantize-rope-plain", "quantize bf16 d=128 heads=2 scales=block(64) rope=interleaved(64) out=e5m2", {130}, {}},
+    {"quantize-rope-from",  "quantize bf16 d=192 heads=2 rotate rope=half(64) rope_from=128", {515}, {}},
+    {"quantize-rope-apart", "quantize bf16 d=128 heads=2 rope=interleaved(20) rope_from=72 rope_base=10000", {300, 300}, {}},
     {"quantize-rope-72",    "quantize fp16 d=72 heads=3 bytes=8 rope=half(72) rope_base=10000", {65}, {}},
     {"quantize-rope-8",     "quantize bf16 d=8 heads=2 bytes=2 rope=half(6)", {65, 65}, {}},
     {"quantize-rope-packed", "quantize bf16 d=64 heads=3 layout=packed rotate rope=half(32)", {333}, {}},
@@ -122,6 +124,9 @@ const FixedCase kCases[] = {
     {"latent584-append","fwd bf16 kv=latent584 d=512 heads=64/1 q_len<=4 mask=\"causal\" v_in_k layout=paged(8) append bytes=8 lse=ln", {4, 4}, {500, 70}},
     {"latent584-packed","fwd bf16 kv=latent584 d=512 heads=16/1 layout=packed/paged(24) v_in_k", {1, 4, 0, 2}, {300, 800, 20, 2}},
     {"latent584-128",   "fwd bf16 kv=latent584 d=512 heads=128/1 q_len=2 mask=\"causal\" v_in_k layout=paged(64) lse=ln", {2, 2, 2}, {500, 70, 1}},
+    {"latent656-turns", "fwd bf16 kv=latent656 d=576/512 heads=128/1 q_len<=4 mask=\"causal\" v_in_k layout=paged(64) append rope=half(64) rope_from=512", {4, 4}, {500, 70}},
+    {"latent584-turns", "fwd bf16 kv=latent584 d=512 heads=64/1 layout=packed/paged(64) mask=\"causal\" v_in_k append rope=interleaved(64) rope_from=448 rope_base=10000", {1, 30, 4}, {500, 70, 1000}},
+    {"e4m3-turns",      "fwd bf16 kv=e4m3 d=576/512 heads=128/1 q_len=1 v_in_k layout=paged(64) append rope=half(64) rope_from=512", {1, 1}, {500, 70}},
     // latents of other dims
     {"index-scores",    "index e4m3 d=128 heads=64/1 layout=packed mask=\"causal\" token_scales", {200, 1, 0, 77}, {900, 300, 20, 77}},
     {"index-lists",     "index e4m3 d=128 heads=64/1 layout=paged(64) q_len=1 select=keys(300) token_scales", {1, 1, 1, 1}, {64, 5000, 0, 299}},

@@ -76,5 +76,43 @@ def test_quantize_makes_rows_of_engines():
         refused(setting.flashjit.InvalidError, ["y.shape", "bytes of a row"], kernel.run, x=x, y=y[..., :-16].contiguous())
 
 
+def test_new_rows_turn_in_the_call_that_appends_them():
+    """A cache whose keys were turned and rounded by PyTorch, and one to which a call has appended the last of them."""
+    setting = Setting("bfloat16")
+    torch = setting.torch
+    engine = setting.flashjit.Engine("gpu" if setting.gpu else "host")
+    table = torch.tensor([[3, 1, 5], [0, 2, 4]], dtype=torch.int32, device=setting.device)
+    lengths = torch.tensor([150, 192], dtype=torch.int32, device=setting.device)
+    new = torch.tensor([[147, 148, 149], [189, 190, 191]], device=setting.device)
+    angles = torch.arange(192, device=setting.device)[:, None] * 10000.0 ** (-torch.arange(32, device=setting.device) / 32)
+    cos, sin = angles.cos(), angles.sin()
+
+    def turned(x, positions):  # [2, tokens, ..., 64]
+        at = [table[positions].view(*positions.shape, *[1] * (x.dim() - 3), 32) for table in (cos, sin)]
+        left, right = x.float().chunk(2, -1)
+        return torch.cat([left * at[0] - right * at[1], right * at[0] + left * at[1]], -1).bfloat16()
+
+    for name, d, fill in (("latent656", 576, rows_of_656), ("latent584", 512, rows_of_584)):
+        x, q = setting.tensors((2, 192, d), (2, 3, 16, d))
+        positions = torch.arange(192, device=setting.device).expand(2, 192)
+        rows = torch.zeros(6 * PAGE, d, device=setting.device)
+        rows.view(6, PAGE, d)[table.long()] = torch.cat([x[..., :-64], turned(x[..., -64:], positions)], -1).float().view(2, 3, PAGE, d)
+        full, _ = fill(torch, rows)
+        for b in range(2):
+            rows.view(6, PAGE, d)[table[b, new[b] // PAGE].long(), new[b] % PAGE] = 100
+        before, _ = fill(torch, rows)
+        given = torch.stack([x[b, new[b]] for b in range(2)])[:, :, None]
+        for words, tables in (("", {"cos": cos, "sin": sin}), (" rope_base=10000", {})):
+            results = []
+            for k, spec, more, queries in ((full, "", {}, torch.cat([q[..., :-64], turned(q[..., -64:], new)], -1)),
+                                        (before, f" append rope=half(64) rope_from={d - 64}{words}", {"k_new": given, **tables}, q)):
+                pool = torch.empty_strided(k.shape, k.stride(), dtype=k.dtype, device=k.device).copy_(k)
+                kernel = engine.prepare(f"fwd bf16 kv={name} d={d}/512 heads=16/1 layout=paged({PAGE}) mask=\"causal\" v_in_k{spec}")
+                o = torch.empty(2, 3, 16, 512, dtype=torch.bfloat16, device=setting.device)
+                kernel.run(q=queries, k=pool, o=o, block_table=table, k_lens=lengths, **more)
+                results.append(o)
+            setting.close(results[1], results[0].double(), name)
+
+
 if __name__ == "__main__":
     harness.main(globals())

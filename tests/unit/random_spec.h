@@ -37,7 +37,8 @@ inline void expect_equal(const AttentionSpec& a, const AttentionSpec& b, const s
               a.rotate == b.rotate && a.linear_exp == b.linear_exp && a.dropout == b.dropout)
       << text;
   EXPECT_TRUE(a.grads == b.grads) << text;
-  EXPECT_TRUE(a.append == b.append && a.rope == b.rope && a.rope_dims == b.rope_dims && a.rope_base == b.rope_base)
+  EXPECT_TRUE(a.append == b.append && a.rope == b.rope && a.rope_dims == b.rope_dims && a.rope_from == b.rope_from &&
+              a.rope_base == b.rope_base)
       << text;
   EXPECT_TRUE(a.batch == b.batch && a.q_len == b.q_len && a.k_len == b.k_len) << text;
   EXPECT_TRUE(a.align_bytes == b.align_bytes && a.numerics == b.numerics) << text;
@@ -85,6 +86,7 @@ struct RandomSpec {
   void draw_rope(AttentionSpec& s) {
     s.rope = below(2) ? Rope::half : Rope::interleaved;
     s.rope_dims = 2 * (1 + below(s.d_qk / 2));
+    if (below(2)) s.rope_from = (s.d_qk - s.rope_dims) / 8 * 8;
     if (below(2)) s.rope_base = 1 + below(1000000) / 8.0;
   }
   AttentionSpec draw() {
@@ -97,9 +99,8 @@ struct RandomSpec {
     s.k_lens = s.v_in_k = s.max_logit = s.append = false;
     s.kv_dtype = s.dtype;
     s.scale_block = 0;
-    s.page_size = s.rope_dims = 0;
-    s.rope = Rope::none;
-    s.rope_base = AttentionSpec().rope_base;
+    s.page_size = 0;
+    copy_rope(s, {});
     s.dlse = below(2);
     if (s.score_text == "alibi" && below(2)) s.grads.emplace_back("slope");
     if (s.sink && below(2)) s.grads.emplace_back("sink");

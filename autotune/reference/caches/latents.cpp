@@ -9,6 +9,7 @@
 
 #include "autotune/reference/quantize.h"
 #include "autotune/reference/reference.h"
+#include "autotune/reference/rope.h"
 #include "compiler/spec/half.h"
 #include "fmt/format.h"
 
@@ -104,8 +105,10 @@ Problem::KeysValues Problem::latents(std::int64_t b) const {
 
 namespace {
 
-// Returns where a row holds something else than what these numbers become, or an empty text if nowhere.
-std::string difference(const AttentionSpec& spec, const LatentRow& held, const std::vector<double>& given) {
+// Returns where a row holds something else than what these numbers become, or an empty text if nowhere. `size` is that
+// of what was added up to turn the columns without a scale, or 0 if nothing was turned.
+std::string difference(const AttentionSpec& spec, const LatentRow& held, const std::vector<double>& given,
+                       double size) {
   const std::vector<float> numbers(given.begin(), given.end());
   std::array<std::uint8_t, 1024> memory = {};  // It has room for a page of one token, or more.
   AttentionSpec alone = spec;
@@ -114,17 +117,19 @@ std::string difference(const AttentionSpec& spec, const LatentRow& held, const s
   store_latents(spec, wanted, numbers.data());
   for (int c = 0; c < spec.d_qk; ++c) {
     const float a = load_latent(spec, held, c), b = load_latent(spec, wanted, c);
-    if (a != b && !(std::isnan(a) && std::isnan(b))) return fmt::format("{} instead of {} for {}", a, b, numbers[c]);
+    const bool turned = size > 0 && c >= format_of(spec).narrow;
+    const bool right = turned ? is_right(a, given[static_cast<std::size_t>(c)], size, Dtype::BF16)
+                              : a == b || (std::isnan(a) && std::isnan(b));
+    if (!right) return fmt::format("{} instead of {} for {}", a, b, numbers[c]);
   }
   return {};
 }
 
 }  // namespace
 
-std::string Problem::wrong_latent(const RowId& token) const {
-  const Tensor& k_new = arguments_->params.at("k_new");
-  const std::vector<double> given = elements(k_new, query_offset(k_new, token), spec_->d_qk);
-  const std::string wrong = difference(*spec_, latent_row_of(token.b, token_position(token.b, token.q)), given);
+std::string Problem::wrong_latent(const RowId& token, const std::vector<double>& wanted, double size) const {
+  const LatentRow held = latent_row_of(token.b, token_position(token.b, token.q));
+  const std::string wrong = difference(*spec_, held, wanted, size);
   if (wrong.empty()) return {};
   return fmt::format("k holds {} of new token {} of batch {}", wrong, token.q, token.b);
 }
@@ -147,7 +152,7 @@ Comparison compare_latents(const Problem& problem) {
       std::vector<double> row;
       for (int c = 0; c < spec.d_qk; ++c) row.push_back(load_float(spec.dtype, x.data, from + c));
       const LatentRow held = latent_row(paged, begin, token, of_y[at]);
-      if (const std::string wrong = difference(spec, held, row); !wrong.empty() && result.problem.empty())
+      if (const std::string wrong = difference(spec, held, row, 0); !wrong.empty() && result.problem.empty())
         result.problem = fmt::format("y holds {} (batch {}, token {})", wrong, b, token);
       for (int c = 0; c < spec.d_qk; ++c) {
         const double error = load_latent(spec, held, c) - row[static_cast<std::size_t>(c)];

@@ -69,6 +69,7 @@ class AppendingKernel final : public HostKernel {
       if (has_latent_rows(spec_)) {
         std::array<float, kMaxLatentDimQk> row;
         for (int i = 0; i < spec_.d_qk; ++i) row[i] = load_float(spec_.dtype, new_keys.q(b, 0, token), i);
+        if (turner) turner->turn(row.data(), position);
         LatentCache(spec_, params).store(from.key_address(b, position), row.data());
         return;
       }

@@ -176,7 +176,7 @@ class QuantizeKernel final : public HostKernel {
     for (int i = 0; i < spec_.d_qk; ++i) row[i] = load_float(spec_.dtype, p.x, from + i);
     if (turner) {
       turner->turn(row, position(p, item, token));
-      for (int i = 0; i < spec_.rope_dims; ++i) row[i] = round_to(spec_.dtype, row[i]);
+      for (int i = 0; i < spec_.d_qk; ++i) row[i] = round_to(spec_.dtype, row[i]);
     }
     if (rotation_) rotation_->apply(row);
   }

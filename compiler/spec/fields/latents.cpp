@@ -87,12 +87,11 @@ Result<void> check_latents(const AttentionSpec& spec) {
                     "two out",
                     format));
   }
-  if (spec.rope != Rope::none) {
-    return refuse(
-        "rope",
-        fmt::format("it turns the first columns of a row, and those of kv={} that turn are its last; rotate Q and "
-                    "new keys before the call",
-                    format));
+  if (spec.rope != Rope::none && spec.rope_from < rows.narrow_columns) {
+    return refuse("rope_from",
+                  fmt::format("{}, and the first {} columns of rows of kv={} have scales and do not turn; write "
+                              "rope_from={}",
+                              spec.rope_from, rows.narrow_columns, format, rows.narrow_columns));
   }
   if (spec.align_bytes < kLeastAlignment) {
     return refuse("bytes", fmt::format("{} is below {}, the size of a scale of kv={}; use bytes={}", spec.align_bytes,

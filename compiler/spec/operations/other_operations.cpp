@@ -56,12 +56,10 @@ Result<void> check_quantize(const AttentionSpec& spec) {
   plain.cache_format = spec.cache_format;
   plain.rotate = spec.rotate;
   plain.scale_block = spec.scale_block;
-  plain.rope = spec.rope;
-  plain.rope_dims = spec.rope_dims;
-  plain.rope_base = spec.rope_base;
+  copy_rope(plain, spec);
   return check_known(spec, plain,
                      "quantize knows one tensor, x; it has out, d (one number), heads (one number), layout, rotate, "
-                     "scales, rope, rope_base, b, q_len, bytes and numerics");
+                     "scales, rope, rope_from, rope_base, b, q_len, bytes and numerics");
 }
 
 Result<void> check_index(const AttentionSpec& spec) {

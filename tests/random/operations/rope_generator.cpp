@@ -10,17 +10,22 @@ namespace flashjit::testing_random {
 
 void RopeGenerator::draw(Random& random, int d) {
   rope_ = random.pick({Rope::half, Rope::interleaved});
-  dims_ = random.chance(0.6) ? d : static_cast<int>(2 * random.integer(1, d / 2));
+  constexpr int kOfLatents = 64;
+  const bool of_latents = d > 256 && random.chance(0.7);
+  dims_ = of_latents ? kOfLatents : random.chance(0.6) ? d : static_cast<int>(2 * random.integer(1, d / 2));
+  const int last = (d - dims_) / 8;
+  if (random.chance(0.6)) from_ = 8 * (of_latents ? last : static_cast<int>(random.integer(0, last)));
   if (random.chance(0.5)) base_ = random.pick({10000.0, 500000.0, 1.0, 37.5});
 }
 
 void RopeGenerator::take(const AttentionSpec& spec) {
-  rope_ = spec.rope, dims_ = spec.rope_dims, base_ = spec.rope_base;
+  rope_ = spec.rope, dims_ = spec.rope_dims, from_ = spec.rope_from, base_ = spec.rope_base;
 }
 
 std::string RopeGenerator::words() const {
   if (rope_ == Rope::none) return {};
   std::string words = fmt::format(" rope={}({})", rope_ == Rope::half ? "half" : "interleaved", dims_);
+  if (from_ != 0) words += fmt::format(" rope_from={}", from_);
   if (base_ != 0) words += fmt::format(" rope_base={}", base_);
   return words;
 }

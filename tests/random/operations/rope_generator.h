@@ -25,7 +25,7 @@ class RopeGenerator {
 
  private:
   Rope rope_ = Rope::none;
-  int dims_ = 0;
+  int dims_ = 0, from_ = 0;
   double base_ = 0;
 };
 

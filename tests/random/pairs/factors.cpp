@@ -106,7 +106,7 @@ std::vector<Factor> factors_of(Operation operation) {
       {"lse", {"", "lse=ln", "lse=log2"}},
       {"bytes", {"", "bytes=4"}},
       {"scales", {"", "scales=block(64)"}},
-      {"rope", {"", "rope=half(32)", "rope=interleaved(16) rope_base=10000"}},
+      {"rope", {"", "rope=half(32)", "rope=half(24) rope_from=40", "rope=interleaved(16) rope_base=10000"}},
   };
   if (attends) factors.insert(factors.end(), kOfAttention.begin(), kOfAttention.end());
   if (operation == Operation::Index) factors.insert(factors.end(), kOfIndex.begin(), kOfIndex.end());

@@ -120,6 +120,9 @@ TEST(Spec, PrintsCanonically) {
        "index e4m3 d=64 heads=4/1 select=keys(8) mask=\"causal\" token_scales"},
       {"fwd bf16 linear_exp d=64 rotate compute=e4m3", "fwd bf16 compute=e4m3 d=64 linear_exp rotate"},
       {"fwd bf16 rope=half(64) d=64 rotate compute=e4m3", "fwd bf16 compute=e4m3 d=64 rotate rope=half(64)"},
+      {"fwd bf16 rope_from=512 d=576/512 rope_base=1e4 v_in_k append rope=interleaved(64)",
+       "fwd bf16 d=576/512 v_in_k append rope=interleaved(64) rope_from=512 rope_base=10000"},
+      {"fwd bf16 d=64 append rope=half(32) rope_from=0", "fwd bf16 d=64 append rope=half(32)"},
       {"fwd bf16 d=64 rope=interleaved(64) append k_lens b<=8",
        "fwd bf16 d=64 k_lens append rope=interleaved(64) b<=8"},
       {"fwd bf16 d=64 mask=\" causal\n & k > 3 \"", "fwd bf16 d=64 mask=\"causal  & k > 3\""},
@@ -284,6 +287,7 @@ TEST(Spec, NumbersThatAreNotWrittenAsTheFieldHasThem) {
        "65536"},
       {"fwd bf16 d=64 layout=paged(16,)", "is not written as layout=paged(16) or layout=packed/paged(16), in whole"},
       {"fwd e4m3 d=64 scales=block(x)", "is not written as scales=block(128), in whole numbers up to 1024"},
+      {"fwd bf16 d=64 append rope=half(8) rope_from=x", "rope_from: `x` is not written as rope_from=512, in whole"},
       {"fwd bf16 d=64 append rope=half(x)", "is not written as rope=half(64) or rope=interleaved(64), in whole"},
       {"fwd bf16 d=64 bytes=x", "bytes: `x` is not written as bytes=16, bytes=8, bytes=4 or bytes=2"},
   };
