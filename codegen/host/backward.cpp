@@ -422,7 +422,9 @@ void BackwardKernel::store_keys(const Round& round, const Pair& pair, std::int64
   const auto& [problem, params] = std::tie(round.problem, round.params);
   KeyStoreCall call{.scratch = scratch,
                     .dk = problem.key_result(params.dk, params.dk_stride, spec_.out_dk, pair.b, pair.hk, k_lo),
-                    .dv = problem.key_result(params.dv, params.dv_stride, spec_.out_dv, pair.b, pair.hk, k_lo),
+                    .dv = spec_.v_in_k
+                              ? nullptr
+                              : problem.key_result(params.dv, params.dv_stride, spec_.out_dv, pair.b, pair.hk, k_lo),
                     .dk_token = params.dk_stride.token,
                     .dv_token = params.dv_stride.token,
                     .keys = keys};

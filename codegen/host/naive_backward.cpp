@@ -173,7 +173,8 @@ void NaiveGradientsKernel::compute_key(const Problem& problem, const KernelParam
       .probabilities = pair.p.data(),
       .gradients = pair.ds.data(),
       .dk = problem.key_result(params.dk, params.dk_stride, spec_.out_dk, pair.b, pair.hk, key),
-      .dv = problem.key_result(params.dv, params.dv_stride, spec_.out_dv, pair.b, pair.hk, key),
+      .dv =
+          spec_.v_in_k ? nullptr : problem.key_result(params.dv, params.dv_stride, spec_.out_dv, pair.b, pair.hk, key),
       .queries = static_cast<std::int64_t>(pair.q.size()),
       .key = key,
   };

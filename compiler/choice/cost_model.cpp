@@ -126,10 +126,10 @@ double unique_bytes(const AttentionSpec& spec, const Shape& shape) {
     return rows * (k * (spec.d_v * element_bytes_of(spec) + 4) + spec.d_v * size_of(spec.out_dtype));
   }
   if (is_backward(spec)) {
-    const double row = spec.d_qk + spec.d_v, of_queries = b * q * spec.heads_q, of_keys = b * k * spec.heads_kv;
-    return element_bytes_of(spec) * (of_queries * (row + spec.d_v) + of_keys * row) +
+    const double of_queries = b * q * spec.heads_q, of_keys = b * k * spec.heads_kv, v = spec.v_in_k ? 0 : spec.d_v;
+    return element_bytes_of(spec) * (of_queries * (spec.d_qk + 2 * spec.d_v) + of_keys * (spec.d_qk + v)) +
            of_queries * spec.d_qk * size_of(spec.out_dq) +
-           of_keys * (spec.d_qk * size_of(spec.out_dk) + spec.d_v * size_of(spec.out_dv));
+           of_keys * (spec.d_qk * size_of(spec.out_dk) + v * size_of(spec.out_dv));
   }
   const double read =
       b * q * spec.heads_q * spec.d_qk * element_bytes_of(spec) + b * k * static_cast<double>(cached_bytes(spec));

@@ -42,15 +42,15 @@ __device__ inline void make_weights(Scores& p, Scores& ds, OfParameters& of_para
   constexpr int kDimQk = padded_dim_qk(config), kDimV = padded_dim_v(config);
   constexpr bool kShares = (kColumnGroups > 1 && side == Side::keys) || adds_keys(config);
   const int column_lo = tile * kBlockColumns;
-  const u32 shared_p = memory + kLayout.p_offset;
+  const u32 shared_p = memory + kLayout<side>.p_offset;
   DrawnWeights drawn;
   const DrawnWeights* dropped = kDrops ? &drawn : nullptr;
-  multiply_rows<kDimQk>(p, in.rows_qk, kLayout.rows_qk, in.columns_qk, kLayout.columns_qk);
+  multiply_rows<kDimQk>(p, in.rows_qk, kLayout<side>.rows_qk, in.columns_qk, kLayout<side>.columns_qk);
   const bool mixed = is_mixed(block, tile);
   if constexpr (config.gradients > 0 && side == Side::keys) {
-    multiply_rows<kDimV>(ds, in.rows_v, kLayout.rows_v, in.columns_v, kLayout.columns_v);
+    multiply_rows<kDimV>(ds, in.rows_v, kLayout<side>.rows_v, in.columns_v, kLayout<side>.columns_v);
     if constexpr (kDrops) {
-      drawn.draw<side>(memory + kLayout.dropout_offset, block.seq, block.row_lo, column_lo);
+      drawn.draw<side>(memory + kLayout<side>.dropout_offset, block.seq, block.row_lo, column_lo);
       drawn.drop<side>(ds);
     }
     make_all_gradients(p, ds, of_parameters, params, block, column_lo, mixed, of_queries, counts);
@@ -59,10 +59,10 @@ __device__ inline void make_weights(Scores& p, Scores& ds, OfParameters& of_para
     Scores slope;
     if constexpr (config.has_score) make_logits<side>(p, slope, params, block.seq, block.row_lo, column_lo);
     if (mixed) hide<side>(p, params, block.seq, block.row_lo, column_lo);
-    if constexpr (kDrops) drawn.draw<side>(memory + kLayout.dropout_offset, block.seq, block.row_lo, column_lo);
+    if constexpr (kDrops) drawn.draw<side>(memory + kLayout<side>.dropout_offset, block.seq, block.row_lo, column_lo);
     make_probabilities<side>(p, of_queries);
     if constexpr (kShares) share(p, shared_p, dropped);
-    multiply_rows<kDimV>(ds, in.rows_v, kLayout.rows_v, in.columns_v, kLayout.columns_v);
+    multiply_rows<kDimV>(ds, in.rows_v, kLayout<side>.rows_v, in.columns_v, kLayout<side>.columns_v);
     if constexpr (kDrops) drawn.drop<side>(ds);
     make_score_gradients<side>(ds, p, slope, mixed, of_queries);
   }
@@ -76,14 +76,15 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
   extern __shared__ __align__(128) unsigned char shared[];
   constexpr int kDimQk = padded_dim_qk(config), kDimV = padded_dim_v(config), kSlices = gradient_slices(config, side);
   constexpr int kTilesQk = share_of(kDimQk, kSlices * kColumnGroups) / 8,
-                kTilesV = share_of(kDimV, kSlices * kColumnGroups) / 8;
+                kTilesV = share_of(value_columns(config), kSlices * kColumnGroups) / 8;
   constexpr bool kShared = kColumnGroups > 1 || config.sync_backward.dq == DqSums::atomics;
-  const u32 memory = shared_address(shared), rows_qk = memory, rows_v = memory + kLayout.rows_v_offset;
-  const u32 shared_p = memory + kLayout.p_offset, shared_ds = memory + kLayout.ds_offset;
-  BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout.state_offset);
+  const u32 memory = shared_address(shared), rows_qk = memory, rows_v = memory + kLayout<side>.rows_v_offset;
+  const u32 shared_p = memory + kLayout<side>.p_offset, shared_ds = memory + kLayout<side>.ds_offset;
+  BlockState& block = *reinterpret_cast<BlockState*>(shared + kLayout<side>.state_offset);
   if (!begin_rows<side>(params, block, memory)) return;
   const int slice = kSlices == 1 ? 0 : block.number % kSlices;
-  const Share share_qk = share_of_warp<kDimQk, kTilesQk>(slice), share_v = share_of_warp<kDimV, kTilesV>(slice);
+  const Share share_qk = share_of_warp<kDimQk, kTilesQk>(slice),
+              share_v = share_of_warp<value_columns(config), kTilesV>(slice);
 
   Sums<kTilesQk> d_qk = {};
   Sums<kTilesV> d_v = {};
@@ -99,7 +100,7 @@ __device__ inline void backward_gradients(const KernelParams& params, const RowF
     copies.begin();
 #pragma unroll 1
     for (int tile = block.first_tile; tile <= block.last_tile; tile = visible_tile<side>(params, block, tile + 1)) {
-      const u32 columns_qk = copies.await(), columns_v = columns_qk + kLayout.columns_qk.bytes();
+      const u32 columns_qk = copies.await(), columns_v = columns_qk + kLayout<side>.columns_v_offset;
       of_queries.of_columns = copies.facts_address();
       Scores p, ds;
       make_weights<side>(p, ds, of_parameters, params, block, tile, of_queries,

@@ -23,9 +23,11 @@ constexpr int columns_of_warp(const KernelConfig& c) { return block_columns(c) /
 // The columns of dK and dV together that the registers of a warp hold. If they have more, several blocks have a slice
 // of them each, and all make the scores.
 constexpr int kMostSums = 160;
+// With v_in_k dV is added to dK, so a warp has the same columns of both.
+constexpr int value_columns(const KernelConfig& c) { return c.v_in_k ? padded_dim_qk(c) : padded_dim_v(c); }
 constexpr int gradient_slices(const KernelConfig& c, Side side) {
   const int most = kMostSums * column_groups(c);
-  return side == Side::queries ? 1 : (padded_dim_qk(c) + padded_dim_v(c) + most - 1) / most;
+  return side == Side::queries ? 1 : (padded_dim_qk(c) + value_columns(c) + most - 1) / most;
 }
 // Returns the columns of each of `shares` warps or blocks. The last ones may have fewer of their own, or none.
 constexpr int share_of(int padded_dim, int shares) { return round_up((padded_dim + shares - 1) / shares, 16); }
@@ -71,26 +73,34 @@ constexpr int dq_tile_floats(const KernelConfig& c) { return c.head_dim_qk / 8 *
 constexpr bool shares_keys(const KernelConfig& c) { return adds_queries(c) && c.gradients == 0; }
 constexpr int key_floats(const KernelConfig& c) {
   const int shares = gradient_slices(c, Side::keys) * column_groups(c);
-  return kRowsOfWarp * (share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares));
+  return kRowsOfWarp * (share_of(padded_dim_qk(c), shares) + share_of(value_columns(c), shares));
 }
 
 struct BackwardLayout {
   TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;  // P lies like ds.
   int rows_v_offset, columns_offset, p_offset, ds_offset, facts_offset, state_offset, dropout_offset;
-  int stage_bytes;  // It counts columns_qk, and columns_v behind it.
+  int columns_v_offset;  // It begins with columns_qk.
+  int stage_bytes;
   int bytes;
 };
 constexpr int kBackwardStateBytes = 128;
 
-constexpr BackwardLayout backward_layout(const KernelConfig& c) {
+// True if the rows, or the columns, of a launch are keys whose V is read in the tile of K. Where V is a tensor of its own
+// both launches have the same layout.
+constexpr bool has_rows_once(const KernelConfig& c, Side side) { return c.v_in_k && side == Side::keys; }
+constexpr bool has_columns_once(const KernelConfig& c, Side side) { return c.v_in_k && side == Side::queries; }
+
+constexpr BackwardLayout backward_layout(const KernelConfig& c, Side side) {
   BackwardLayout l = {};
+  const bool rows_once = has_rows_once(c, side), columns_once = has_columns_once(c, side);
   l.rows_qk = tile_layout(block_rows(c), padded_dim_qk(c), c.element);
-  l.rows_v = tile_layout(block_rows(c), padded_dim_v(c), c.element);
+  l.rows_v = tile_layout(block_rows(c), rows_once ? padded_dim_qk(c) : padded_dim_v(c), c.element);
   l.columns_qk = tile_layout(block_columns(c), padded_dim_qk(c), c.element);
-  l.columns_v = tile_layout(block_columns(c), padded_dim_v(c), c.element);
-  l.rows_v_offset = l.rows_qk.bytes();
+  l.columns_v = tile_layout(block_columns(c), columns_once ? padded_dim_qk(c) : padded_dim_v(c), c.element);
+  l.rows_v_offset = rows_once ? 0 : l.rows_qk.bytes();
   l.columns_offset = l.rows_v_offset + l.rows_v.bytes();
-  l.stage_bytes = l.columns_qk.bytes() + l.columns_v.bytes();
+  l.columns_v_offset = columns_once ? 0 : l.columns_qk.bytes();
+  l.stage_bytes = l.columns_v_offset + l.columns_v.bytes();
   l.ds = tile_layout(block_rows(c), block_columns(c), c.element);
   const bool shared = column_groups(c) > 1;
   l.p_offset = l.columns_offset + c.stages * l.stage_bytes;

@@ -13,7 +13,8 @@ struct ListedPair {
   int row, head;
   float p, ds;
 };
-constexpr int kListedDims = config.head_dim_qk + config.head_dim_v;
+// With v_in_k the sums of dV are added to those of dK, so that these get their scale at once.
+constexpr int kListedDims = config.head_dim_qk + (config.v_in_k ? 0 : config.head_dim_v);
 constexpr int kPairsAtOnce = kListedThreads;
 
 struct ListedState {
@@ -73,9 +74,26 @@ __device__ inline ListedPair listed_pair(const KernelParams& params, const RowFa
   return {row, seq.h, p, p == 0 ? 0.0f : ds};
 }
 
+// Adds the products of pairs to a column of sums of dK, and of dV, which is in it.
+__device__ inline void add_pairs_once(ListedState& state, const KernelParams& params, const Sequence& seq, int count,
+                                      int column) {
+  const auto* q = static_cast<const Stored*>(params.q) + column;
+  const auto* d_o = static_cast<const Stored*>(params.d_o) + column;
+  for (int i = 0; i < count; ++i) {
+    const ListedPair& pair = state.pairs[i];
+    float sum = pair.ds * config.scale * number(q[query_row(params.q_stride, seq, pair.head, 0)]);
+    if (column < config.head_dim_v) sum += pair.p * number(d_o[query_row(params.d_o_stride, seq, pair.head, 0)]);
+    state.sums[pair.row][column] += sum;
+  }
+}
+
 // Adds the products of pairs to the sums. A thread has the same columns each time, so the order is that of the pairs.
 __device__ inline void add_pairs(ListedState& state, const KernelParams& params, const Sequence& seq, int count) {
   for (int column = threadIdx.x; column < kListedDims; column += kListedThreads) {
+    if constexpr (config.v_in_k) {
+      add_pairs_once(state, params, seq, count, column);
+      continue;
+    }
     const bool of_keys = column < config.head_dim_qk;
     const auto* rows =
         static_cast<const Stored*>(of_keys ? params.q : params.d_o) + (of_keys ? column : column - config.head_dim_qk);
@@ -136,7 +154,7 @@ __device__ inline void backward_listed_keys(const KernelParams& params, const Ro
     const float sum = state.sums[i / kListedDims][column];
     if (column < config.head_dim_qk)
       store_listed<config.output_dk>(params.dk, key_row(params.dk_stride, params, row, hk) + column,
-                                     sum * config.scale);
+                                     config.v_in_k ? sum : sum * config.scale);
     else
       store_listed<config.output_dv>(params.dv,
                                      key_row(params.dv_stride, params, row, hk) + column - config.head_dim_qk, sum);

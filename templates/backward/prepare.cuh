@@ -167,20 +167,27 @@ __device__ inline void backward_finish(const KernelParams& p, const float* dq_su
   }
 }
 
-// Stores dK and dV of lists from their sums.
+// Stores dK and dV of lists from their sums. With v_in_k both go to dK.
 __device__ inline void backward_finish_keys(const KernelParams& p, float* key_sums) {
-  constexpr int kOfKeys = config.head_dim_qk / 8, kChunks = kOfKeys + config.head_dim_v / 8;
+  constexpr int kOfKeys = config.head_dim_qk / 8, kChunks = kOfKeys + (config.v_in_k ? 0 : config.head_dim_v / 8);
   const auto [first, count, hk] = key_rows_of_block<kPrepareRows>(p);
   for (int i = threadIdx.x; i < count * kChunks; i += kPrepareThreads) {
     const u32 row = first + i / kChunks;
     const int chunk = i % kChunks;
     const bool of_keys = chunk < kOfKeys;
     const int column = (of_keys ? chunk : chunk - kOfKeys) * 8;
-    const float* sums = listed_sums(key_sums, row, hk) + (of_keys ? 0 : padded_dim_qk(config));
+    const float *sums_k = listed_sums(key_sums, row, hk), *sums_v = sums_k + padded_dim_qk(config);
     float values[8];
 #pragma unroll
-    for (int j = 0; j < 8; ++j) values[j] = sums[offset_of_listed_sum(column + j)];
-    if (of_keys) store_eight<config.output_dk>(p.dk, key_row(p.dk_stride, p, row, hk) + column, values, config.scale);
+    for (int j = 0; j < 8; ++j) values[j] = (of_keys ? sums_k : sums_v)[offset_of_listed_sum(column + j)];
+    if (config.v_in_k) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        values[j] =
+            values[j] * config.scale + (column < config.head_dim_v ? sums_v[offset_of_listed_sum(column + j)] : 0.0f);
+      store_eight<config.output_dk>(p.dk, key_row(p.dk_stride, p, row, hk) + column, values, 1.0f);
+    } else if (of_keys)
+      store_eight<config.output_dk>(p.dk, key_row(p.dk_stride, p, row, hk) + column, values, config.scale);
     else store_eight<config.output_dv>(p.dv, key_row(p.dv_stride, p, row, hk) + column, values, 1.0f);
   }
 }

@@ -5,6 +5,9 @@
 
 namespace flashjit {
 
+// The layout of P and of ds in shared memory.
+constexpr TileLayout kWeightsLayout = kLayout<Side::keys>.ds;
+
 // Operands of a share of a tile's columns, from a multiple of 16 on, for sums over its rows. Where shares begin with
 // whole swizzle groups, steps along a row are constants.
 template <bool whole_groups>
@@ -23,20 +26,22 @@ struct ShareOperands {
 };
 
 // Computes sums += weights columns, for the columns of the head from `first` on. Weights are this warp's in registers,
-// in the layout of an operand, or the weights of all column groups in shared memory.
+// in the layout of an operand, or the weights of all column groups in shared memory. With v_in_k dO has fewer columns
+// than a share of them, which is one of dK, may have.
 template <int head_dim, int tiles>
 __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 shared, u32 columns, int first) {
   constexpr TileLayout layout = tile_layout(kBlockColumns, head_dim, config.element);
   const u32 lane = recompute(lane_id());
-  const u32 shared_lane = shared + kLayout.ds.offset(warp_row() + lane % 16, lane / 16);
-  const ShareOperands<tiles % layout.group() == 0> operands(columns, layout, first);
+  const u32 shared_lane = shared + kWeightsLayout.offset(warp_row() + lane % 16, lane / 16);
+  constexpr bool kEnds = config.v_in_k && head_dim < value_columns(config);
+  const ShareOperands<!kEnds && tiles % layout.group() == 0> operands(columns, layout, first);
 #pragma unroll
   for (int step = 0; step < kBlockColumns / 16; ++step) {
     u32 a[kRowTiles][4];
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       if constexpr (kColumnGroups > 1) {
-        load_matrices(a[m], along(shared_lane, kLayout.ds, step) + down(kLayout.ds, m));
+        load_matrices(a[m], along(shared_lane, kWeightsLayout, step) + down(kWeightsLayout, m));
       } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -47,6 +52,7 @@ __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 sh
     }
 #pragma unroll
     for (int n = 0; n < tiles / 2; ++n) {
+      if (kEnds && first + n * 16 >= head_dim) continue;
       u32 b[4];
       operands.load(b, n, step);
 #pragma unroll
@@ -62,7 +68,7 @@ __device__ inline void add_products(Sums<tiles>& sums, const Scores& own, u32 sh
 // column is a multiple of the number of its columns, a power of two, so a column's number within the warp is XORed into
 // a swizzled address.
 __device__ inline void share(const Scores& weights, u32 address, const DrawnWeights* drawn = nullptr) {
-  constexpr TileLayout layout = kLayout.ds;
+  constexpr TileLayout layout = kWeightsLayout;
   const u32 lane = recompute(lane_id()), low = layout.group() * kChunkBytes - 1;
   const u32 first = address + layout.offset(warp_row() + lane / 4, warp_column() / 8) + lane % 4 * 4;
 #pragma unroll
@@ -151,11 +157,11 @@ __device__ inline void add_query_gradients(const KernelParams& params, const Seq
   const int group = warp_id() % kGroups, own = slice * kColumns + warp_id() / kGroups * kPairs * 16,
             first = min(own, padded_dim_qk(config) - kPairs * 16),
             end = min((slice + 1) * kColumns, config.head_dim_qk);
-  const u32 ds_lane = ds + kLayout.ds.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const u32 ds_lane = ds + kWeightsLayout.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   // Shares begin at multiples of their columns, and warps within them at multiples of theirs.
-  constexpr int kGroup = kLayout.rows_qk.group();
+  constexpr int kGroup = kLayout<Side::keys>.rows_qk.group();
   const ShareOperands<kPairs * 2 % kGroup == 0 && (kSlices == 1 || kColumns / 8 % kGroup == 0)> operands(
-      keys, kLayout.rows_qk, first);
+      keys, kLayout<Side::keys>.rows_qk, first);
   // Each share is handled by itself. If all shares have the same number of columns, all columns are wanted.
   constexpr bool kEven = kPairs * 16 * kShares == kColumns && padded_dim_qk(config) % kColumns == 0 &&
                          padded_dim_qk(config) == config.head_dim_qk;
@@ -169,7 +175,7 @@ __device__ inline void add_query_gradients(const KernelParams& params, const Seq
       u32 a[kTiles][4];
 #pragma unroll
       for (int m = 0; m < kTiles; ++m)
-        load_matrices_transposed(a[m], along(ds_lane, kLayout.ds, group * kTiles + m) + down(kLayout.ds, step));
+        load_matrices_transposed(a[m], along(ds_lane, kWeightsLayout, group * kTiles + m) + down(kWeightsLayout, step));
 #pragma unroll
       for (int n = 0; n < kAtOnce && begin + n < kPairs; ++n) {
         u32 b[4];
@@ -224,7 +230,7 @@ __device__ inline void add_listed_gradient(const ListedRows& to, u32 weights, u3
   const u32 lane = recompute(lane_id());
   const int group = warp_id() % kGroups, own = warp_id() / kGroups * kPairs * 16,
             first = min(own, head_dim - kPairs * 16);
-  const u32 weight_lane = weights + kLayout.ds.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+  const u32 weight_lane = weights + kWeightsLayout.offset(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   const ShareOperands<kPairs * 2 % layout.group() == 0> operands(rows, layout, first);
 #pragma unroll
   for (int n = 0; n < kPairs; ++n) {
@@ -236,7 +242,8 @@ __device__ inline void add_listed_gradient(const ListedRows& to, u32 weights, u3
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) {
         u32 a[4];
-        load_matrices_transposed(a, along(weight_lane, kLayout.ds, group * kTiles + m) + down(kLayout.ds, step));
+        load_matrices_transposed(a,
+                                 along(weight_lane, kWeightsLayout, group * kTiles + m) + down(kWeightsLayout, step));
         mma<config.element>(sums[m][0], a, b[0], b[1]);
         mma<config.element>(sums[m][1], a, b[2], b[3]);
       }
@@ -295,12 +302,17 @@ __device__ inline bool add_up_parts(const PartSums& all, const KernelParams& par
 // Each warp stages its own rows, and its own columns, in the memory of K and V, or Q and dO, which nobody reads any
 // more.
 template <Side side, int tiles_qk, int tiles_v>
-__device__ inline void store_gradients(const KernelParams& params, const BlockState& block, const Sums<tiles_qk>& d_qk,
+__device__ inline void store_gradients(const KernelParams& params, const BlockState& block, Sums<tiles_qk>& d_qk,
                                        const Sums<tiles_v>& d_v, Share share_qk, Share share_v, u32 rows_qk,
                                        u32 rows_v) {
   constexpr float kScale = config.scale * kDropoutFactor;
   const Sequence& seq = block.seq;
-  if constexpr (side == Side::keys) {
+  if constexpr (side == Side::keys && config.v_in_k) {
+    for_each<tiles_qk>([&](int m, int n, int e) { d_qk[m][n][e] = d_qk[m][n][e] * config.scale + d_v[m][n][e]; });
+    store_gradient<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq),
+                                                         params.dk_stride.token, d_qk, kDropoutFactor, block.row_lo,
+                                                         seq.k_len, share_qk, rows_qk);
+  } else if constexpr (side == Side::keys) {
     store_gradient<config.output_dk, config.head_dim_qk>(params.dk, key_begin(params.dk_stride, seq),
                                                          params.dk_stride.token, d_qk, kScale, block.row_lo, seq.k_len,
                                                          share_qk, rows_qk);

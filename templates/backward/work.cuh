@@ -9,7 +9,8 @@
 
 namespace flashjit {
 
-constexpr BackwardLayout kLayout = backward_layout(config);
+template <Side side>
+constexpr BackwardLayout kLayout = backward_layout(config, side);
 constexpr int kThreads = backward_threads(config);
 constexpr int kBlockRows = block_rows(config), kBlockColumns = block_columns(config), kStages = config.stages;
 using Stored = Bits<config.element>;
@@ -86,9 +87,10 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
   const auto copy = [&](const void* qk, Int64 qk_begin, Int64 qk_stride, const void* v, Int64 v_begin, Int64 v_stride) {
     copy_tile<kThreads, kBlockRows, config.head_dim_qk, config.copy_bytes>(
         memory, StridedRows<Stored>{static_cast<const Stored*>(qk) + qk_begin, qk_stride}, row_lo, count);
+    if constexpr (has_rows_once(config, side)) return;
     copy_tile<kThreads, kBlockRows, config.head_dim_v, config.copy_bytes>(
-        memory + kLayout.rows_v_offset, StridedRows<Stored>{static_cast<const Stored*>(v) + v_begin, v_stride}, row_lo,
-        count);
+        memory + kLayout<side>.rows_v_offset, StridedRows<Stored>{static_cast<const Stored*>(v) + v_begin, v_stride},
+        row_lo, count);
   };
   if constexpr (side == Side::keys) {
     copy(params.k, key_begin(params.k_stride, seq), params.k_stride.token, params.v, key_begin(params.v_stride, seq),
@@ -99,7 +101,7 @@ __device__ inline bool begin_rows(const KernelParams& params, BlockState& block,
   }
   commit_copies();
   if (threadIdx.x == 0) {
-    if constexpr (kDrops) store_dropout_key(memory + kLayout.dropout_offset, params);
+    if constexpr (kDrops) store_dropout_key(memory + kLayout<side>.dropout_offset, params);
     block.seq = seq;
     block.number = item, block.part_first = part_first;
     block.row_lo = row_lo;
@@ -168,9 +170,11 @@ struct ColumnCopies {
   int ahead = 0;  // The next tile to copy.
   int slot = 0;   // The slot of the tile that is computed.
 
-  __device__ u32 address(int of) const { return memory + kLayout.columns_offset + of * kLayout.stage_bytes; }
+  __device__ u32 address(int of) const {
+    return memory + kLayout<side>.columns_offset + of * kLayout<side>.stage_bytes;
+  }
   __device__ u32 facts_address(int of) const {
-    return memory + kLayout.facts_offset + of * kBlockColumns * static_cast<int>(sizeof(RowFacts));
+    return memory + kLayout<side>.facts_offset + of * kBlockColumns * static_cast<int>(sizeof(RowFacts));
   }
   __device__ u32 facts_address() const { return facts_address(slot); }
 
@@ -187,8 +191,10 @@ struct ColumnCopies {
                     &v = side == Side::keys ? params.d_o_stride : params.v_stride;
       copy_tile<kThreads, kBlockColumns, config.head_dim_qk, config.copy_bytes>(address(to), columns(qk, block.qk),
                                                                                 first, count);
-      copy_tile<kThreads, kBlockColumns, config.head_dim_v, config.copy_bytes>(address(to) + kLayout.columns_qk.bytes(),
-                                                                               columns(v, block.v), first, count);
+      if constexpr (!has_columns_once(config, side)) {
+        copy_tile<kThreads, kBlockColumns, config.head_dim_v, config.copy_bytes>(
+            address(to) + kLayout<side>.columns_v_offset, columns(v, block.v), first, count);
+      }
       if constexpr (side == Side::keys) {
         // This is no loop, because there are at least as many threads.
         static_assert(kBlockColumns <= kThreads);

@@ -145,6 +145,14 @@ const FixedCase kCases[] = {
     {"bwd-grads-same-bits","bwd bf16 d=128 heads=4/2 mask=\"causal\" score=\"bias_b(t); alibi\" grads=\"slope, t, sink\" sink numerics=deterministic", {200, 200}, {200, 200}},
     {"bwd-grads-none",     "bwd bf16 d=64 heads=2 score=\"alibi\" grads=\"slope, sink\" sink", {0}, {65}},
     {"bwd-grads-no-keys",  "bwd bf16 d=64 heads=2 score=\"bias(t)\" grads=\"t, sink\" sink", {65}, {0}},
+    // V in K
+    {"bwd-in-k",           "bwd bf16 d=128/64 heads=4/2 mask=\"causal\" v_in_k", {200, 200}, {333, 333}},
+    {"bwd-in-k-all",       "bwd fp16 d=64 heads=4/1 layout=packed mask=\"window(40, 3)\" sink grads=\"sink\" v_in_k", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
+    {"bwd-in-k-odd",       "bwd bf16 d=72/40 heads=3 layout=bhsd score=\"alibi\" grads=\"slope\" out=fp32 v_in_k", {150, 150}, {133, 133}},
+    {"bwd-in-k-latents",   "bwd bf16 d=576/512 heads=16/1 mask=\"causal\" v_in_k", {130}, {200}},
+    {"bwd-in-k-same-bits", "bwd bf16 d=320/256 heads=8/1 mask=\"causal\" numerics=deterministic v_in_k", {130}, {200}},
+    {"bwd-in-k-cut",       "bwd bf16 d=128/96 heads=8/1 v_in_k", {1500, 1500}, {150, 150}},
+    {"bwd-in-k-ring",      "bwd bf16 d=128/64 heads=4/2 mask=\"causal\" v_in_k accumulate places", {230, 230}, {300, 300}},
     // dropout
     {"bwd-dropout",        "bwd bf16 d=128 heads=4/2 mask=\"causal\" dropout=0.1", {200, 200}, {333, 333}},
     {"bwd-dropout-packed", "bwd bf16 d=64 heads=16/2 layout=packed mask=\"window(40, 3)\" sink dlse grads=\"sink\" dropout=0.25", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},

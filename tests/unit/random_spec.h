@@ -94,9 +94,9 @@ struct RandomSpec {
     if (below(8) == 0) return rounding(s);
     if (!is_backward(s)) return computed(s);
     if (!is_backward(s)) return s;
-    if (s.v_in_k) s.d_qk = s.d_v = 64;  // what bwd has not
+    if (s.v_in_k) s.out_dv = s.out_dk;  // what bwd has not
     s.cache_format = CacheFormat::elements;
-    s.k_lens = s.v_in_k = s.max_logit = s.append = false;
+    s.k_lens = s.max_logit = s.append = false;
     s.kv_dtype = s.dtype;
     s.scale_block = 0;
     s.page_size = 0;

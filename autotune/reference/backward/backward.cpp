@@ -284,6 +284,19 @@ void Backward::each_query(const Group& group, std::int64_t k, const Visit& visit
   }
 }
 
+// The gradient of a row of K that V is the first columns of, from both in fp32.
+void add_values(Gradient& dk, const Gradient& dv, Dtype out) {
+  for (std::size_t c = 0; c < dk.exact.size(); ++c) {
+    if (c < dv.exact.size()) {
+      dk.exact[c] += dv.exact[c], dk.variance[c] += dv.variance[c], dk.recipe[c] += dv.recipe[c];
+      dk.tainted[c] = dk.tainted[c] || dv.tainted[c];
+    }
+    const double rounding = largest_rounding(out, dk.exact[c]);
+    dk.variance[c] += rounding * rounding / 3;
+    dk.recipe[c] = round_to(out, dk.recipe[c]);
+  }
+}
+
 Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
   const AttentionSpec& spec = problem_.spec();
   OfKey row;
@@ -303,8 +316,10 @@ Backward::OfKey Backward::of_key(const Group& group, std::int64_t k) const {
       taint(row.dk, query.q.data()), taint(row.dv, query.d_o.data());
     }
   });
-  add_up(spec, spec.out_dk, of_k, spec.effective_scale() * problem_.dropout().factor(), row.dk);
-  add_up(spec, spec.out_dv, of_v, problem_.dropout().factor(), row.dv);
+  const Dtype out_dk = spec.v_in_k ? Dtype::F32 : spec.out_dk, out_dv = spec.v_in_k ? Dtype::F32 : spec.out_dv;
+  add_up(spec, out_dk, of_k, spec.effective_scale() * problem_.dropout().factor(), row.dk);
+  add_up(spec, out_dv, of_v, problem_.dropout().factor(), row.dv);
+  if (spec.v_in_k) add_values(row.dk, row.dv, spec.out_dk);
   return row;
 }
 

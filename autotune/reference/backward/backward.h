@@ -44,6 +44,7 @@ class Backward {
   Group group(std::int64_t b, std::int64_t hk) const;
 
   Gradient dq(const Group& group, std::int64_t head_in_group, std::int64_t q) const;
+  // With v_in_k dK has the gradients of V in it.
   struct OfKey {
     Gradient dk, dv;
   };

@@ -81,16 +81,16 @@ Gradient added(Gradient row, const std::vector<double>& there) {
 void check_item(const Problem& problem, const Backward& backward, const Backward::Group& group, const Item& item,
                 Tallies& tallies) {
   const auto& params = problem.arguments().params;
-  const bool adds = problem.spec().accumulate;
+  const bool adds = problem.spec().accumulate, has_dv = !problem.spec().v_in_k;
   if (item.key) {
     Backward::OfKey row = backward.of_key(group, item.token);
     const std::string row_name = fmt::format("batch {}, KV head {}, key {}", group.b, group.hk, item.token);
     if (adds) {
       row.dk = added(row.dk, problem.key_row(params.at(earlier("dk")), group.b, group.hk, item.token));
-      row.dv = added(row.dv, problem.key_row(params.at(earlier("dv")), group.b, group.hk, item.token));
+      if (has_dv) row.dv = added(row.dv, problem.key_row(params.at(earlier("dv")), group.b, group.hk, item.token));
     }
     tallies[1].check_row(problem.key_row(params.at("dk"), group.b, group.hk, item.token), row.dk, row_name);
-    tallies[2].check_row(problem.key_row(params.at("dv"), group.b, group.hk, item.token), row.dv, row_name);
+    if (has_dv) tallies[2].check_row(problem.key_row(params.at("dv"), group.b, group.hk, item.token), row.dv, row_name);
     return;
   }
   const std::int64_t heads = problem.spec().heads_q / problem.spec().heads_kv;

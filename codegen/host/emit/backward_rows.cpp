@@ -109,6 +109,31 @@ class QueryPacker {
 // Returns the share of existing gradients, to which calls add with accumulate, or null if gradients are written.
 Value* share_of_earlier(Ir& ir, const Plan& plan) { return plan.spec.accumulate ? Ir::real(ir.f32, 1) : nullptr; }
 
+// Returns the sums of some columns for each of as many keys, which lie the other way round.
+std::vector<Value*> rows_of_sums(Ir& ir, const BackwardConfig& c, Value* sums, int column, Value* key) {
+  std::vector<Value*> square;
+  for (int lane = 0; lane < c.lanes; ++lane) {
+    Value* row = ir.word(sums, std::int64_t{column + lane} * c.gradient_stride());
+    square.push_back(ir.load(ir.i32v, ir.word(row, key)));
+  }
+  transpose(ir, square);
+  for (Value*& row : square) row = ir.b.CreateBitCast(row, ir.f32v);
+  return square;
+}
+
+// With v_in_k dK gets its scale, and dV is added to its first columns.
+void add_values(Ir& ir, const BackwardConfig& c, double scale, Value* sums_of_values, int column, Value* key,
+                std::vector<Value*>& square) {
+  for (Value*& row : square) row = ir.b.CreateFMul(row, Ir::real(ir.f32v, scale));
+  if (column >= c.d_v) return;
+  const std::vector<Value*> values = rows_of_sums(ir, c, sums_of_values, column, key);
+  std::vector<llvm::Constant*> is_value;
+  for (int lane = 0; lane < c.lanes; ++lane) is_value.push_back(ir.b.getInt1(column + lane < c.d_v));
+  llvm::Constant* const mask = llvm::ConstantVector::get(is_value);
+  for (std::size_t i = 0; i < square.size(); ++i)
+    square[i] = ir.b.CreateSelect(mask, ir.b.CreateFAdd(square[i], values[i]), square[i]);
+}
+
 }  // namespace
 
 double natural_lse(const Plan& plan) { return plan.spec.lse == Lse::log2 ? std::numbers::ln2 : 1.0; }
@@ -133,25 +158,22 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
   // Shares of queries with lists are added up later, and continue from earlier gradients then.
   const bool is_share = selects(plan.spec);
   Value* earlier = is_share ? nullptr : share_of_earlier(ir, plan);
+  const bool once = plan.spec.v_in_k && !is_share;
+  const double scale = plan.spec.effective_scale();
   auto store = [&](std::size_t at, std::size_t token_at, Dtype dtype, std::int64_t sums_at, int d, double factor) {
     llvm::Type* element = element_type(ir, dtype);
     Value* base = ir.member(call, at, ir.ptr, "gradient");
     Value* token = ir.member(call, token_at, ir.i64, "token");
-    Value* sums = ir.byte_offset(scratch, sums_at);
     ir.loop(ir.integer(0), keys, c.lanes, "key", [&](Value* key) {
       for (int column = 0; column < d; column += c.lanes) {
-        std::vector<Value*> square;
-        for (int lane = 0; lane < c.lanes; ++lane) {
-          Value* row = ir.word(sums, std::int64_t{column + lane} * c.gradient_stride());
-          square.push_back(ir.load(ir.i32v, ir.word(row, key)));
-        }
-        transpose(ir, square);
+        std::vector<Value*> square = rows_of_sums(ir, c, ir.byte_offset(scratch, sums_at), column, key);
+        if (once) add_values(ir, c, scale, ir.byte_offset(scratch, c.dv_at()), column, key, square);
         for (int lane = 0; lane < c.lanes; ++lane) {
           Value* number = b.CreateAdd(key, ir.integer(lane));
           Value* target = b.CreateGEP(element, base, b.CreateMul(number, token));
           target =
               b.CreateGEP(element, b.CreateSelect(b.CreateICmpSLT(number, keys), target, unused), ir.integer(column));
-          Value* values = b.CreateBitCast(square[static_cast<std::size_t>(lane)], ir.f32v);
+          Value* values = square[static_cast<std::size_t>(lane)];
           emit_store_row(
               ir, target, dtype, std::min(c.lanes, d - column), Ir::real(ir.f32, factor), [&](int) { return values; },
               earlier);
@@ -160,9 +182,10 @@ void emit_store_keys(Ir& ir, const Plan& plan) {
     });
   };
   store(offsetof(KeyStoreCall, dk), offsetof(KeyStoreCall, dk_token), is_share ? Dtype::F32 : plan.spec.out_dk,
-        c.dk_at(), c.d_qk, plan.spec.effective_scale());
-  store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), is_share ? Dtype::F32 : plan.spec.out_dv,
-        c.dv_at(), c.d_v, dropout_factor(c.dropped));
+        c.dk_at(), c.d_qk, once ? 1 : scale);
+  if (!once)
+    store(offsetof(KeyStoreCall, dv), offsetof(KeyStoreCall, dv_token), is_share ? Dtype::F32 : plan.spec.out_dv,
+          c.dv_at(), c.d_v, dropout_factor(c.dropped));
   ir.finish();
 }
 

@@ -67,9 +67,24 @@ class NaiveGradientsEmitter {
       add(dv, ir_.load(ir_.f32, ir_.word(ir_.row(p, query), key)), ir_.row(do_rows, query), c_.d_v);
     });
     const bool is_share = selects(plan_.spec);  // The share of a query with a list is added up later.
+    if (plan_.spec.v_in_k && !is_share) return store_once(dk, dv);
     store(pointer(offsetof(NaiveKeyCall, dk)), is_share ? Dtype::F32 : plan_.spec.out_dk, dk, c_.d_qk,
           plan_.spec.effective_scale());
     store(pointer(offsetof(NaiveKeyCall, dv)), is_share ? Dtype::F32 : plan_.spec.out_dv, dv, c_.d_v, 1);
+    ir_.finish();
+  }
+  // With v_in_k dV is added to the first columns of dK.
+  void store_once(Value* dk, Value* dv) {
+    const double scale = plan_.spec.effective_scale();
+    ir_.loop(ir_.integer(0), ir_.integer(c_.d_v), 1, "d", [&](Value* i) {
+      Value *at = ir_.word(dk, i), *of_v = ir_.load(ir_.f32, ir_.word(dv, i));
+      ir_.store(add_product(ir_.load(ir_.f32, at), Ir::real(ir_.f32, scale), of_v), at);
+    });
+    ir_.loop(ir_.integer(c_.d_v), ir_.integer(c_.d_qk), 1, "d", [&](Value* i) {
+      Value* at = ir_.word(dk, i);
+      ir_.store(b_.CreateFMul(ir_.load(ir_.f32, at), Ir::real(ir_.f32, scale)), at);
+    });
+    store(pointer(offsetof(NaiveKeyCall, dk)), plan_.spec.out_dk, dk, c_.d_qk, 1);
     ir_.finish();
   }
 

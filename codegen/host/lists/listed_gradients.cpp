@@ -67,8 +67,10 @@ void ListedGradients::store(const ParallelFor& parallel) const {
       return sequence * s.batch + hk * s.head + row * s.token;
     };
     for (std::int64_t row = first; row < end; ++row) {
-      const float* const sums = sums_of(sequence, hk, row);
+      float* const sums = sums_of(sequence, hk, row);
+      for (int c = 0; spec_.v_in_k && c < spec_.d_v; ++c) sums[c] += sums[spec_.d_qk + c];
       store_row(params_.dk, spec_.out_dk, offset_of(params_.dk_stride, row), sums, spec_.d_qk);
+      if (spec_.v_in_k) continue;
       store_row(params_.dv, spec_.out_dv, offset_of(params_.dv_stride, row), sums + spec_.d_qk, spec_.d_v);
     }
   });

@@ -30,7 +30,7 @@ class ListedGradients {
   void begin(char* memory, const ParallelFor& parallel);
   // Shares come in the order of their sequences.
   void add(const Problem& problem, std::span<const ListedShare> shares, const ParallelFor& parallel) const;
-  // Writes the sums to dK and dV.
+  // Writes the sums to dK and dV. With v_in_k both go to dK.
   void store(const ParallelFor& parallel) const;
 
  private:

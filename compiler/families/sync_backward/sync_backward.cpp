@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "compiler/choice/cost_common.h"
 #include "compiler/families/choices.h"
@@ -22,7 +24,26 @@ constexpr int kMostColumns = 128;
 constexpr int kFewestColumns = 16;  // The fewest columns also of a warp, because a load of operands brings so many.
 constexpr int kReservedSmemPerBlock = 1024;
 
-std::string why_not(const AttentionSpec&, const Target&) { return {}; }
+// The least shared memory of the tiles that are tried, of the dims alone.
+int least_smem(const AttentionSpec& spec) {
+  int least = std::numeric_limits<int>::max();
+  for (const auto& [rows, columns] : {std::pair{32, 32}, std::pair{64, kFewestColumns}}) {
+    KernelConfig c;
+    c.head_dim_qk = spec.d_qk, c.head_dim_v = spec.d_v, c.v_in_k = spec.v_in_k, c.selected = spec.selected;
+    c.tile_kv = rows, c.tile_q = columns, c.stages = 1, c.sync_backward.warps = 2;
+    least = std::min(least, backward_layout(c, selects(spec) ? Side::queries : Side::keys).bytes);
+  }
+  return least;
+}
+
+std::string why_not(const AttentionSpec& spec, const Target& target) {
+  const int least = least_smem(spec);
+  if (least <= target.smem_per_block) return {};
+  return fmt::format(
+      "family: sync_backward takes {} bytes of shared memory for tiles of d={}/{}, and a block of {} has {}; use a GPU that has "
+      "more, or a processor",
+      least, spec.d_qk, spec.d_v, target.name, target.smem_per_block);
+}
 
 // Only `fast` may add up in any order. With lists it always does, because the other way has no products of matrices.
 std::vector<DqSums> dq_choices(const Problem& problem, const Schedule& pins) {
@@ -61,12 +82,19 @@ void enumerate(const Problem& problem, const Schedule& pins, std::vector<Schedul
 Registers registers(const Problem& problem, const KernelConfig& c) {
   constexpr int kBase = 60, kMost = 255, kGranule = 8;
   const int groups = column_groups(c), shares = gradient_slices(c, Side::keys) * groups;
-  const int of_keys = has_lists(c) ? 0 : share_of(padded_dim_qk(c), shares) + share_of(padded_dim_v(c), shares);
+  const int of_keys = has_lists(c) ? 0 : share_of(padded_dim_qk(c), shares) + share_of(value_columns(c), shares);
   const int of_queries = c.sync_backward.dq == DqSums::launch || has_lists(c) ? share_of(padded_dim_qk(c), groups) : 0;
   const int sums = std::max(of_keys, of_queries) * kRowTiles / 2;
   const int scores = (c.has_score ? 3 : 2) * columns_of_warp(c) * kRowTiles / 2;
   const int share = problem.target.registers_per_sm / (backward_threads(c) * c.sync_backward.blocks_per_sm);
   return {kBase + sums + scores + score_registers(problem.spec), std::min(kMost, share / kGranule * kGranule)};
+}
+
+// A launch's shared memory; that of the larger one where both loops are launched.
+int smem_of(const KernelConfig& c) {
+  const int of_queries = backward_layout(c, Side::queries).bytes, of_keys = backward_layout(c, Side::keys).bytes;
+  if (has_lists(c)) return of_queries;
+  return c.sync_backward.dq == DqSums::atomics ? of_keys : std::max(of_keys, of_queries);
 }
 
 bool refuses_fields(const AttentionSpec& spec, const Schedule& s, std::string* why) {
@@ -104,7 +132,7 @@ bool refuses(const Problem& problem, const Schedule& s, std::string* why) {
   if (has_lists(c) && block_rows(c) > kRowsOfWarp && block_rows(c) / 2 >= group_size(c))
     return refuse(why, "tile_kv: {} rows are more than twice the {} heads that share a list; use {}", *s.tile_kv,
                   group_size(c), *s.tile_kv / 2);
-  const int smem = backward_layout(c).bytes, blocks = *s.blocks_per_sm;
+  const int smem = smem_of(c), blocks = *s.blocks_per_sm;
   if (problem.spec.numerics != Numerics::Fast && c.gradients > 0 && column_groups(c) > 1 && sums_by_key(problem.spec))
     return refuse(why, "warps: {} add to sums of a key in any order, numerics=fast; use {}", *s.warps,
                   *s.warps / column_groups(c));
@@ -157,7 +185,8 @@ double operand_bytes(const KernelConfig& c, Side side) {
   const bool adds = side == Side::keys && c.sync_backward.dq == DqSums::atomics;
   // Operands of 16 x 16 are those of scores and dP, of sums, and of dQ.
   const double scores = (qk + v) / 16 * (kRowTiles + columns_of_warp(c) / 16);
-  const int sums = share_of(qk, slices * groups) + (side == Side::keys ? share_of(v, slices * groups) : 0);
+  const int sums =
+      share_of(qk, slices * groups) + (side == Side::keys ? share_of(value_columns(c), slices * groups) : 0);
   const double of_sums = columns / 16 * ((groups > 1 ? (side == Side::keys ? 2 : 1) * kRowTiles : 0) + sums / 16);
   const double pairs = share_of(share_of(qk, slices), dq_column_groups(c)) / 16;
   const double of_dq = adds ? rows / 16 * (query_tiles(c) * std::ceil(pairs / 2) + pairs) : 0;
@@ -181,8 +210,8 @@ Prediction predict_lists(const Problem& problem, const Schedule& s, const Shape&
   tile.mma = 2 * scores * (2 * qk + v + (adds ? qk + v : 0)) / target.mma_flops_per_clock;
   tile.exp = scores / target.exp_per_clock;
   tile.issue = scores * (2 * kSoftmaxSlots + score_slots(work) + mask_slots(work, 0)) / kIssuePerClock;
-  tile.smem = (operand_bytes(c, Side::queries) + block_columns(c) * (qk + v) * size_of(c.element)) /
-              target.smem_bytes_per_clock;
+  const double copied = block_columns(c) * (qk + (spec.v_in_k ? 0 : v)) * size_of(c.element);
+  tile.smem = (operand_bytes(c, Side::queries) + copied) / target.smem_bytes_per_clock;
   tile.l2 = (adds ? block_columns(c) * (qk + v) * sizeof(float) : 0) / kL2BytesPerClock;
   const double blocks = static_cast<double>(shape.b) * spec.heads_kv * row_tiles_of_list(c);
   const double tiles = blocks * std::ceil(static_cast<double>(shape.k_len) / block_columns(c));
@@ -276,7 +305,7 @@ KernelLaunch last_launch(const KernelConfig& c) {
   }
   return {.entry = "flashjit_backward_queries",
           .threads = backward_threads(c),
-          .smem_bytes = backward_layout(c).bytes,
+          .smem_bytes = backward_layout(c, Side::queries).bytes,
           .grid = {.queries = block_rows(c), .heads = c.heads_q * gradient_slices(c, Side::queries)},
           .buffers = {0},
           .bounds = kBounds,
@@ -289,7 +318,7 @@ KernelLaunch main_launch(const KernelConfig& c, const WorkspaceBuffer* sums) {
   const std::string_view side = has_lists(c) ? "queries" : "keys";
   KernelLaunch launch = {.entry = fmt::format("flashjit_backward_{}", side),
                          .threads = backward_threads(c),
-                         .smem_bytes = backward_layout(c).bytes,
+                         .smem_bytes = backward_layout(c, has_lists(c) ? Side::queries : Side::keys).bytes,
                          .grid = tiles_of_keys(c),
                          .bounds = kBounds,
                          .call = fmt::format("backward_gradients<flashjit::Side::{}>({})", side, arguments)};
@@ -355,8 +384,8 @@ std::string describe(const KernelConfig& c) {
 
 constexpr std::array<std::string_view, 5> kHonoured = {"fn", "when=mixed", "holes", "row", "direction=first_to_last"};
 
-constexpr std::array<std::string_view, 10> kOptions = {
-    "accumulate", "places", "sink", "dlse", "lse", "packed", "rope", "dropout", "grads", "select",
+constexpr std::array<std::string_view, 11> kOptions = {
+    "accumulate", "places", "v_in_k", "sink", "dlse", "lse", "packed", "rope", "dropout", "grads", "select",
 };
 
 }  // namespace

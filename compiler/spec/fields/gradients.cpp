@@ -77,7 +77,12 @@ Result<void> check_backward(const AttentionSpec& spec) {
   if (spec.max_logit) return refuse("max_logit", "it has no gradient, leave it out");
   if (spec.append) return refuse("append", "append in fwd, and give bwd all of k and v");
   if (spec.shared_prefix) return refuse("shared_prefix", "give every sequence its own keys");
-  if (spec.v_in_k) return refuse("v_in_k", "give v, the first columns of k, as a tensor, and add dv to those of dk");
+  if (spec.v_in_k && spec.out_dk != spec.out_dv) {
+    return invalid(
+        fmt::format("out: {} for dk and {} for dv, which is added to the first columns of dk with v_in_k; write the "
+                    "same for both",
+                    name(spec.out_dk), name(spec.out_dv)));
+  }
   if (is_paged(spec)) return refuse("layout", "keys in pages have no gradients, use layout=packed");
   if (spec.k_lens) return refuse("k_lens", "use layout=packed, whose offsets lie on the device");
   if (spec.kv_dtype != spec.dtype) return refuse("kv", "k and v are of the dtype, convert them");

@@ -77,10 +77,11 @@ std::string draw_wanted(const std::string& text, Random& random) {
   return parse_spec(text + field) ? field : std::string();
 }
 
-// For each gradient, a dtype of its own.
-std::string draw_out(Random& random) {
+// For each gradient, a dtype of its own. Where V lies in K, so do their gradients.
+std::string draw_out(Random& random, bool v_in_k) {
   const auto dtype = [&] { return random.pick<std::string_view>({"fp16", "bf16", "fp32"}); };
-  return fmt::format(" out={}/{}/{}", dtype(), dtype(), dtype());
+  const std::string_view dq = dtype(), dk = dtype(), dv = dtype();
+  return fmt::format(" out={}/{}/{}", dq, dk, v_in_k ? dk : dv);
 }
 
 // What one writes of a case that is as forward's, and the other reads.
@@ -99,6 +100,7 @@ Case with_gradients(Case c, const AttentionSpec& spec) {
   const std::pair<std::string_view, const std::vector<std::int64_t>*> like[] = {
       {"dq", &c.q.shape}, {"dk", &c.k.shape}, {"dv", &c.v.shape}};
   for (const auto& [name, shape] : like) {
+    if (!kOperands[find_operand(name)].belongs_to(spec)) continue;
     const Dtype dtype = spec.*kOperands[find_operand(name)].dtype;
     lay_out(c.params[std::string(name)], dtype, *shape, std::max(spec.align_bytes, size_of(dtype)), true, random);
   }
@@ -108,8 +110,10 @@ Case with_gradients(Case c, const AttentionSpec& spec) {
   std::int32_t first = 0, last = 0;
   std::memcpy(&first, c.offsets_k.data(), sizeof first);
   std::memcpy(&last, c.offsets_k.data() + (c.offsets_k.shape[0] - 1) * 4, sizeof last);
-  for (const char* name : {"dk", "dv"})
-    c.params[name].stray_front = first, c.params[name].stray_back = c.k.shape[0] - last;
+  for (const char* name : {"dk", "dv"}) {
+    const auto rows = c.params.find(name);
+    if (rows != c.params.end()) rows->second.stray_front = first, rows->second.stray_back = c.k.shape[0] - last;
+  }
   return c;
 }
 
@@ -153,7 +157,8 @@ Case draw_backward(Case c) {
   if (!c.spec.starts_with("fwd ") || random.chance(0.75)) return c;
   std::string text = "bwd " + without(without(c.spec.substr(4), " max_logit"), " lse=ln");
   if (random.chance(0.3)) text += " dlse";
-  if (text.find(" out=") == text.npos && random.chance(0.4)) text += draw_out(random);
+  if (text.find(" out=") == text.npos && random.chance(0.4))
+    text += draw_out(random, text.find(" v_in_k") != text.npos);
   auto spec = parse_spec(text);
   const double q = static_cast<double>(c.q.elements()) / c.q.shape.back(),
                k = static_cast<double>(c.max_k_len > 0 ? c.max_k_len : c.k.elements() / c.k.shape.back());
