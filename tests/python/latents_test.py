@@ -1,7 +1,7 @@
 """Caches of latents whose rows are bytes (kv=latent656, kv=latent584), filled by PyTorch as engines fill them."""
 
 from support import harness, refused
-from torch_support import Setting
+from torch_support import Setting, gradients
 
 PAGE = 64
 
@@ -112,6 +112,44 @@ def test_new_rows_turn_in_the_call_that_appends_them():
                 kernel.run(q=queries, k=pool, o=o, block_table=table, k_lens=lengths, **more)
                 results.append(o)
             setting.close(results[1], results[0].double(), name)
+
+
+def test_gradients_where_v_lies_in_k():
+    """Those of a latent that K is, and V a view of, as autograd gives them of PyTorch's attention: with lists, and compiled, too."""
+    setting = Setting("bfloat16")
+    torch, attention = setting.torch, setting.flashjit.attention
+    q, latent = setting.tensors((2, 40, 4, 72), (2, 64, 1, 72))
+    index = torch.stack([torch.randperm(64, device=setting.device)[:20] for _ in range(80)]).view(2, 40, 1, 20).int()
+    hidden = torch.ones(2, 40, 64, dtype=torch.bool, device=setting.device).scatter(2, index[:, :, 0].long(), False)
+    later = torch.arange(64, device=setting.device) > torch.arange(24, 64, device=setting.device)[:, None]
+
+    def plain(hides):
+        def function(q, latent):
+            s = torch.einsum("bqhd,bkd->bhqk", q, latent[:, :, 0]) / 72 ** 0.5
+            weights = s.masked_fill(hides, -torch.inf).softmax(-1)
+            return torch.einsum("bhqk,bkd->bqhd", weights, latent[:, :, 0, :40])
+        return function
+
+    def by_view(q, latent, **more):
+        return attention(q, latent, latent[..., :40], spec="v_in_k", **more)
+
+    compiled = torch.compile(by_view, backend="aot_eager")
+    for what, hides, more in (("causal", later, {"mask": "causal"}), ("lists", hidden[:, None], {"key_index": index})):
+        exact = gradients(setting, plain(hides), [q.double(), latent.double()], 3)
+        for function in (by_view, compiled):
+            for got, wanted in zip(gradients(setting, lambda q, k: function(q, k, **more), [q, latent], 3), exact):
+                setting.close(got, wanted, what)
+    saved = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x), x.clone())[1], lambda x: x):  # V is then no view of K
+        for got, wanted in zip(gradients(setting, lambda q, k: by_view(q, k, mask="causal"), [q, latent], 3),
+                               gradients(setting, plain(later), [q.double(), latent.double()], 3)):
+            setting.close(got, wanted, "hooks")
+    assert saved
+    o, lse = by_view(q.clone().requires_grad_(), leaf := latent.clone().requires_grad_(), mask="causal", lse=True)
+    (o.sum() + lse.sum()).backward()
+    assert leaf.grad.isfinite().all() and leaf.grad.abs().max() > 0
+    refused(setting.flashjit.InvalidError, ["v: requires_grad", "v_in_k"], attention, q, latent, latent[..., :40].requires_grad_(),
+            spec="v_in_k")
 
 
 if __name__ == "__main__":

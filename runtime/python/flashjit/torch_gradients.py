@@ -89,15 +89,17 @@ class Gradients:
         o, lse = _Kind((*q.shape[:-1], calls.columns_of(v.shape, words)), q.dtype), _Kind(calls.lse_shape(words, tuple(q.shape)), torch.float32)
         of_more = {name: _Kind(tuple(tensor.shape), tensor.dtype, tensor.stride()) for name, tensor in more.items()}
         of_q, of_k, of_v = (_Kind(tuple(tensor.shape), tensor.dtype, tensor.stride()) for tensor in (q, k, v))
-        self.expected = {"do": o, "q": of_q, "k": of_k, "v": of_v, "o": o, "lse": lse, **of_more, "dlse": lse}
+        # If v lies in k, the gradient of k has that of v in it. A hook on saved tensors may give them apart.
+        self.of_values = not calls.in_k(words)
+        self.expected = {"do": o, "q": of_q, "k": of_k, **({"v": of_v} if self.of_values else {}), "o": o, "lse": lse, **of_more, "dlse": lse}
         self.packed = calls.axes_of(words)[0] == 3
         self.kernel = kernel  # It is for calls in which only O has a gradient.
         self.ready: tuple[list[_Call], list[_Call]] = [], []  # without and with a gradient of the LSE
 
     def compute(self, do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: Sequence[Tensor],
                 scalars: Mapping[str, float]) -> list[Tensor]:
-        """Returns gradients of q, k and v, and in fp32 those of `grads`."""
-        given = [do_.contiguous(), q, k, v, o, lse, *more]
+        """Returns gradients of q, k and v, if v is a tensor of its own, and in fp32 those of `grads`."""
+        given = [do_.contiguous(), q, k, *((v,) if self.of_values else ()), o, lse, *more]
         if dlse is not None:
             # Its strides are then those of the LSE, even if a size is 1.
             given.append(dlse.contiguous().view(-1).view(dlse.shape))
@@ -133,7 +135,7 @@ class Gradients:
             structure.data = gradient.data_ptr()
             made.append(gradient)
         if self.packed:  # Rows before the first and behind the last sequence do not belong to the call.
-            for gradient in made[:3]:
+            for gradient in made[:3 if self.of_values else 2]:
                 gradient.zero_()
         for parameter, value in zip(call.scalars, scalars.values()):
             parameter.scalar = value
@@ -153,19 +155,22 @@ class Gradients:
                                    f"{expected.dtype} {expected.shape} on {self.device}; a hook on saved tensors must give back what it was given")
 
     def _new_call(self, given: Sequence[Tensor], scalars: Mapping[str, float], stream: int | None) -> _Call:
-        named = dict(zip(("do", "q", "k", "v", "o", "lse", *self.names, "dlse"), given))
-        made = dict(zip(("dq", "dk", "dv", *("d" + name for name in self.grads)),
-                        new_gradients(named["q"], named["k"], named["v"], [named[name] for name in self.grads])))
+        named = dict(zip(self.expected, given))
+        of = [name for name in ("q", "k", "v") if name in named] + self.grads
+        made = dict(zip(["d" + name for name in of],
+                        new_gradients(self.words, named["q"], named["k"], named.get("v"), [named[name] for name in self.grads])))
         views = {name: tensors.view(tensor.detach(), name) for name, tensor in {**named, **made}.items()}
         kernel = self.kernel
         if "dlse" in named:
-            spec = calls.spec_of("bwd", self.words, views, scalars, self.grads)
+            of_v = {} if self.of_values else {"v": tensors.view(named["k"].detach()[..., :named["o"].shape[-1]], "v")}
+            spec = calls.spec_of("bwd", self.words, {**views, **of_v}, scalars, self.grads)
             kernel = calls.prepare(tensors.torch_device(named["q"].device), spec, stream)
         return _Call(Launch(kernel, views, scalars, *self.lengths), named, made, scalars)
 
 
-def new_gradients(q: Tensor, k: Tensor, v: Tensor, more: Sequence[Tensor]) -> list[Tensor]:
-    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (q, k, v)] + [
+def new_gradients(words: str, q: Tensor, k: Tensor, v: Tensor | None, more: Sequence[Tensor]) -> list[Tensor]:
+    of = [tensor for tensor in (q, k, None if calls.in_k(words) else v) if tensor is not None]
+    return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in of] + [
         torch.empty(tensor.shape, dtype=torch.float32, device=q.device) for tensor in more]
 
 
@@ -200,7 +205,8 @@ class _Differentiable(torch.autograd.Function):
             raise UnsupportedError("gradients have no gradients; leave create_graph=True out, or use PyTorch's attention")
         q, k, v, o, lse, *more = ctx.saved_tensors
         gradients, scalars = ctx.call
-        made = gradients.compute(torch.zeros_like(o) if do_ is None else do_, dlse, q, k, v, o, lse, more, scalars)
+        made: list[Tensor | None] = [*gradients.compute(torch.zeros_like(o) if do_ is None else do_, dlse, q, k, v, o, lse, more, scalars)]
+        made[2:2] = [] if gradients.of_values else [None]
         if not more:
             return None, None, None, *made
         named = dict(zip(gradients.grads, made[3:]))

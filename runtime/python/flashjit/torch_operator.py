@@ -157,6 +157,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], out: Te
         return o if lse is None else (o, lse)
 
     why = "the call needs gradients" if needs_gradient else "the call is traced"
+    if needs_gradient and v.requires_grad and not k.requires_grad and calls.in_k(calls.words_of(*options)):
+        raise InvalidError("v: requires_grad, and k does not, whose gradient has that of its first columns in it with v_in_k; give both as views of one tensor")
     if out is not None:
         raise InvalidError(f"out: given, and {why}; leave it out, or call under torch.no_grad()")
     if stream is not None:
@@ -242,7 +244,7 @@ def _backward(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
 def _backward_fake(do_: Tensor, dlse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, more: list[Tensor],
                    words: str, names: str, scalars: list[float], grads: str, max_q_len: int, max_k_len: int) -> list[Tensor]:
     named, _ = _named(names, more, [])
-    return new_gradients(q, k, v, [named[name] for name in _listed(grads)])
+    return new_gradients(words, q, k, v, [named[name] for name in _listed(grads)])
 
 
 def _refuse_gradients(ctx: Any, *gradients: Any) -> Any:
@@ -273,9 +275,12 @@ class _TracedWithGradients(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, do_: Tensor | None, dlse: Tensor | None) -> tuple[Any, ...]:
         q, k, v, o, lse, *more = ctx.saved_tensors
-        _, names, _, grads, _, _ = ctx.rest
-        dq, dk, dv, *rest = torch.ops.flashjit.attention_backward(torch.zeros_like(o) if do_ is None else do_, dlse, q, k, v, o, lse, more,
-                                                                  *ctx.rest)
+        words, names, _, grads, _, _ = ctx.rest
+        if calls.in_k(words):
+            v = k[..., :v.shape[-1]]  # tracers may keep a copy
+        made: list[Tensor | None] = torch.ops.flashjit.attention_backward(torch.zeros_like(o) if do_ is None else do_, dlse, q, k, v, o, lse, more,
+                                                                 *ctx.rest)
+        dq, dk, dv, *rest = [*made[:2], None, *made[2:]] if calls.in_k(words) else made
         named = dict(zip(grads.split(","), rest))
         of_more = [named[name].to(tensor.dtype) if name in named else None for name, tensor in zip(names.partition(";")[0].split(","), more)]
         return *[None] * 6, dq, dk, dv, *of_more
