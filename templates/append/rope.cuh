@@ -13,9 +13,7 @@ constexpr bool kComputes = config.rope_base > 0;  // True if the kernel computes
 // They lie in memory, because each thread reads others.
 __device__ constexpr RopeTurns kTurns = kComputes ? rope_turns(kDims, config.rope_base) : RopeTurns{};
 
-__device__ inline bool rotates(int column) {
-  return (kFrom == 0 || column >= kFrom) && column < kFrom + kDims;
-}
+__device__ inline bool rotates(int column) { return (kFrom == 0 || column >= kFrom) && column < kFrom + kDims; }
 // is_first() returns whether this column comes first in its pair, pair_of() the number of the pair, and partner_of()
 // the other column of the pair with rope=half.
 __device__ inline bool is_first(int column) { return kHalf ? column < kFrom + kPairs : column % 2 == 0; }

@@ -147,13 +147,14 @@ typedef struct flashjit_prepare_options {
  * offsets and no block_table. A mask beside lists of layout=paged(N) takes "q_positions", int32 [batch, tokens],
  * packed [tokens], and "k_positions", shaped like the lists. With `head_tables` "block_table" is [batch, KV heads,
  * pages of a sequence]. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k and v (with `v_in_k` no "dv"), and
- * with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a parameter, float32. A merge has "o_parts", "lse_parts" and
- * "max_parts", shaped like o and lse behind a dimension of parts. A quantize has "x", shaped like q, "y" like x, and
- * "scale" like scale_q. An index has q, k, "weights", float32 [batch, tokens, heads], packed [tokens, heads], and
- * "scores", float32 [batch, tokens, KV heads, keys], packed [tokens, KV heads, keys], or with `select=keys(N)`
- * "key_index" and "key_count", which it writes. With `v_transposed` v is [batch, KV heads, d, keys], packed [KV heads,
- * d, tokens]. With `places` "q_begin", "q_step", "q_total", "k_begin", "k_step" and "k_total" are scalars; those that
- * are 0, 1 and the call's own length may be left out. With `accumulate` o and lse, or dq, dk and dv, are read as well. */
+ * with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a parameter, float32. A merge has "o_parts",
+ * "lse_parts" and "max_parts", shaped like o and lse behind a dimension of parts. A quantize has "x", shaped like q,
+ * "y" like x, and "scale" like scale_q. An index has q, k, "weights", float32 [batch, tokens, heads], packed [tokens,
+ * heads], and "scores", float32 [batch, tokens, KV heads, keys], packed [tokens, KV heads, keys], or with
+ * `select=keys(N)` "key_index" and "key_count", which it writes. With `v_transposed` v is [batch, KV heads, d, keys],
+ * packed [KV heads, d, tokens]. With `places` "q_begin", "q_step", "q_total", "k_begin", "k_step" and "k_total" are
+ * scalars; those that are 0, 1 and the call's own length may be left out. With `accumulate` o and lse, or dq, dk and
+ * dv, are read as well. */
 typedef struct flashjit_param {
   const char* name;
   const flashjit_tensor* tensor;

@@ -92,14 +92,13 @@ struct Arguments {
   // heads, N] (packed: [tokens, KV heads, N]), and "key_count", the same without its last dimension, which may be left
   // out; there are then no offsets and no block_table. A mask beside lists of layout=paged(N) takes "q_positions", i32
   // [batch, tokens] (packed: [tokens]), and "k_positions", shaped like the lists. With `head_tables` "block_table" is
-  // [batch, KV heads, pages of a sequence]. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k and v
-  // (with `v_in_k` no "dv"), and
-  // with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a parameter, fp32. A merge has "o_parts",
-  // "lse_parts" and "max_parts", shaped like o and lse behind a dimension of parts. A quantize has "x", shaped like q,
-  // "y" like x, and "scale" like scale_q. An index has q, k, "weights", fp32 [batch, tokens, heads] (packed: [tokens,
-  // heads]), and "scores", fp32 [batch, tokens, KV heads, keys] (packed: [tokens, KV heads, keys]), or with
-  // `select=keys(N)` "key_index" and "key_count", which it writes. With `v_transposed` v is [batch, KV heads, d, keys],
-  // packed [KV heads, d, tokens].
+  // [batch, KV heads, pages of a sequence]. A bwd has "do", shaped like o, "dq", "dk" and "dv" like q, k and v (with
+  // `v_in_k` no "dv"), and with `dlse` "dlse" like lse; `grads` has "dsink" and "dNAME" of a parameter, fp32. A merge
+  // has "o_parts", "lse_parts" and "max_parts", shaped like o and lse behind a dimension of parts. A quantize has
+  // "x", shaped like q, "y" like x, and "scale" like scale_q. An index has q, k, "weights", fp32 [batch, tokens,
+  // heads] (packed: [tokens, heads]), and "scores", fp32 [batch, tokens, KV heads, keys] (packed: [tokens, KV heads,
+  // keys]), or with `select=keys(N)` "key_index" and "key_count", which it writes. With `v_transposed` v is [batch,
+  // KV heads, d, keys], packed [KV heads, d, tokens].
   std::map<std::string, Tensor, std::less<>> params = {};
   // Scalars of masks and scores, by name. "seed" and "offset" may be here, too. With `places` "q_begin", "q_step",
   // "q_total", "k_begin", "k_step" and "k_total" are here; those that are 0, 1 and the call's own length may be left
