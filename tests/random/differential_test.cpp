@@ -414,8 +414,11 @@ void draw_cases(const Options& options, const GeneratorOptions& generator, const
   constexpr std::int64_t kUsualCount = 50;
   spread(options.count.value_or(kUsualCount), options.jobs, [&](std::int64_t i) {
     std::uint64_t seed = options.seed + static_cast<std::uint64_t>(i);
+    GeneratorOptions without_numbers = generator;
+    without_numbers.numbers = false;
+    if (!options.only.empty())
+      while (!options.wants(draw_case(seed, without_numbers).spec)) seed += kSeedStep;
     Case c = draw_case(seed, generator);
-    while (!options.wants(c.spec)) c = draw_case(seed += kSeedStep, generator);
     work(c);
   });
 }

@@ -44,9 +44,7 @@ class Generator {
     measure_lengths();
     draw_expressions();
     draw_tensors();
-    fill_inputs();
-    poison_unused();
-    poison_new_rows();
+    if (options_.numbers) fill_inputs(), poison_unused(), poison_new_rows();
     write_spec();
     case_.any_schedule = true;
     return draw_linear(draw_compute(draw_dropout(draw_blocks(draw_shared_prefix(std::move(case_))))));

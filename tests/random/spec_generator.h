@@ -48,6 +48,7 @@ struct GeneratorOptions {
   Device device = Device::Host;  // fp32 inputs are drawn for the host only
   bool large = false;            // lengths up to a few thousand instead of a few hundred
   std::optional<Data> data;      // instead of what is drawn
+  bool numbers = true;           // Q, K and V have numbers; without them the spec and the sizes are found sooner
 };
 
 Case draw_case(std::uint64_t seed, const GeneratorOptions& options);
