@@ -139,8 +139,8 @@ struct KernelConfig {
   // The launch that appends rotates Q and new K in this way, and the other launches read rotated rows. quantize: x is
   // rotated.
   Rope rope = Rope::none;
-  int rope_dims = 0;     // Only this number of columns of a row rotate, ...
-  int rope_from = 0;     // ... from this one on.
+  int rope_dims = 0;     // Only this number of columns of a row rotate.
+  int rope_from = 0;     // It is the first column that rotates.
   double rope_base = 0;  // The kernel computes frequencies from it; if 0, KernelParams has tables.
   int dropped = 0;       // This number of 256 weights is dropped: dropout.h.
   float scale = 0;       // In natural units: score = scale * q.k.

@@ -96,7 +96,7 @@ struct AttentionSpec {
   // rope=half(64) | interleaved(64): it turns Q and k_new, with compute Q and K, and with quantize x.
   Rope rope = Rope::none;
   int rope_dims = 0;                   // So many columns turn.
-  int rope_from = 0;                   // rope_from=512: the first column that turns.
+  int rope_from = 0;                   // rope_from=512: it is the first of them.
   double rope_base = 0;                // rope_base=10000: angles follow from it instead of tables.
   double dropout = 0;                  // dropout=0.1; kernels drop the nearest number of 256 weights.
   SizeBound batch, q_len, k_len;       // b<=64  q_len=1  k_len<=131072
@@ -206,7 +206,7 @@ inline std::string gradient_name(std::string_view of) { return "d" + std::string
 
 // Returns true if angles are read from tensors, cos and sin.
 inline bool has_rope_tables(const AttentionSpec& spec) { return spec.rope != Rope::none && spec.rope_base == 0; }
-// Lets rows turn as those of another spec do, or not, as those of an empty one.
+// Lets rows turn as those of `from` do. Rows of an empty spec do not turn.
 inline void copy_rope(AttentionSpec& to, const AttentionSpec& from) {
   to.rope = from.rope;
   to.rope_dims = from.rope_dims;

@@ -1,4 +1,4 @@
-// Pieces of rows of Q and new rows of K, turned by their positions where the spec has `rope`.
+// This file turns pieces of rows of Q, and of new rows of K, by their positions, if the spec has `rope`.
 #pragma once
 
 #include "templates/append/numbers.cuh"

@@ -79,7 +79,7 @@ constexpr int key_floats(const KernelConfig& c) {
 struct BackwardLayout {
   TileLayout rows_qk, rows_v, columns_qk, columns_v, ds;  // P lies like ds.
   int rows_v_offset, columns_offset, p_offset, ds_offset, facts_offset, state_offset, dropout_offset;
-  int columns_v_offset;  // It begins with columns_qk.
+  int columns_v_offset;  // It counts from the begin of columns_qk.
   int stage_bytes;
   int bytes;
 };

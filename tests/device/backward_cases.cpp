@@ -145,7 +145,7 @@ const FixedCase kCases[] = {
     {"bwd-grads-same-bits","bwd bf16 d=128 heads=4/2 mask=\"causal\" score=\"bias_b(t); alibi\" grads=\"slope, t, sink\" sink numerics=deterministic", {200, 200}, {200, 200}},
     {"bwd-grads-none",     "bwd bf16 d=64 heads=2 score=\"alibi\" grads=\"slope, sink\" sink", {0}, {65}},
     {"bwd-grads-no-keys",  "bwd bf16 d=64 heads=2 score=\"bias(t)\" grads=\"t, sink\" sink", {65}, {0}},
-    // V in K
+    // V lies in K.
     {"bwd-in-k",           "bwd bf16 d=128/64 heads=4/2 mask=\"causal\" v_in_k", {200, 200}, {333, 333}},
     {"bwd-in-k-all",       "bwd fp16 d=64 heads=4/1 layout=packed mask=\"window(40, 3)\" sink grads=\"sink\" v_in_k", {70, 1, 0, 129, 64}, {70, 33, 5, 129, 0}},
     {"bwd-in-k-odd",       "bwd bf16 d=72/40 heads=3 layout=bhsd score=\"alibi\" grads=\"slope\" out=fp32 v_in_k", {150, 150}, {133, 133}},

@@ -284,7 +284,7 @@ void Backward::each_query(const Group& group, std::int64_t k, const Visit& visit
   }
 }
 
-// The gradient of a row of K that V is the first columns of, from both in fp32.
+// Makes the gradient of a row of K, of which V is the first columns, from those of both in fp32.
 void add_values(Gradient& dk, const Gradient& dv, Dtype out) {
   for (std::size_t c = 0; c < dk.exact.size(); ++c) {
     if (c < dv.exact.size()) {

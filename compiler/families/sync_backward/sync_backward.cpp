@@ -24,7 +24,7 @@ constexpr int kMostColumns = 128;
 constexpr int kFewestColumns = 16;  // The fewest columns also of a warp, because a load of operands brings so many.
 constexpr int kReservedSmemPerBlock = 1024;
 
-// The least shared memory of the tiles that are tried, of the dims alone.
+// Returns the least shared memory of the tiles that are tried.
 int least_smem(const AttentionSpec& spec) {
   int least = std::numeric_limits<int>::max();
   for (const auto& [rows, columns] : {std::pair{32, 32}, std::pair{64, kFewestColumns}}) {
@@ -90,7 +90,7 @@ Registers registers(const Problem& problem, const KernelConfig& c) {
   return {kBase + sums + scores + score_registers(problem.spec), std::min(kMost, share / kGranule * kGranule)};
 }
 
-// A launch's shared memory; that of the larger one where both loops are launched.
+// Returns the shared memory of a launch, or that of the larger one if both loops are launched.
 int smem_of(const KernelConfig& c) {
   const int of_queries = backward_layout(c, Side::queries).bytes, of_keys = backward_layout(c, Side::keys).bytes;
   if (has_lists(c)) return of_queries;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMaxRopeBase = 1e12;
 
-// Kernels read pieces of rows, none of which may have a first column of the ones that turn amid others.
+// Refuses a first column in the middle of a piece, because kernels read rows in pieces.
 Result<void> check_turning_columns(const AttentionSpec& spec) {
   constexpr int kPiece = 8;
   const int last = spec.d_qk - spec.rope_dims;

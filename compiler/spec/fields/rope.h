@@ -6,7 +6,7 @@
 
 namespace flashjit {
 
-// Are there such columns, and is something there that turns?
+// Refuses columns that are not there, and a spec without rows that turn.
 Result<void> check_rope(const AttentionSpec& spec);
 
 }  // namespace flashjit

@@ -77,7 +77,7 @@ std::string draw_wanted(const std::string& text, Random& random) {
   return parse_spec(text + field) ? field : std::string();
 }
 
-// For each gradient, a dtype of its own. Where V lies in K, so do their gradients.
+// Draws a dtype for each gradient. Where V lies in K, dK and dV have the same.
 std::string draw_out(Random& random, bool v_in_k) {
   const auto dtype = [&] { return random.pick<std::string_view>({"fp16", "bf16", "fp32"}); };
   const std::string_view dq = dtype(), dk = dtype(), dv = dtype();

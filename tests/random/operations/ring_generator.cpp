@@ -57,7 +57,7 @@ Case with_earlier_results(Case c, const AttentionSpec& spec) {
   Random random(c.seed ^ 0x72696e67);
   if (is_backward(spec)) {
     for (const char* name : {"dq", "dk", "dv"}) {
-      if (!c.params.contains(name)) continue;  // V lies in K
+      if (!c.params.contains(name)) continue;  // V lies in K.
       lay_out_wide(c.params[name], spec, random);
       make_updated(c.params[name], [&](const std::vector<std::int64_t>&) { return random.normal(); });
     }
