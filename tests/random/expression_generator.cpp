@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <stdexcept>
 
 #include "fmt/format.h"
 #include "compiler/spec/half.h"
@@ -114,7 +115,11 @@ class Drawer {
   const DrawnParam& param(const std::string& name, Dtype dtype, std::vector<std::int64_t> shape, bool declared,
                           F fill) {
     for (const DrawnParam& known : params_) {
-      if (known.name == name) return known;
+      if (known.name != name) continue;
+      // A second use of the name would read numbers by the wrong shape, and the spec would seem to be wrong.
+      if (known.shape != shape)
+        throw std::logic_error("parameter " + name + " is drawn elsewhere with another shape; name it otherwise");
+      return known;
     }
     std::int64_t count = 1;
     for (std::int64_t size : shape) count *= size;
