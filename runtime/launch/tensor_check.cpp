@@ -145,8 +145,10 @@ Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule
                                rule.name, tensor.dtype, name(rule.dtype), names));
   }
   if (tensor.rank != rule.rank) {
-    return invalid(
-        fmt::format("{}{}.shape: {} dimensions, must have {}", rule.group, rule.name, tensor.rank, rule.rank));
+    const bool of_each_key = tensor.rank > rule.rank && (rule.name == "scale_k" || rule.name == "scale_v");
+    return invalid(fmt::format("{}{}.shape: {} dimensions, must have {}{}", rule.group, rule.name, tensor.rank,
+                               rule.rank,
+                               of_each_key ? "; keys have scales of their own with token_scales in the spec" : ""));
   }
   FLASHJIT_TRY(check_device(tensor, rule));
   FLASHJIT_ASSIGN(d, read_dimensions(tensor, rule));

@@ -311,6 +311,9 @@ TEST(Operands, ScalesMayBeLeftOutOrCountForMore) {
     }
     arguments.params["scale_k"] = {scales, "fp32", {3}, {}};
     expect_refused(with_all(c), arguments, "scale_k.shape[1]: 3, must be 2 (KV heads of the spec)");
+    arguments.params["scale_k"] = {scales, "fp32", {2, 9, 2}, {}};
+    expect_refused(with_all(c), arguments,
+                   "scale_k.shape: 3 dimensions, must have 2; keys have scales of their own with token_scales");
     arguments.params["scale_k"] = {scales, "bf16", {1}, {}};
     expect_refused(with_all(c), arguments, "scale_k.dtype: 'bf16', must be fp32");
   }
