@@ -15,7 +15,7 @@ from flashjit.command import Text
 from flashjit.engine import Engine, Kernel
 from flashjit.specs import unquoted
 from flashjit.tensors import HOST, View
-from flashjit.values import WORDS_OF_FLEX, Byte, address, in_words_of_calls, integer, number, shown, unread
+from flashjit.values import ELSEWHERE, Byte, address, in_words_of_calls, integer, number, shown, unread
 
 # These tensors are no parameters of mask and score. Each has the flag that a spec gets when it is given.
 OPERANDS = {"sink": "sink", "k_lens": "k_lens", "shared_prefix": "shared_prefix", "k_new": "append", "v_new": "", "cos": "",
@@ -293,7 +293,8 @@ def split(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
                                "for the rest there are flashjit.Engine.prepare and Kernel.run")
         if isinstance(params[name], str):
             raise unread(name, _KEYWORDS, f"{shown(params[name])} is a text, and neither a tensor nor a number")
-        if name in WORDS_OF_FLEX and not isinstance(params[name], (int, float)) and not hasattr(params[name], "__dlpack__"):
+        is_value = isinstance(params[name], (int, float, type(None))) or hasattr(params[name], "__dlpack__")
+        if not is_value and name in ELSEWHERE and name not in ("seed", "offset"):
             raise unread(name, _KEYWORDS, "is no word of attention()")
     params = {name: number(name, value) for name, value in params.items()}
     scalars = {name: value for name, value in params.items() if isinstance(value, (int, float))}

@@ -90,10 +90,8 @@ def number(name: str, value: Any) -> Any:
     return value
 
 
-WORDS_OF_FLEX = ("score_mod", "mask_mod", "block_mask")  # their values are no tensors
-
 # Other libraries have these names for arguments that attention() has under another name, or in another form.
-_ELSEWHERE = {
+ELSEWHERE = {
     "is_causal": 'mask="causal"', "causal": 'mask="causal"', "attn_mask": 'score="s + bias[b, h, q, k]" with bias=, or '
     'flashjit.torch.scaled_dot_product_attention', "dropout_p": 'spec="dropout=0.1"', "dropout": 'spec="dropout=0.1"',
     "softmax_scale": "scale=", "window_size": 'mask="window(left, right)"', "softcap": 'score="softcap(50)"',
@@ -103,13 +101,16 @@ _ELSEWHERE = {
     "sms": "that of Kernel.bind, of a kernel of flashjit.Engine.prepare",
     "window": 'mask="window(left, right)"', "document": 'mask="document(doc)" with doc=', "alibi": 'score="alibi" with slope=',
     "return_lse": "lse=True", "enable_gqa": "nothing: k and v may have fewer heads",
-    **dict.fromkeys(WORDS_OF_FLEX, "flashjit.torch.flex_attention"),
+    **dict.fromkeys(("score_mod", "mask_mod", "block_mask"), "flashjit.torch.flex_attention"),
+    **dict.fromkeys(("cache_seqlens", "seqused_k", "kv_lens", "seq_lens_k"), "k_lens="), "page_table": "block_table=", "s_aux": "sink=",
+    **dict.fromkeys(("k_scale", "k_descale"), "scale_k="), **dict.fromkeys(("v_scale", "v_descale"), "scale_v="),
+    **dict.fromkeys(("q_scale", "q_descale"), "scale_q="), "kv_scale": "scale_k= and scale_v=", "sm_scale": "scale=",
 }
 
 
 def unread(name: str, known: Sequence[str], why: str) -> InvalidError:
     """Makes the error for a name that is no parameter of attention(). `known` has the names that it takes."""
-    meant = _ELSEWHERE.get(name) or next((word + "=" for word in difflib.get_close_matches(name, known, 1)), None)
+    meant = ELSEWHERE.get(name) or next((word + "=" for word in difflib.get_close_matches(name, known, 1)), None)
     return InvalidError(f"{name}: {why}; " + (f"did you mean {meant}?" if meant else "leave it out"))
 
 
@@ -126,11 +127,11 @@ def in_words_of_calls(error: InvalidError, known: Sequence[str], spec: str = "")
     declared = re.match(r"params: (\w+) is declared, but neither mask nor score uses it", error.message)
     if declared:
         name = declared.group(1)
-        near = None if name in _ELSEWHERE else next(iter(difflib.get_close_matches(name, _names_without_values(spec), 1, 0.5)), None)
+        near = None if name in ELSEWHERE else next(iter(difflib.get_close_matches(name, _names_without_values(spec), 1, 0.5)), None)
         why = "is no word of attention(), and neither mask nor score reads it"
         return InvalidError(f"{name}: {why}; they read `{near}`: give both the same name", error.kind) if near else unread(name, known, why)
     reserved = re.match(r"params: (\w+) is a word of the language", error.message)
-    if reserved and reserved.group(1) in _ELSEWHERE:
+    if reserved and reserved.group(1) in ELSEWHERE:
         return unread(reserved.group(1), known, "is no word of attention(), but one of masks and scores")
     other = re.match(r"(?:mask|score): `(\w+)` reads `(\w+)` as (\w+)\[(\d)\], but it is declared as (\w+)(?:\[(\d)\])?", error.message)
     if other:
