@@ -89,13 +89,14 @@ __device__ inline bool is_chosen(const KernelParams& p, const Sequence& seq, int
 }
 
 // With merged lists all queries of a sequence share one, whose pages exist. These return how many tokens of the page of
-// an entry some query sees, and how many query q sees.
+// an entry some query sees, and where the numbers lie that query q sees of each page, kMergedStep apart.
 constexpr bool kListsAreMerged = config.merged_queries > 0;
 __device__ inline int room_of_page(const KernelParams& p, const Sequence& seq, int entry) {
   return __ldg(chosen_list(p, seq) + merged_lists(config).rooms + entry);
 }
-__device__ inline int tokens_of_page(const KernelParams& p, const Sequence& seq, int q, int entry) {
-  return __ldg(chosen_list(p, seq) + merged_lists(config).tokens + entry * config.merged_queries + q);
+constexpr int kMergedStep = config.merged_queries;
+__device__ inline const int* tokens_of_pages(const KernelParams& p, const Sequence& seq, int q) {
+  return chosen_list(p, seq) + merged_lists(config).tokens + q;
 }
 
 // True if each tile lies in one page. Its keys are then seen together or not at all, but for the end of the list.

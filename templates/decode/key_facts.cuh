@@ -28,14 +28,23 @@ constexpr u32 kPageKeys = larger(config.page_size, 1);
 struct KeyFacts {
   float scale_of_k[kKeyOctets][2], scale_of_v[kKeyOctets][2];
   int tokens[kOctets];
+  const int* tokens_of[kOctets];  // Where a row finds how many tokens it sees of each page.
 
+  // Begins a segment with this tile.
+  __device__ void begin(const KernelParams& p, const Segment& s, int tile) {
+    if constexpr (kListsAreMerged) {
+#pragma unroll
+      for (int r = 0; r < kOctets; ++r) tokens_of[r] = tokens_of_pages(p, s.seq, query_of(s, r).q);
+    }
+    load(p, s, tile);
+  }
   __device__ void load(const KernelParams& p, const Segment& s, int tile) {
     if (tile > s.last_tile) return;
     if constexpr (has_key_scales(config)) load_scales(p, s, tile);
     if constexpr (kListsAreMerged) {
+      const u32 entry = static_cast<u32>(tile * kTileKv) / kPageKeys;
 #pragma unroll
-      for (int r = 0; r < kOctets; ++r)
-        tokens[r] = tokens_of_page(p, s.seq, query_of(s, r).q, static_cast<u32>(tile * kTileKv) / kPageKeys);
+      for (int r = 0; r < kOctets; ++r) tokens[r] = __ldg(tokens_of[r] + entry * kMergedStep);
     }
   }
   __device__ void load_scales(const KernelParams& p, const Segment& s, int tile) {

@@ -89,7 +89,7 @@ struct Loop : Maker {
     const bool scaled = has_key_scales(c);
     Body body = {let(c.decode.fixed_parts ? "last_of_part" : "last"), make(Kind::Fill, {"rows"}, {}, "none"),
                  let("facts")};
-    if (loads_facts()) body.push_back(call("load_facts"));
+    if (loads_facts()) body.push_back(call("begin_facts"));
     Statement tiles = loop("tiles", attend_tile());
     tiles.attributes = visited;
     append(body, {make(Kind::Fill, {"O"}), std::move(tiles)});

@@ -34,7 +34,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Call, "begin_queries", "queries.begin(params, segment);"},
     {Kind::Call, "begin_tiles", "tiles.begin(segment, tile);"},
     {Kind::Call, "look_ahead", "look_ahead(params, course.segment, next_tile, tiles);"},
-    {Kind::Call, "load_facts", "facts.load(params, s, tile);"},
+    {Kind::Call, "begin_facts", "facts.begin(params, s, tile);"},
     {Kind::Call, "load_next_facts", "facts.load(params, s, next);"},
     {Kind::Call, "copy_ahead", "tiles.copy_ahead(s);"},
     {Kind::Call, "advance", "tiles.advance();"},

@@ -88,7 +88,7 @@ struct Warp {
   void call(std::string_view what) {
     if (what == "begin_tiles") begin_tiles();
     if (what == "advance") stage = (stage + 1) % slots;
-    if (what == "load_facts") scales_of = tile;
+    if (what == "begin_facts") scales_of = tile;
     if (what == "load_next_facts") scales_of = next;
     if (what == "copy_ahead") {
       const auto slot = static_cast<std::size_t>(stage);
