@@ -362,10 +362,9 @@ struct RowTiles : RingTiles {
   // Lanes have neighbouring pieces of a row, and copy as many rows at a time as there are lanes for. Where the number
   // of a row's pieces is no power of two, some lanes have nothing to do.
   template <int head_dim>
-  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s, u32 page) {
+  __device__ void copy_rows(u32 to, const void* tensor, const Strides& strides, const Segment& s, u32 page, int rows) {
     constexpr int kChunks = head_dim / kLaneColumns, kLanes = lanes_of_row(config, head_dim);
     constexpr int kRowsAtOnce = 32 / kLanes;
-    const int rows = where.rows_of(s, ahead);
     const Cached* begin = where.tile_begin(tensor, strides, s, ahead, page);
     // Offsets in the tile are found anew for each tile: kept from tile to tile, they would take some thirty registers.
     const int lane = static_cast<int>(recompute(threadIdx.x) % 32), first = lane / kLanes, chunk = lane % kLanes;
@@ -395,9 +394,10 @@ struct RowTiles : RingTiles {
     if (ahead <= s.last_tile) {
       const KernelParams& p = where.params;
       const u32 page = where.page_of(s, ahead);
-      copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s, page);
+      const int rows = where.rows_of(s, ahead);
+      copy_rows<config.head_dim_qk>(keys(), p.k, p.k_stride, s, page, rows);
       commit_copies();
-      copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s, page);
+      copy_rows<config.head_dim_v>(values(), p.v, p.v_stride, s, page, rows);
       ahead = next_of_warp(where.params, s, ahead);
     } else {
       commit_copies();
