@@ -51,7 +51,7 @@ __device__ inline bool is_large(float reference) { return fabsf(reference) > kLa
 
 // Takes the sink of a query head into the reference and the sum, if the spec has sinks. A sink is one more score, which
 // has no value. Returns the factor by which O must be multiplied because of the new reference.
-__device__ inline float take_in_sink(const KernelParams& params, int h, float& reference, float& sum) {
+__device__ inline float add_sink(const KernelParams& params, int h, float& reference, float& sum) {
   if constexpr (!config.sink) return 1.0f;
   const float sink = params.sink[h];
   const float raised = fmaxf(reference, sink);

@@ -38,7 +38,7 @@ constexpr std::string_view kKindNames[] = {
     "release", "transpose",  "fragment", "fill",     "loop",      "mma",        "score",    "mask",
     "softmax", "gradient",   "rescale",  "convert",  "reduce",    "finalize",   "stage",    "store",
     "body",    "call",       "items",    "when",     "otherwise", "return",     "let",      "fence",
-    "keep",    "begin_turn", "end_turn", "take_in",  "mark",      "draw",       "drop",     "look",
+    "keep",    "begin_turn", "end_turn", "add",      "mark",      "draw",       "drop",     "look",
     "lower",   "advance",    "expect",   "complete", "publish",   "init",       "entry",    "launch"};
 
 constexpr std::array<std::string_view, 3> kSpaceNames = {"global", "shared", "register"};

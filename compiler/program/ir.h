@@ -116,7 +116,7 @@ enum class Kind {
   Keep,       // Accesses of registers stay on their side of this.
   BeginTurn,  // This warpgroup's products come next.
   EndTurn,    // The next warpgroup's products come next.
-  TakeIn,     // Sums take in what products have made.
+  Add,        // Sums take in what products have made.
   Mark,       // A condition is true from here on.
   Draw,       // It draws which weights are dropped.
   Drop,       // Dropped weights become 0.

@@ -112,7 +112,7 @@ __device__ inline void add_rows(const KernelParams& params, const TileParts& par
     for (int r = 0; r < kRowsAtATime; ++r) loaded[r] = load_row(next, row_of(r), column);
 #pragma unroll
     for (int r = 0; r < kRowsAtATime; ++r) {
-      const PartWeights weights = sums[r].state.take_in(loaded[r].state);
+      const PartWeights weights = sums[r].state.add_part(loaded[r].state);
 #pragma unroll
       for (int j = 0; j < kQuadsOfLane; ++j) sums[r].o[j] = weights.sum(sums[r].o[j], loaded[r].o[j]);
     }

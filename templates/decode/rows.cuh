@@ -46,7 +46,7 @@ struct RowState {
   Earlier earlier;
 
   // Takes in the state of another part of the keys.
-  __device__ PartWeights take_in(const RowState& other) {
+  __device__ PartWeights add_part(const RowState& other) {
     const float larger = fmaxf(reference, other.reference);
     const PartWeights weights = {weight_of(reference, larger), weight_of(other.reference, larger)};
     *this = {larger, weights.sum(sum, other.sum), fmaxf(top, other.top), known_of(earlier, other.earlier)};
@@ -77,7 +77,7 @@ __device__ inline RowEnd finish_row(const KernelParams& params, Sequence seq, co
                                     bool writes) {
   seq.h = row.h;
   float reference = state.reference * kNaturalScale, sum = state.sum;
-  const float scale = take_in_sink(params, row.h, reference, sum);
+  const float scale = add_sink(params, row.h, reference, sum);
   if constexpr (config.accumulate) {
     const Continued c = continue_from(float_of(state.earlier), reference, sum);
     if (c.keeps) return {0.0f, earlier_of<Earlier>(-1.0f)};
@@ -136,7 +136,7 @@ struct Quad {
     state = state_without_keys();
   }
   // Adds another part of the keys.
-  __device__ void add(const Quad& other) { o = state.take_in(other.state).sum(o, other.o); }
+  __device__ void add(const Quad& other) { o = state.add_part(other.state).sum(o, other.o); }
 };
 
 // Loads four floats from shared memory.

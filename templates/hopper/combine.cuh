@@ -45,7 +45,7 @@ __device__ inline void combine_four(const KernelParams& params, const WorkItem& 
   float scale = 1.0f;
   // The head is derived again, because keeping it would take a register of the loops.
   if constexpr (config.sink)
-    scale = take_in_sink(params, static_cast<int>(recompute(static_cast<u32>(seq.h))), reference, sum);
+    scale = add_sink(params, static_cast<int>(recompute(static_cast<u32>(seq.h))), reference, sum);
   scale = sum == 0.0f ? 0.0f : scale / sum;
   store_four(params, query_row(params.o_stride, seq, seq.h, q) + column,
              make_float4(o.x * scale, o.y * scale, o.z * scale, o.w * scale));

@@ -23,13 +23,13 @@ __device__ inline bool joins_sum(int tile) {
 
 // O takes in a piece of its columns: the products of these columns, times the scale of V where tiles have scales.
 template <int piece>
-__device__ inline void take_in(Output& o, const OutputPiece& t) {
+__device__ inline void add_product(Output& o, const OutputPiece& t) {
 #pragma unroll
   for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
     o[at] = o[at] + t[i];
 }
 template <int piece>
-__device__ inline void take_in(Output& o, const OutputPiece& t, float unit) {
+__device__ inline void add_product(Output& o, const OutputPiece& t, float unit) {
 #pragma unroll
   for (int i = 0, at = piece * kProductColumns / 2; i < kProductColumns / 2 && at < kOutputs; ++i, ++at)
     o[at] = fmaf(unit, t[i], o[at]);

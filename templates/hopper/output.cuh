@@ -11,11 +11,11 @@ __device__ inline void normalise(const KernelParams& params, const WorkState& wo
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     rows.reference[h] *= kNaturalScale;
-    rows.sum[h] *= kLowered;
-    float scale = is_scaled(config) ? kLowered * work.scales.v : kLowered;
+    rows.sum[h] *= kWeightUnit;
+    float scale = is_scaled(config) ? kWeightUnit * work.scales.v : kWeightUnit;
     // The launch that puts parts together takes in the sink of items with several parts.
     if (config.sink && !(kKeyParts && params.parts > 1))
-      scale *= take_in_sink(params, row_of(work, tile_row(threadIdx.x, h)).h, rows.reference[h], rows.sum[h]);
+      scale *= add_sink(params, row_of(work, tile_row(threadIdx.x, h)).h, rows.reference[h], rows.sum[h]);
     // A row that sees no key has a sum of zero.
     const float inverse = rows.sum[h] == 0.0f ? 0.0f : scale * kDropoutFactor * reciprocal_approx(rows.sum[h]);
 #pragma unroll
@@ -34,7 +34,7 @@ __device__ inline bool reference_failed(const WorkState& work, const RowStates& 
   for (int h = 0; h < 2; ++h) {
     // A row that sees no key has not failed: its sum is zero or, where a step took this reference, infinite.
     const float reference = rows.reference[h];
-    failed |= !(rows.sum[h] < kLargestSum * kLowered) ||
+    failed |= !(rows.sum[h] < kLargestSum * kWeightUnit) ||
               (fabsf(reference) >= kLargeScore * kNaturalScale && reference != -kInfinity);
     if constexpr (kCapped)
       failed |= rows.polynomial && !arguments_were_small(rows.reference[h], rows.sum[h], work.seq.k_len);

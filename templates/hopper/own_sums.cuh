@@ -20,7 +20,7 @@ __device__ inline void multiply_ones(float (&sums)[4], const Probabilities& p, u
 #pragma unroll
   for (int i = 0; i < kTilesOfP; ++i) multiply_ones(sums, p[i], descriptor(ones), i > 0 || on_top);
 }
-__device__ inline void take_in_sums(RowStates& rows, const float (&sums)[4]) {
+__device__ inline void add_sums(RowStates& rows, const float (&sums)[4]) {
   rows.sum[0] += sums[0];
   rows.sum[1] += sums[2];
 }

@@ -17,7 +17,7 @@ constexpr float kLargestP = kNarrow ? 448 : 0x1p15f;
 constexpr float kLargeSum = 0x1p50f;
 constexpr int kTilesBetweenChecks = 4;  // Sums are checked after this number of steps of the main loop.
 
-// P is 2^kRaised times the probability, and the row sum is divided by the same factor. e4m3 ends at 448 and at 2^-9.
+// P is 2^kWeightExponent times the probability, and the row sum is divided by the same factor. e4m3 ends at 448 and at 2^-9.
 // Relative to a maximum of all tiles so far, no probability is larger than 1. Relative to an older maximum, a row may
 // rise by 2^3.8 before its reference must rise, and with interpolated weights by 2^2.8: interpolated weights below 2^-6
 // are too small, so they are raised by 2^6 instead of 2^5, and not by 2^7, which is slower [M80]. 16 bits begin lower,
@@ -25,13 +25,13 @@ constexpr int kTilesBetweenChecks = 4;  // Sums are checked after this number of
 // fp16. In fp16 this costs accuracy in a row where one key has half of the weight and 100,000 others share the rest, as
 // their weights are below 2^-14; 2^-6 would make that row's error larger. Lowering fp16 by more than 2^-2 was slower
 // where logits fall steeply [M81]. Capped scores rise little, and ptxas makes slower kernels of lowered ones [M82].
-constexpr int kRaised = kNarrow                                    ? (config.reference == Reference::tile ? 8
-                                                                      : kLinear                           ? 6
-                                                                                                          : 5)
-                        : !kReferenceRises || config.score_cap > 0 ? 0
-                        : kChecksEarlierSums                       ? -12
-                                                                   : -2;
-constexpr float kLowered = kRaised > 0 ? 1.0f / (1 << kRaised) : 1 << -kRaised;
+constexpr int kWeightExponent = kNarrow                                    ? (config.reference == Reference::tile ? 8
+                                                                              : kLinear                           ? 6
+                                                                                                                  : 5)
+                                : !kReferenceRises || config.score_cap > 0 ? 0
+                                : kChecksEarlierSums                       ? -12
+                                                                           : -2;
+constexpr float kWeightUnit = kWeightExponent > 0 ? 1.0f / (1 << kWeightExponent) : 1 << -kWeightExponent;
 
 // A key far above the rest that comes after its row's reference was chosen has a weight other than 1, and P holds it
 // rounded to 8 bits. A thread then adds that weight and next to nothing to the sum. The sum is rounded in the same way,
@@ -141,8 +141,8 @@ __device__ inline float weight(float exponent) { return kLinear ? exponent : exp
 // product and a difference as well, but then computes half of a tile's exponents before the first exponential, which is
 // slower [M83]. This was not tried for 8 bits.
 __device__ inline float offset_of(float reference) {
-  if constexpr (kLinear) return reference * kExponentScale - (kRaised + kExponentOfBits) * kExponentUnit;
-  return kRaised < 0 ? fmaf(reference, kLog2Scale, -kRaised) : reference * kLog2Scale - kRaised;
+  if constexpr (kLinear) return reference * kExponentScale - (kWeightExponent + kExponentOfBits) * kExponentUnit;
+  return kWeightExponent < 0 ? fmaf(reference, kLog2Scale, -kWeightExponent) : reference * kLog2Scale - kWeightExponent;
 }
 
 // Turns scores into probabilities, `power(i, s[i])`, and adds them to the sums. Groups that no row of the warp sees get
@@ -190,7 +190,7 @@ __device__ inline void careful_softmax(Scores& s, RowStates& rows, const Columns
   const float reference[2] = {rows.reference[0] == -kInfinity ? 0.0f : rows.reference[0],
                               rows.reference[1] == -kInfinity ? 0.0f : rows.reference[1]};
   // Two operations compute the offset here; offset_of() gives the reason for one in the main loop.
-  const auto offset_here = [](float x) { return kLinear ? offset_of(x) : x * kLog2Scale - kRaised; };
+  const auto offset_here = [](float x) { return kLinear ? offset_of(x) : x * kLog2Scale - kWeightExponent; };
   float offset[2] = {offset_here(reference[0]), offset_here(reference[1])};
   // The product of a large score and the scale is not exact enough in an exponent, so the reference is subtracted
   // first. Kernels that repeat failed items always do so in the careful item, and never elsewhere.
@@ -258,7 +258,7 @@ struct AllKeys {
 };
 
 // A row beyond this value is left as it is: its sum is above kLargestSum, and the item is repeated.
-constexpr float kLargestToLower = kLargestSum * kLowered;
+constexpr float kLargestToLower = kLargestSum * kWeightUnit;
 
 // The rare step: raises the reference so that `largest`, in units of probabilities, becomes 1 (or less than 2) if it is
 // above. Returns the factor for everything that the row has summed up. Only the sum, if it is not apart, is multiplied
@@ -320,7 +320,8 @@ __device__ inline void draw(Kept& kept, const SharedMemory& shared, const WorkSt
 
 // Lowers P of the last tile like lower_probabilities, where weights are bits, starting from their exponents.
 __device__ inline void lower_exponents(Probabilities& p, Scores& s, RowStates& rows, float (&factor)[2]) {
-  constexpr float kLargest = (kRaised + kExponentOfBits) * kExponentUnit;  // The largest exponent is the reference's.
+  constexpr float kLargest =
+      (kWeightExponent + kExponentOfBits) * kExponentUnit;  // The largest exponent is the reference's.
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float largest = kLargest;
@@ -345,7 +346,7 @@ __device__ inline void lower_probabilities(Probabilities& p, Scores& s, RowState
     float largest = 0;
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) largest = fmaxf(largest, fmaxf(s[i], s[i + 1]));
-    factor[h] = lower_row(rows, h, largest * kLowered);
+    factor[h] = lower_row(rows, h, largest * kWeightUnit);
 #pragma unroll
     for (int i = 2 * h; i < kScores; i += 4) s[i] *= factor[h], s[i + 1] *= factor[h];
   }
@@ -373,7 +374,7 @@ __device__ inline bool has_large_sum(const RowStates& rows, const Output& o) {
 __device__ inline void lower_sums(Probabilities& p, RowStates& rows, const Output& o, float (&factor)[2]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    factor[h] = lower_row(rows, h, row_sum(rows, o, h) * kLowered);
+    factor[h] = lower_row(rows, h, row_sum(rows, o, h) * kWeightUnit);
     // The factors are powers of two but for the rounding of the references, so P stays as it was rounded.
     const u32 factors = pack<Element::bf16>(factor[h], factor[h]);
 #pragma unroll

@@ -72,7 +72,7 @@ struct ConsumerState {
 
   // O takes in a product of some of its columns.
   template <int piece>
-  __device__ void take_in(const ValueSums& product) {
+  __device__ void add_product(const ValueSums& product) {
 #pragma unroll
     for (int i = 0; i < kValueSums; ++i) o[piece * kValueSums + i] += product[i];
   }
@@ -229,11 +229,11 @@ struct ConsumerState {
     for (int h = 0; h < 2; ++h) {
       const int row = first_row(segment) + row_of_thread(h);
       const bool inside = row < segment.seq.q_len * kGroup;
-      const RowState state = {rows.reference[h], rows.sum[h] * kLowered, rows.top[h], rows.earlier[h]};
+      const RowState state = {rows.reference[h], rows.sum[h] * kWeightUnit, rows.top[h], rows.earlier[h]};
       if (whole) {
         const Row at = row_at(segment.seq, inside ? row : segment.row_lo);
         const RowEnd end = finish_row(params, segment.seq, at, state, writes && inside);
-        const float factor = end.own * kLowered;
+        const float factor = end.own * kWeightUnit;
         const Int64 first = query_row(params.o_stride, segment.seq, at.h, at.q) + column;
         if constexpr (config.accumulate) {
           float* out = static_cast<float*>(params.o) + first;
@@ -251,7 +251,7 @@ struct ConsumerState {
         float* part = parts + number * kPartFloats;
         const int of_tile = row - segment.row_lo;
         store_row(part + of_tile * kPartRow + column, h, inside,
-                  [](float a, float b) { return make_float2(a * kLowered, b * kLowered); });
+                  [](float a, float b) { return make_float2(a * kWeightUnit, b * kWeightUnit); });
         if (writes && inside)
           *reinterpret_cast<float4*>(part + kTileRows * kPartRow + of_tile * kRowState) = words_of(state);
       }

@@ -145,11 +145,11 @@ __device__ inline bool raise_references(Scores& s, SoftmaxRows& rows, const floa
 }
 
 // Makes P of a tile, as operand A, and the sums of this thread's rows. The accumulator of S has the layout of that
-// operand. With 8 bits P is 2^kRaised times the weight: the largest weight that it holds is then 2^3.8 times the
+// operand. With 8 bits P is 2^kWeightExponent times the weight: the largest weight that it holds is then 2^3.8 times the
 // reference's, and the smallest 2^-14 of it. Sums are those of rounded weights, so that O is V where one key has all of
 // the weight; an LSE needs the exact ones.
-constexpr int kRaised = kMultipliesNarrow ? 5 : 0;
-constexpr float kLowered = 1.0f / (1 << kRaised);
+constexpr int kWeightExponent = kMultipliesNarrow ? 5 : 0;
+constexpr float kWeightUnit = 1.0f / (1 << kWeightExponent);
 constexpr bool kSumsRounded = kMultipliesNarrow && config.lse == Lse::none;
 
 // Returns the sum of four rounded weights. Two pairs are added as halves, which loses nothing that counts.
@@ -224,7 +224,7 @@ __device__ inline bool softmax_step(Scores& s, Probabilities& p, SoftmaxRows& ro
     for (int h = 0; h < 2; ++h) {
       const float reference = rows.reference[h];
       rise |= !(fabsf(reference) <= kLargeScore);  // This is true without a reference, too.
-      offset[h] = (subtracted || reference == -kInfinity ? 0.0f : reference * kLog2Scale) - kRaised;
+      offset[h] = (subtracted || reference == -kInfinity ? 0.0f : reference * kLog2Scale) - kWeightExponent;
     }
     exponentiate(s, scale, offset, p, sum);
     if (rose || !__any_sync(0xffffffff, rise || are_too_large(p, sum))) break;

@@ -161,7 +161,7 @@ __device__ inline void softmax_step(Scores& s, SoftmaxRows<kMTiles>& rows, Outpu
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const bool nothing = subtracted || rows.reference[i][h] == -kInfinity;
-      const float offset = (nothing ? 0.0f : rows.reference[i][h] * kLog2Scale) - kRaised;
+      const float offset = (nothing ? 0.0f : rows.reference[i][h] * kLog2Scale) - kWeightExponent;
 #pragma unroll
       for (int j = 0; j < kNTiles; ++j)
 #pragma unroll
@@ -196,7 +196,7 @@ __device__ inline void divide_by_units(Scores& p, SoftmaxRows<kMTiles>& rows, Ou
     for (int h = 0; h < 2; ++h) {
       float& unit = rows.unit[i][h];
       if (raise) {
-        const float power = __uint_as_float(__float_as_uint(largest[i][h]) & 0x7f800000) * kLowered;
+        const float power = __uint_as_float(__float_as_uint(largest[i][h]) & 0x7f800000) * kWeightUnit;
         const float raised = fmaxf(fmaxf(power, unit), kLeastUnit);
         scale_output(o[i], h, unit / raised);
         unit = raised;
@@ -262,12 +262,12 @@ __device__ inline void finish_rows(const KernelParams& params, const BlockState&
   for (int i = 0; i < kMTiles; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float sum = quad_sum(rows.sum[i][h]) * kLowered;
+      float sum = quad_sum(rows.sum[i][h]) * kWeightUnit;
       // A row that sees no key has a reference of -infinity and a sum of zero.
       float reference = rows.reference[i][h] * kNaturalScale;
-      const float scale = take_in_sink(params, seq.h, reference, sum);
+      const float scale = add_sink(params, seq.h, reference, sum);
       const float unit = kHasUnits ? rows.unit[i][h] : value_scale_if_any(params, seq);
-      const float inverse = sum == 0.0f ? 0.0f : scale * kDropoutFactor * kLowered / sum * unit;
+      const float inverse = sum == 0.0f ? 0.0f : scale * kDropoutFactor * kWeightUnit / sum * unit;
       scale_output(o[i], h, inverse);
 
       const int q = q_row + i * 16 + h * 8;

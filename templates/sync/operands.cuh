@@ -14,10 +14,10 @@ constexpr bool kNarrow = config.element == Element::f8;
 constexpr int kDepth = step_columns(config.element);
 constexpr int kStepTiles = kDepth / 8;  // A step of P V takes these tiles of S, and a load serves these tiles of O.
 
-// P of e4m3 ends at 448 and at 2^-9. It is 2^kRaised times the weight, and the row sum is divided by the same factor. A
+// P of e4m3 ends at 448 and at 2^-9. It is 2^kWeightExponent times the weight, and the row sum is divided by the same factor. A
 // reference may be too low by 2^kRescaleThreshold (softmax.cuh), so P is 256 at most.
-constexpr float kRaised = kNarrow ? 5.0f : 0.0f;
-constexpr float kLowered = kNarrow ? 0x1p-5f : 1.0f;
+constexpr float kWeightExponent = kNarrow ? 5.0f : 0.0f;
+constexpr float kWeightUnit = kNarrow ? 0x1p-5f : 1.0f;
 
 __device__ inline void multiply_scores(float (&s)[4], const u32 (&q)[4], u32 k0, u32 k1) {
   if constexpr (kNarrow) mma_narrow<config.queries, config.cache>(s, q, k0, k1);

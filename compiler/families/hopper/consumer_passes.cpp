@@ -46,7 +46,7 @@ bool waits_first(const KernelConfig& c) {
   return reads_inputs_late(c) || (overlaps(c) && c.score_has_tanh && computes_logits_in_pass(c));
 }
 // P V of a tile has registers of its own, and O takes it in one step later, while the next scores are multiplied.
-bool takes_in_later(const KernelConfig& c) {
+bool adds_product_later(const KernelConfig& c) {
   return adds_tiles(c) && overlaps(c) && !waits_first(c) && c.reference != Reference::tile;
 }
 // The tiles in which a window begins take the main step as well, because rows have references by then. This is faster
@@ -180,7 +180,7 @@ struct TileSums {
   Maker maker;
   const KernelConfig& c;
   Steps steps{maker.p};
-  bool later = takes_in_later(c), units = has_tile_scales(c), apart = sums_apart(c);
+  bool later = adds_product_later(c), units = has_tile_scales(c), apart = sums_apart(c);
   // Between two items O takes in the rest of one at once: its last product is added to the tiles before. (This cannot
   // be done where tiles of V have different scales.)
   bool joins = later && !units;
@@ -192,13 +192,13 @@ struct TileSums {
     if (units && !unit.empty()) return {maker.let(unit), keep("T")};
     return {keep("T")};
   }
-  Statement take_in(int piece) {
-    return maker.with(maker.make(Kind::TakeIn, {"O"}, {"O", "T"}, units ? "unit" : ""), "piece", std::int64_t{piece});
+  Statement add_product(int piece) {
+    return maker.with(maker.make(Kind::Add, {"O"}, {"O", "T"}, units ? "unit" : ""), "piece", std::int64_t{piece});
   }
-  Body take_in_tile() {
+  Body add_products_of_tile() {
     Body body;
-    if (apart) body = {keep("R"), maker.make(Kind::TakeIn, {"rows"}, {"R", "rows"}, "sums")};
-    body.push_back(take_in(last_piece));
+    if (apart) body = {keep("R"), maker.make(Kind::Add, {"rows"}, {"R", "rows"}, "sums")};
+    body.push_back(add_product(last_piece));
     return body;
   }
   // O takes in the tile if there is one.
@@ -234,14 +234,14 @@ struct TileSums {
       if (piece > 0) {
         pieces.push_back(wait);
         append(pieces, find("unit"));
-        append(pieces, when_output(always, {take_in(piece - 1)}));
+        append(pieces, when_output(always, {add_product(piece - 1)}));
       }
       append(pieces, multiply_piece(output, piece, on_top));
     }
     first.insert_before(std::move(pieces));
   }
 
-  void take_in_main() {
+  void add_in_main_loop() {
     Body& main = steps.main;
     if (tiles_of_sum(c) > 1) {
       find_site(maker.p, main, Kind::Await, "Vs").insert_before({maker.let("on_top")});
@@ -249,7 +249,7 @@ struct TileSums {
     multiply(main, true, tiles_of_sum(c) > 1 ? "on_top" : "false");
     steps.in_main(Kind::Keep, "O").statement() = keep("T");
     Body taken = find(later ? "" : "unit");
-    append(taken, take_in_tile());
+    append(taken, add_products_of_tile());
     if (!later) {
       steps.in_main(Kind::Release, "Vs").insert_after(std::move(taken));
       return;
@@ -259,19 +259,19 @@ struct TileSums {
     if (units) Site{&main, steps.in_main(Kind::Mma, "tile").at + 1}.insert_after({maker.let("unit")});
   }
 
-  void take_in_careful() {
+  void add_in_careful_loop() {
     Body& careful = steps.careful;
     multiply(careful, false, joins ? "true" : "false");
     if (later && !joins) {
       Body taken = find("");
-      append(taken, take_in_tile());
+      append(taken, add_products_of_tile());
       steps.in_careful(Kind::When, "output").insert_after(std::move(taken));
     }
     if (units) steps.in_careful(Kind::When, "output").insert_before({maker.let("multiplied")});
     const Site kept = steps.in_careful(Kind::Keep, "O");
     kept.take(1);
     Body taken = find("unit_before");
-    append(taken, when_output(false, take_in_tile()));
+    append(taken, when_output(false, add_products_of_tile()));
     if (overlaps(c)) {
       if (later) {
         taken.push_back(maker.make(Kind::Fill, {"T"}));
@@ -315,8 +315,8 @@ Result<Program> add_up_tiles(Program p, const PassContext& context) {
     p.buffers.back().code = "of_tiles";
   }
   TileSums sums{{p, "add_up_tiles"}, c};
-  sums.take_in_main();
-  sums.take_in_careful();
+  sums.add_in_main_loop();
+  sums.add_in_careful_loop();
   sums.rescale();
   if (!sums.maker.failed) return sums.maker.failed.error();
   return p;
@@ -329,8 +329,8 @@ Result<Program> add_up_tiles(Program p, const PassContext& context) {
 // between exponentials and their conversion keeps ptxas from merging halves of a word.
 Result<Program> place_waits(Program p, const PassContext& context) {
   const KernelConfig& c = context.config;
-  const bool halfway = takes_in_later(c) && !sums_in_matrix(c),
-             first = waits_first(c) || (takes_in_later(c) && sums_in_matrix(c));
+  const bool halfway = adds_product_later(c) && !sums_in_matrix(c),
+             first = waits_first(c) || (adds_product_later(c) && sums_in_matrix(c));
   if (!overlaps(c) || (!halfway && !first)) return p;
   const Maker maker{p, "place_waits"};
   const Steps steps{p};

@@ -238,9 +238,9 @@ constexpr TileOperation kOperations[] = {
     {Kind::Mark, "begun", "marks &= ~kFresh;"},
     {Kind::Mark, "next_tile", "tile = next_tile(work, tile + 1);"},
     {Kind::Mark, "next_item", "marks >>= kNext;"},
-    {Kind::TakeIn, "", "take_in<{piece}>({to}, {from});"},
-    {Kind::TakeIn, "unit", "take_in<{piece}>({to}, {from}, unit);"},
-    {Kind::TakeIn, "sums", "take_in_sums({to}, {from});"},
+    {Kind::Add, "", "add_product<{piece}>({to}, {from});"},
+    {Kind::Add, "unit", "add_product<{piece}>({to}, {from}, unit);"},
+    {Kind::Add, "sums", "add_sums({to}, {from});"},
     {Kind::Fill, "rows", "{to}.clear();"},
 
     // Scores and weights

@@ -248,7 +248,7 @@ struct ValueSums : Maker {
         const std::string_view done = to(piece - ahead);
         const bool is_alone = std::min(ahead, count + ahead - piece) == 1;
         append(body, {waits[is_alone ? 1 : 0], keep(done),
-                      with(make(Kind::TakeIn, {"O"}, {"O", done}), "piece", std::int64_t{piece - ahead})});
+                      with(make(Kind::Add, {"O"}, {"O", done}), "piece", std::int64_t{piece - ahead})});
       }
       if (piece >= count) continue;
       Statement s = with(whole, "piece", std::int64_t{piece});

@@ -226,7 +226,7 @@ constexpr TileOperation kOperations[] = {
     {Kind::Mma, "tail", "multiply_last_scores(s, q + kQueriesOfTail, k + kKeysOfTail);"},
     {Kind::Mma, "values", "multiply_values({to}, p, v + {piece} * kValuesStep);"},
     {Kind::Mma, "values_before", "multiply_values({to}, p, v + {piece} * kValuesStep);"},
-    {Kind::TakeIn, "", "take_in<{piece}>({from});"},
+    {Kind::Add, "", "add_product<{piece}>({from});"},
     {Kind::Mma, "output_before", "multiply_output_of_other({to}, weights(kOther), v);"},
 
     // Scores, weights and rows

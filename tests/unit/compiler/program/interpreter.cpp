@@ -96,7 +96,7 @@ struct Consumer {
       multiply_output(nothing, &r, step, on_top, 0, 1);
     }
   }
-  void take_in(const Statement& statement) {
+  void add(const Statement& statement) {
     if (statement.form == "sums") {
       for (int row = 0; row < kRows; ++row) sum.of[row] += r.of[row];
       return;
@@ -178,7 +178,7 @@ struct Consumer {
     const Statement& statement = *step.statement;
     switch (statement.kind) {
       case Kind::Mma: multiply(step); break;
-      case Kind::TakeIn: take_in(statement); break;
+      case Kind::Add: add(statement); break;
       case Kind::Fill: fill(program, statement); break;
       case Kind::Mark:
         fresh = statement.label == "next_item";
