@@ -1,11 +1,12 @@
 """What every subcommand owes: help, exit codes, JSON, no crash on odd arguments."""
 
 import os
+import re
 import signal
 import subprocess
 
 import harness
-from harness import flashjit, refused
+from harness import flashjit, need, read, refused, scratch, source, write
 
 SUBCOMMANDS = ["compile", "explain", "run", "bench", "doctor", "cache", "build", "bundle"]
 SPEC = 'fwd bf16 d=64 heads=4 mask="causal"'
@@ -71,6 +72,54 @@ def test_a_reader_that_has_gone_ends_it_in_silence():
         done = subprocess.run([*command, *json], stdout=writer, stderr=subprocess.PIPE, timeout=60, restore_signals=False)
         os.close(writer)
         assert done.returncode == 1 and b"closed pipe" in done.stderr, done
+
+
+def fields_of_page():
+    """The table of tools/README.md: the words of each command, of which a row goes on where the next has no name."""
+    rows = read(source("tools", "README.md")).decode().partition("| command | fields of its JSON |")[2].partition("\n\n")[0]
+    fields, name = {}, None
+    for first, text in re.findall(r"^\| (.*?) ?\| (.*) \|$", rows, re.M):
+        name = first.strip("`") or name
+        words = {word.strip(",") for part in re.findall(r"`([^`]+)`", text) for word in part.split()}
+        fields.setdefault(name, set()).update(word for word in words if not word.startswith("-"))
+    fields["build"] |= fields["compile"]  # The page says so in words.
+    fields["run"] |= fields["compile"]
+    return fields
+
+
+def shown(name, *runs):
+    """The fields of all lines that the command gives when it is run in these ways, which the page must have."""
+    page = fields_of_page()
+    lines = [line for args in runs for line in flashjit(name, *args, "--json").lines()]
+    for line in lines:
+        unknown = set(line) - page[name] - page["every one"]
+        assert not unknown, f"tools/README.md has no {unknown} of flashjit {name}"
+    seen = {field for line in lines for field in line} | {field for line in lines for field in line.get("tiles", ())}
+    return seen, page[name]
+
+
+def test_the_page_has_the_fields_of_explain():
+    seen, page = shown("explain", [SPEC, "--arch", "sm_90a", "--shape", "q=100"], ["fwd e4m3 d=64", "--arch", "sm_90a"],
+                       ["fwd fp32 d=64", "--arch", "x86-64-v3"], ["fwd bf16 d=64 compute=e4m3", "--arch", "sm_90a"])
+    assert page <= seen, f"tools/README.md has {page - seen}, which flashjit explain does not write"
+
+
+def test_the_page_has_the_fields_of_kernels():
+    need("host")
+    spec, sizes = "fwd fp32 d=64 heads=2", ["--shape", "q=50", "--target", "host"]
+    seen, page = shown("compile", [spec, "--arch", "x86-64-v3", "--emit", "llvm", "--dump-after", "all"],
+                       [spec, "--arch", "x86-64-v3", "--out", scratch("fields")])
+    assert page <= seen, f"tools/README.md has {page - seen}, which flashjit compile does not write"
+    seen, page = shown("run", [spec, *sizes], ["fwd fp32 d=64 compute=e4m3", *sizes, "--check"])
+    assert page - seen <= {"dumps", "files", "folder", "compile"}, f"tools/README.md has {page - seen}, which flashjit run does not write"
+    shown("bench", [spec, *sizes, "--seconds", "0.05"])
+
+
+def test_the_page_has_the_fields_of_bundles():
+    need("nvrtc")
+    manifest = write("fields.txt", b"fwd bf16 d=64 ;; schedule=family=sync\n")
+    seen, page = shown("build", [manifest, "--arch", "sm_80", "--out", scratch("fields.fjb")])
+    assert page - seen <= {"dumps", "files", "folder", "compile"}, f"tools/README.md has {page - seen}, which flashjit build does not write"
 
 
 if __name__ == "__main__":
