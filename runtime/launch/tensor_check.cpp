@@ -137,7 +137,10 @@ Result<void> check_contiguous(const Dimensions& d, const TensorRule& rule) {
 }  // namespace
 
 Result<Dimensions> check_tensor(const TensorView& tensor, const TensorRule& rule) {
-  if (!tensor.given()) return invalid(fmt::format("{}{}: missing; this spec needs it", rule.group, rule.name));
+  if (!tensor.given()) {
+    return invalid(fmt::format("{}{}: missing; this spec needs it, a tensor of {} with {}", rule.group, rule.name,
+                               name(rule.dtype), counted(rule.rank, "dimension")));
+  }
   const bool is_bytes = rule.any_bytes && tensor.dtype == name(Dtype::E4M3);
   if (tensor.dtype != name(rule.dtype) && !is_bytes) {
     const std::string names = parse_dtype(tensor.dtype) ? "" : fmt::format("dtypes are called {}; ", join(kDtypeNames));
