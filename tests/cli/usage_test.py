@@ -113,6 +113,11 @@ def test_the_page_has_the_fields_of_kernels():
     seen, page = shown("run", [spec, *sizes], ["fwd fp32 d=64 compute=e4m3", *sizes, "--check"])
     assert page - seen <= {"dumps", "files", "folder", "compile"}, f"tools/README.md has {page - seen}, which flashjit run does not write"
     shown("bench", [spec, *sizes, "--seconds", "0.05"])
+    seen, page = shown("tune", [spec + " b=1 q_len=32 k_len=32", "--target", "host", "--budget", "1s"])
+    assert page <= seen, f"tools/README.md has {page - seen}, which flashjit tune does not write"
+    seen, page = shown("cache", ["stat"], ["ls"], ["verify"], ["prune", "--max-bytes", "1000000000"], ["explain", spec, "--arch", "x86-64-v3"],
+                       ["explain", "fwd fp32 d=72", "--arch", "x86-64-v3"])
+    assert page <= seen, f"tools/README.md has {page - seen}, which flashjit cache does not write"
 
 
 def test_the_page_has_the_fields_of_bundles():
@@ -120,6 +125,13 @@ def test_the_page_has_the_fields_of_bundles():
     manifest = write("fields.txt", b"fwd bf16 d=64 ;; schedule=family=sync\n")
     seen, page = shown("build", [manifest, "--arch", "sm_80", "--out", scratch("fields.fjb")])
     assert page - seen <= {"dumps", "files", "folder", "compile"}, f"tools/README.md has {page - seen}, which flashjit build does not write"
+    seen, page = shown("bundle", ["ls", scratch("fields.fjb")], ["verify", scratch("fields.fjb")])
+    assert page <= seen, f"tools/README.md has {page - seen}, which flashjit bundle does not write"
+
+
+def test_the_page_has_the_fields_of_doctor():
+    run = flashjit("doctor", "--json", expect=None)  # It is refused where something is missing.
+    assert set(run.line()) - fields_of_page()["every one"] == fields_of_page()["doctor"]
 
 
 if __name__ == "__main__":
