@@ -94,7 +94,7 @@ TEST(MergedLists, AreReadInPlaceOfTheLists) {
   config.heads_kv = 2;
   config.selected = 3;
   config.merged_queries = 2;
-  int lists[1] = {};
+  int lists[2 * 25] = {};  // of a sequence
   read_merged_lists(params, config, lists);
   EXPECT_EQ(params.key_index, lists);
   EXPECT_EQ(params.key_count, lists + 6 + 6 + 12);
